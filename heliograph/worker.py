@@ -174,10 +174,11 @@ class Worker:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         try:
-            for part in self._parts:
-                await asyncio.wait_for(part.drain(), 2 * grace)
-            if not self.stays:
-                await workers.end(self._pool, self.id)
+            async with asyncio.timeout(grace):
+                for part in self._parts:
+                    await part.drain()
+                if not self.stays:
+                    await workers.end(self._pool, self.id)
         except Exception as error:
             log.warning("stopped without reaching the database", error=type(error).__name__)
         for part in self._parts:

@@ -28,6 +28,7 @@ from heliograph.base.embedded.server import Embedded
 from heliograph.base.ids import uuid7
 from heliograph.base.network.connecting import connect
 from heliograph.queue import holds
+from heliograph.sms.dispatch import suppliers
 
 TABLES = ("organizations", "contacts", "messages", "whatsapp_messages", "events", "queue")
 # Each organization's balance must equal the sum of its entries.
@@ -40,6 +41,8 @@ SELECT (SELECT count(*) FROM quotas q
                (SELECT coalesce(sum(available), 0), coalesce(sum(reserved), 0), coalesce(sum(consumed), 0)
                   FROM wallet_entries e WHERE e.organization_id = w.organization_id))
 """
+OPEN_SUPPLIERS = "SELECT id FROM suppliers WHERE state IN ('active', 'draining') ORDER BY id"
+
 # Their links and invitations may have been sent since, and may have been used.
 DROP_MAILS = "UPDATE mails SET state = 'dropped', sealed = NULL WHERE state = 'waiting'"
 REPLAYED = """
@@ -76,12 +79,13 @@ async def into_directory(
     by: Principal,
     say: Callable[[str], None],
     before: Callable[[], None] = lambda: None,
+    pause: bool = False,
 ) -> Restored:
     """Restore a copy of the embedded PostgreSQL below `home`, where there must be no database yet. `before` is called
     once everything has succeeded, before the database becomes available to others.
 
-    `archive`: also replay the archived WAL that continues the backup, to its end or up to `until`. Raises BackupError,
-    and then leaves nothing behind.
+    `archive`: also replay the archived WAL that continues the backup, to its end or up to `until`. `pause`: also pause
+    all suppliers. Raises BackupError, and then leaves nothing behind.
     """
     _demand(backup, "cluster", "an embedded PostgreSQL: give --data-dir")
     if until is not None and archive is None:
@@ -102,7 +106,7 @@ async def into_directory(
             conn,
             keep,
         ):
-            restored = await _settle(conn, backup, by)
+            restored = await _settle(conn, backup, by, pause=pause)
             if archive is not None:
                 restored = await _replayed(conn, restored, archive, to_its_end=until is None)
             before()
@@ -116,8 +120,9 @@ async def into_directory(
         raise BackupError(_why(error, home)) from None
 
 
-async def into_database(backup: Backup, owner_url: str, *, by: Principal) -> Restored:
-    """Restore a dump into an empty database, as the role that will own the tables: all of it, or nothing.
+async def into_database(backup: Backup, owner_url: str, *, by: Principal, pause: bool = False) -> Restored:
+    """Restore a dump into an empty database, as the role that will own the tables: all of it, or nothing. `pause`: also
+    pause all suppliers.
 
     Raises BackupError, and Unreachable.
     """
@@ -131,7 +136,7 @@ async def into_database(backup: Backup, owner_url: str, *, by: Principal) -> Res
             raise BackupError("the database is not empty: restore into one without any tables")
         await asyncio.to_thread(store.check, backup)
         await _load(backup, owner_url)
-        return await _settle(conn, backup, by)
+        return await _settle(conn, backup, by, pause=pause)
     except (PostgresError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise BackupError(str(error)) from None
     finally:
@@ -216,11 +221,13 @@ async def _load(backup: Backup, url: str) -> None:
         await copies.load(backup.path / store.DUMP, where, password=password, then=hold)
 
 
-async def _settle(conn: Connection, backup: Backup, by: Principal) -> Restored:
+async def _settle(conn: Connection, backup: Backup, by: Principal, *, pause: bool) -> Restored:
     """Hold all outgoing work, and record where the data came from, in one transaction."""
     await follow_clock(conn)
     async with conn.transaction():
         await holds.hold(conn, holds.Selection(), reason=_reason(backup), restored=True, by=by)
+        for row in await conn.fetch(OPEN_SUPPLIERS) if pause else ():
+            await suppliers.set_state(conn, supplier=str(row["id"]), state="paused", by=by)
         mails = int((await conn.execute(DROP_MAILS)).split()[-1])
         taken = {"taken_at": clock.iso(backup.manifest.taken_at)}
         await audit.record(conn, by, "backup.restored", object_id=backup.manifest.id, after=taken)

@@ -11,7 +11,7 @@ import errno
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from itertools import zip_longest
 
@@ -20,6 +20,8 @@ from heliograph.base.network.addresses import Address
 #: How long checked addresses are reused. Failures too: a broken name must not cost a look-up per attempt.
 _NAME_SECONDS = 30.0
 _BAD_NAME_SECONDS = 5.0
+#: How long the other names of a destination wait for one that is being looked up.
+_OTHERS_WAIT = 2.0
 #: A look-up blocks a thread for as long as the resolver takes (10 s and more); at most this many threads.
 _LOOKUPS = 64
 _REMEMBERED = 4_096
@@ -72,6 +74,29 @@ class Resolver:
                 found = OSError("closed while the name was being looked up")
         if isinstance(found, OSError):
             raise found.with_traceback(None)
+        return found
+
+    async def resolve_all(self, names: Sequence[str]) -> list[tuple[str, str]]:
+        """The names, each with each of its addresses, as `resolve` finds them. Raises OSError if there are none. A name
+        whose look-up takes long is left out if another has an address."""
+        lookups = [asyncio.ensure_future(self.resolve(name)) for name in names]
+        found: list[tuple[str, str]] = []
+        failure: OSError | None = None
+        try:
+            ended, waiting = await asyncio.wait(lookups, timeout=_OTHERS_WAIT)
+            while waiting and all(one.exception() for one in ended):
+                ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for name, lookup in zip(names, lookups, strict=True):
+                if lookup.done():
+                    try:
+                        found += [(name, address) for address in lookup.result()]
+                    except OSError as error:
+                        failure = error
+        finally:
+            for lookup in lookups:
+                lookup.cancel()
+        if not found:
+            raise failure or OSError("no address")
         return found
 
     def close(self) -> None:

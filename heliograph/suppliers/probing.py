@@ -13,7 +13,7 @@ import socket
 import ssl
 import time
 import urllib.parse
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import msgspec
 
@@ -128,26 +128,26 @@ async def probe(kind: str, account: Account) -> list[Step]:
             url = urllib.parse.urlsplit(settings.base_url)
             port = url.port or (443 if url.scheme == "https" else 80)
             tls = client_context() if url.scheme == "https" else None
-            host = url.hostname or ""
-            _, writer = await _connected(steps, host, port, settings.connect_seconds, tls=tls, server_name=host)
+            _, writer = await _connected(steps, [url.hostname or ""], port, settings.connect_seconds, tls=tls)
             writer.close()
     return steps.done
 
 
 async def _connected(
-    steps: _Steps, host: str, port: int, limit: float, *, tls: ssl.SSLContext | None, server_name: str
+    steps: _Steps, hosts: Sequence[str], port: int, limit: float, *, tls: ssl.SSLContext | None, server_name: str = ""
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to the first address that takes one, as workers find it. `server_name`: in the certificate, if it is
+    not the host's."""
     async with steps.step(RESOLVE, limit):
         with contextlib.closing(Resolver(None, lambda address: True)) as resolver:
-            address, *more = await resolver.resolve(host)
-        steps.said = quoted(", ".join([address, *more[:3]]))
+            places = await resolver.resolve_all(hosts)
+        steps.said = quoted(", ".join(address for _, address in places[:4]))
     async with steps.step(CONNECT, limit):
-        reader, writer = await asyncio.open_connection(address, port)
-        steps.said = quoted(f"{address}:{port}")
+        host, reader, writer = await _reached(steps, places, port, limit)
     if tls is not None:
         try:
             async with steps.step(TLS, limit):
-                await writer.start_tls(tls, server_hostname=server_name)
+                await writer.start_tls(tls, server_hostname=server_name or host)
                 made = writer.get_extra_info("ssl_object")
                 steps.said = quoted(made.version() or "" if made is not None else "")
         except _FailedError:
@@ -156,15 +156,36 @@ async def _connected(
     return reader, writer
 
 
+async def _reached(
+    steps: _Steps, places: Sequence[tuple[str, str]], port: int, limit: float
+) -> tuple[str, asyncio.StreamReader, asyncio.StreamWriter]:
+    """The first host that can be connected to, and the connection; each address gets its share of the time. Raises what
+    the last address did."""
+    failed: list[str] = []
+    while True:
+        host, address = places[len(failed)]
+        try:
+            async with asyncio.timeout(limit / len(places)):
+                reader, writer = await asyncio.open_connection(address, port)
+        except OSError:
+            failed.append(address)
+            if len(failed) == len(places):
+                raise
+            continue
+        steps.said = quoted(f"{address}:{port}")
+        if failed:
+            steps.said = said("%(address)s, but not %(others)s", address=steps.said, others=", ".join(failed))
+        return host, reader, writer
+
+
 async def _smpp(steps: _Steps, settings: SmppSettings, secret: str) -> None:
-    host = settings.hosts[0]
     reader, writer = await _connected(
         steps,
-        host,
+        settings.hosts,
         settings.port,
         settings.connect_seconds,
         tls=tls_context(settings),
-        server_name=settings.tls_server_name or host,
+        server_name=settings.tls_server_name,
     )
     framer = Framer()
     try:

@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from heliograph.backup import restoring, store, taking
 from heliograph.backup.store import Backup, BackupError, Secrets
 from heliograph.base.actor import SYSTEM
+from heliograph.base.crypto import derive_key
 from heliograph.base.database import migrate
 from heliograph.base.database.pool import Pool
 from heliograph.base.database.url import for_programs
@@ -30,6 +31,7 @@ from heliograph.base.embedded.install import PostgresError
 from heliograph.cli import app
 from heliograph.cli.running.backup import _prune, passphrase_of
 from heliograph.cli.terminal.console import Problem
+from heliograph.sms.dispatch import suppliers
 from tests.certificates import Authority
 from tests.database import Cluster
 from tests.processes import until_true
@@ -37,6 +39,7 @@ from tests.rules.factories import message, organization
 from tests.wire import wire
 
 PASSPHRASE = "correct horse battery staple"
+KEY = derive_key("a secret key of a test installation", "suppliers")
 SECRETS = Secrets("a secret key of a test installation", '{"live_key": "hg_live_"}')
 
 
@@ -79,6 +82,27 @@ async def test_a_dump_is_restored_with_everything_held(
     finally:
         await conn.close()
     assert await pool.fetchval("SELECT count(*) FROM queue_holds") == 0, "the running installation is left alone"
+
+
+async def test_a_restore_beside_the_running_installation_pauses_the_suppliers(
+    pool: Pool, owner_url: str, empty_database_url: str, tmp_path: Path
+) -> None:
+    """Their sessions were opened, and suppliers handed them receipts of the running installation."""
+    async with pool.acquire() as conn:
+        for name, state in (("main", "active"), ("second", "draining"), ("third", "paused")):
+            id = await suppliers.add(conn, KEY, name=name, kind="smpp", settings={"host": "a"}, secret="s")
+            await conn.execute("UPDATE suppliers SET state = $2 WHERE id = $1", id, state)
+    taken = await take(pool, owner_url, tmp_path / "store")
+    await restoring.into_database(taken, empty_database_url, by=SYSTEM, pause=True)
+    conn = await asyncpg.connect(empty_database_url)
+    try:
+        states = {row["name"]: row["state"] for row in await conn.fetch("SELECT name, state FROM suppliers")}
+        acts = [row["action"] for row in await conn.fetch("SELECT action FROM audit_log ORDER BY at, id")]
+    finally:
+        await conn.close()
+    assert states == {"main": "paused", "second": "paused", "third": "paused"}
+    assert acts.count("supplier.state_changed") == 2
+    assert await pool.fetchval("SELECT count(*) FROM suppliers WHERE state = 'active'") == 1
 
 
 async def test_a_database_that_demands_tls_is_dumped_and_restored(

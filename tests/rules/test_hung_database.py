@@ -16,7 +16,7 @@ import pytest
 
 from heliograph.base.database import pulse
 from heliograph.base.database.pool import SESSION_SETTINGS, Pool, is_down, open_pool
-from heliograph.base.database.url import shown
+from heliograph.base.database.url import Host, shown
 from heliograph.base.errors import Unavailable
 from heliograph.base.network.connecting import DEAD_PEER_TIMEOUTS, Connector, connect
 from heliograph.base.process.settings import Settings
@@ -251,6 +251,109 @@ async def test_a_search_for_a_primary_ends_and_leaves_nothing_behind(pool: Pool,
         searching.cancel()
         await asyncio.gather(searching, return_exceptions=True)
         assert [task for task in asyncio.all_tasks() if "again" in repr(task.get_coro())] == []
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+async def test_a_first_address_of_a_host_that_hangs_costs_a_moment(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encrypted: bool
+) -> None:
+    """Such as that of a pod that is gone, or one of a network that drops IPv6. The host is still called by its name."""
+    authority = Authority(tmp_path)
+    context: ssl.SSLContext | None = None
+    if encrypted:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(authority.issue("db.example"))
+
+    async def addresses(host: Host) -> list[str]:
+        assert host.name == "db.example"
+        return ["127.0.0.2", "127.0.0.1"]
+
+    monkeypatch.setattr("heliograph.base.network.connecting._addresses", addresses)
+    heard: list[asyncio.StreamWriter] = []
+    async with wire(database_url, tls=context) as (good, url):
+        silent = await asyncio.start_server(lambda _, writer: heard.append(writer), "127.0.0.2", good.port)
+        query = f"{HANGS}&sslmode=verify-full&sslrootcert={authority.file}" if encrypted else HANGS
+        connector = Connector(f"{url.replace('@127.0.0.1:', '@db.example:')}?{query}")
+        async with asyncio.timeout(LONG):
+            first = await connector.connect()
+            second = await connector.connect()
+        assert await first.fetchval("SELECT 1", timeout=LONG) == 1
+        assert (good.encrypted > 0) is encrypted
+        # The address that answered last is asked first.
+        assert (len(heard), good.made) == (1, 2)
+        await first.close()
+        await second.close()
+        silent.close()
+        for writer in heard:
+            writer.close()
+
+
+async def test_a_look_up_that_takes_longer_than_an_attempt_serves_the_next(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the first of two name servers was down, no look-up ended within the time of an attempt, and each attempt
+    began a new one: no connection was made until that name server was back."""
+    begun, answers = 0, asyncio.Event()
+
+    async def addresses(host: Host) -> list[str]:
+        nonlocal begun
+        begun += 1
+        await answers.wait()
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr("heliograph.base.network.connecting._addresses", addresses)
+    connector = Connector(f"{database_url.replace('@127.0.0.1:', '@db.example:')}?connect_timeout=1")
+    for _ in range(2):
+        with pytest.raises(TimeoutError, match="its name is not resolved in time") as refused:
+            await connector.connect()
+        assert is_down(refused.value)
+    answers.set()
+    await (await connector.connect()).close()
+    assert begun == 1
+    await (await connector.connect()).close()
+    assert begun == 2, "a result is used once"
+    # From now on, nobody waits for a name server.
+    answers.clear()
+    for _ in range(2):
+        await (await connector.connect()).close()
+    assert begun == 3
+
+
+async def test_name_servers_that_are_down_do_not_keep_from_a_database_that_was_found_before(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[int] = []
+
+    async def addresses(host: Host) -> list[str]:
+        if errors:
+            raise socket.gaierror(errors[0], "no answer")
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr("heliograph.base.network.connecting._addresses", addresses)
+    connector = Connector(database_url.replace("@127.0.0.1:", "@db.example:"))
+    await (await connector.connect()).close()
+    errors.append(socket.EAI_AGAIN)
+    await (await connector.connect()).close()
+    errors[0] = socket.EAI_NONAME  # somebody says that there is no such host
+    with pytest.raises(socket.gaierror):
+        await connector.connect()
+
+
+async def test_what_an_address_says_counts_more_than_that_nobody_is_at_another(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue("another.example"))
+
+    async def addresses(host: Host) -> list[str]:
+        return ["127.0.0.1", "127.0.0.2"]
+
+    monkeypatch.setattr("heliograph.base.network.connecting._addresses", addresses)
+    async with wire(database_url, tls=context) as (_, url):
+        named = url.replace("@127.0.0.1:", "@db.example:")
+        with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+            await connect(f"{named}?sslmode=verify-full&sslrootcert={authority.file}")
 
 
 async def test_a_pool_moves_to_the_host_that_answers(pool: Pool, database_url: str) -> None:

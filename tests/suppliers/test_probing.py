@@ -32,6 +32,19 @@ async def test_each_step_is_answered(peer: Peer) -> None:
     ]
 
 
+async def test_a_host_that_is_down_is_passed_over_as_workers_do(peer: Peer) -> None:
+    """The test failed, although sessions were open: it connected to the first address of the first host alone."""
+    given = account(peer)
+    given.settings["host"] = ["127.0.0.9", "127.0.0.1"]
+    steps = await probing.probe(kinds.SMPP, given)
+    assert [one.ok for one in steps] == [True] * 5
+    assert str(steps[1].said) == f"127.0.0.1:{peer.port}, but not 127.0.0.9"
+    given.settings["host"] = ["127.0.0.9", "127.0.0.8"]
+    steps = await probing.probe(kinds.SMPP, given)
+    assert [one.ok for one in steps] == [True, False]
+    assert "nothing is listening there" in steps[1].said
+
+
 async def test_a_request_with_the_same_sequence_number_is_no_answer(peer: Peer) -> None:
     def hang_up(line: Line, pdu: p.Pdu) -> None:
         line.send(p.Unbind(pdu.sequence))

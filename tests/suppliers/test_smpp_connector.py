@@ -424,6 +424,29 @@ async def test_a_name_is_tried_at_all_its_addresses(peer: Peer) -> None:
     await account.connector.stop(grace=0.2)
 
 
+async def test_a_name_that_is_looked_up_for_ever_does_not_keep_the_next_host_waiting(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heliograph.http.resolver._OTHERS_WAIT", 0.01)
+    never = threading.Event()
+
+    def lookup(name: str) -> list[str]:
+        if name == "stuck.example":
+            never.wait(120)
+            raise OSError("no answer")
+        return ["127.0.0.1"]
+
+    hosts = ["stuck.example", "well.example"]
+    account = PeerAccount(peer.port, host=hosts, lookup=lookup, connect_seconds=600)
+    try:
+        await account.start()
+        account.submit()
+        assert (await account.ended())[0].verdict is Verdict.ACCEPTED
+        await account.connector.stop(grace=0.2)
+    finally:
+        never.set()
+
+
 async def test_a_message_does_not_wait_long_for_room(peer: Peer) -> None:
     """It was unreachable, which counts as a failure of the supplier."""
     account = await PeerAccount(peer.port, window=1, queue_seconds=0.1, submits_per_second=500).start()
@@ -488,6 +511,23 @@ async def test_a_stop_waits_no_longer_for_sessions_that_are_leaving(peer: Peer) 
     await asyncio.wait_for(account.connector.stop(grace=0.05), 120)
     assert [outcome.verdict for _, outcome in account.outcomes] == [Verdict.UNKNOWN] * 4
     assert peer.lines == []
+
+
+async def test_a_stop_ends_though_the_supplier_is_silent_and_receipts_cannot_be_stored(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for the answer to its unbind, then for the receipts and for the messages, one after the other."""
+    monkeypatch.setattr("heliograph.suppliers.smpp.connector._PARTING", 0.05)
+    account = await PeerAccount(peer.port, unbind_seconds=600, response_seconds=600).start()
+    account.gate = asyncio.Event()
+    peer.on_submit = lambda line, pdu: line.send(receipt_pdu("id1"))
+    account.submit()
+    await until(lambda: account.connector._receipts._runner is not None)
+    peer.silent = True
+    await asyncio.wait_for(account.connector.stop(grace=0.05), 120)
+    account.gate.set()
+    assert [outcome.verdict for _, outcome in account.outcomes] == [Verdict.UNKNOWN]
+    assert peer.got(p.Unbind)
 
 
 async def test_a_mistake_does_not_end_a_link(peer: Peer) -> None:

@@ -1,18 +1,20 @@
-"""Connecting to PostgreSQL: the hosts of the URL in turn or all at once, each with its own time limit.
+"""Connecting to PostgreSQL: the hosts of the URL in turn or all at once, each with its own time limit, and so the
+addresses of a host.
 
 The rule nobody may break: every connection of the product is opened here, so that each one notices when its other end
-is gone, none waits for a hanging host while another answers, and none has to ask the server for array types.
+is gone, none waits for a hanging host or address while another answers, and none has to ask the server for array types.
 """
 
 from __future__ import annotations
 
 import asyncio
 import getpass
+import ipaddress
 import os
 import random
 import socket
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncpg
 import structlog
@@ -28,6 +30,8 @@ else:
     Raw = asyncpg.Connection
 
 log = structlog.get_logger()
+
+Place = TypeVar("Place")
 
 #: Errors after which the next host is tried: this one is down, hangs, is not ready, or is of the wrong kind. A refused
 #: password is not among them: it would be refused everywhere.
@@ -52,7 +56,7 @@ DEAD_PEER_TIMEOUTS = {
     "tcp_keepalives_count": "3",
 }
 
-#: Seconds after which the next host is tried in parallel with one that has not answered.
+#: Seconds after which the next host or address is tried in parallel with one that has not answered.
 STAGGER = 0.25
 
 
@@ -69,7 +73,7 @@ NO_TLS = "rejected SSL upgrade"
 
 
 class Connector:
-    """Opens connections for a URL. Remembers which host answered last, and tries that one first."""
+    """Opens connections for a URL. Remembers which host answered last, and at which address, and tries that first."""
 
     def __init__(self, url: str, *, current: Callable[[], str] | None = None, **options: Any) -> None:
         """`current`: the URL as it is now, "" if unknown; called before each connection: a password can be changed
@@ -81,6 +85,11 @@ class Connector:
         self._options = options
         self._target = _usable(url)
         self._last: Host | None = None
+        #: Of hosts with a name: the address that answered last, the addresses found last, and a look-up whose result
+        #: was not used yet.
+        self._address: dict[Host, str] = {}
+        self._known: dict[Host, list[str]] = {}
+        self._lookups: dict[Host, asyncio.Task[list[str]]] = {}
 
     async def connect(self, **options: Any) -> Raw:
         """A connection to the first host that answers and is of the wanted kind; `options`: for asyncpg.connect.
@@ -120,7 +129,7 @@ class Connector:
                         raise
                 await asyncio.sleep(pause)
 
-        return await self._race(self._order(), again, stagger=0.0)
+        return await self._any_of(self._order(), again, stagger=0.0)
 
     def _complete(self, options: dict[str, Any]) -> dict[str, Any]:
         secured = {"ssl": client_context()} if self._target.system_roots else {}
@@ -146,41 +155,73 @@ class Connector:
         async def once(host: Host) -> Raw:
             return await self._open(target, host, kind, options)
 
-        return await self._race(hosts, once, stagger=STAGGER)
+        return await self._any_of(hosts, once, stagger=STAGGER)
 
-    async def _race(
+    async def _any_of(
         self, hosts: Sequence[Host], attempt: Callable[[Host], Coroutine[Any, Any, Raw]], *, stagger: float
     ) -> Raw:
-        waiting = list(hosts)
-        trying: dict[asyncio.Task[Raw], Host] = {}
-        failed: BaseException | None = None
         try:
-            while waiting or trying:
-                if waiting:
-                    host = waiting.pop(0)
-                    trying[asyncio.create_task(attempt(host))] = host
-                done, _ = await asyncio.wait(
-                    trying, timeout=stagger if waiting else None, return_when=asyncio.FIRST_COMPLETED
-                )
-                for task in done:
-                    try:
-                        connection = task.result()
-                    except NEXT_HOST_ERRORS as error:
-                        failed = error
-                        del trying[task]
-                        continue
-                    self._last = trying.pop(task)
-                    return connection
-        finally:
-            await _abandon(trying)
-        assert failed is not None
-        if isinstance(failed, asyncpg.InternalServerError):
-            raise DatabaseUnavailable(f"the database cannot start a session: {failed}") from failed
-        if isinstance(failed, TimeoutError) and not str(failed):
-            raise TimeoutError("it does not answer") from failed  # commands show this text
-        raise failed
+            host, connection = await _race(hosts, attempt, stagger=stagger)
+        except asyncpg.InternalServerError as error:
+            raise DatabaseUnavailable(f"the database cannot start a session: {error}") from error
+        except TimeoutError as error:
+            if str(error):
+                raise
+            raise TimeoutError("it does not answer") from error  # commands show this text
+        self._last = host
+        return connection
 
     async def _open(self, target: Target, host: Host, kind: str, options: dict[str, Any]) -> Raw:
+        if not _has_name(host):
+            return await self._begin(target, host, kind, options)
+        addresses = await self._resolved(host, target.timeout)
+        loop = asyncio.get_running_loop()
+
+        refusals: list[Exception] = []
+
+        async def at(address: str) -> Raw:
+            try:
+                connection = await self._begin(target, host, kind, {**options, "loop": _LoopAt(loop, address)})
+            except NEXT_HOST_ERRORS as error:
+                # An address where nobody is says less than one where somebody is.
+                if not isinstance(error, TimeoutError | ConnectionRefusedError) and type(error) is not OSError:
+                    refusals.append(error)
+                raise
+            connection._loop = loop  # type: ignore[attr-defined]
+            return connection
+
+        addresses.sort(key=lambda address: address != self._address.get(host))
+        try:
+            self._address[host], connection = await _race(addresses, at, stagger=STAGGER)
+        except NEXT_HOST_ERRORS:
+            if refusals:
+                raise refusals[-1] from None
+            raise
+        return connection
+
+    async def _resolved(self, host: Host, seconds: float) -> list[str]:
+        """The addresses of a host; those found last, if name servers are silent. A look-up that takes longer continues,
+        and the next attempt gets its result: while the first of two name servers is down, each takes 5 s."""
+        known = self._known.get(host)
+        lookup = self._lookups.get(host)
+        if lookup is None:
+            lookup = self._lookups[host] = asyncio.create_task(_addresses(host))
+            lookup.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
+        try:
+            async with asyncio.timeout(seconds if known is None else STAGGER):
+                self._known[host] = known = await asyncio.shield(lookup)
+        except TimeoutError:
+            if known is None:
+                raise TimeoutError("its name is not resolved in time: check this machine's DNS") from None
+        except socket.gaierror as error:
+            if known is None or error.errno != socket.EAI_AGAIN:
+                raise
+        finally:
+            if lookup.done() and self._lookups.get(host) is lookup:
+                del self._lookups[host]
+        return list(known)
+
+    async def _begin(self, target: Target, host: Host, kind: str, options: dict[str, Any]) -> Raw:
         try:
             connection: Raw = await asyncpg.connect(
                 target.url,
@@ -227,6 +268,67 @@ async def connect(url: str, **options: Any) -> Raw:
     """One connection to the database at `url`; `options`: for asyncpg.connect. Raises UrlError and what asyncpg
     raises."""
     return await Connector(url).connect(**options)
+
+
+class _LoopAt:
+    """The event loop, for one connection of asyncpg's, which goes to this address of its host. asyncpg itself is given
+    the name, which certificates, password files and Kerberos refer to."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, address: str) -> None:
+        self._loop, self._address = loop, address
+        self.call_later = loop.call_later  # called for each statement
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    async def create_connection(self, factory: Any, host: str, port: int, *, ssl: Any = None) -> Any:
+        named = {} if ssl is None else {"ssl": ssl, "server_hostname": host}
+        return await self._loop.create_connection(factory, self._address, port, **named)
+
+
+def _has_name(host: Host) -> bool:
+    """Whether a host is neither a socket nor an address."""
+    try:
+        ipaddress.ip_address(host.name)
+    except ValueError:
+        return host.name != "" and not host.name.startswith(("/", "@"))
+    return False
+
+
+async def _addresses(host: Host) -> list[str]:
+    """The addresses of a host's name. Raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(host.name, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(info[4][0]) for info in found))
+
+
+async def _race(
+    places: Sequence[Place], attempt: Callable[[Place], Coroutine[Any, Any, Raw]], *, stagger: float
+) -> tuple[Place, Raw]:
+    """The first place that answers, and the connection to it: one after the other, the next once a place has failed or
+    has been silent for a moment. Raises what the last one raised."""
+    waiting = list(places)
+    trying: dict[asyncio.Task[Raw], Place] = {}
+    failed: BaseException | None = None
+    try:
+        while waiting or trying:
+            if waiting:
+                place = waiting.pop(0)
+                trying[asyncio.create_task(attempt(place))] = place
+            done, _ = await asyncio.wait(
+                trying, timeout=stagger if waiting else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in done:
+                try:
+                    connection = task.result()
+                except NEXT_HOST_ERRORS as error:
+                    failed = error
+                    del trying[task]
+                    continue
+                return trying.pop(task), connection
+    finally:
+        await _abandon(trying)
+    assert failed is not None
+    raise failed
 
 
 async def _abandon(attempts: Collection[asyncio.Task[Raw]]) -> None:

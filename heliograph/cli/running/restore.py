@@ -42,6 +42,13 @@ def command(
         str | None,
         typer.Option(show_default=False, help="With --wal: restore up to this time, such as 2027-01-31T09:30:00Z."),
     ] = None,
+    pause_suppliers: Annotated[
+        bool,
+        typer.Option(
+            "--pause-suppliers",
+            help="Also pause all suppliers: for a restore beside the installation that the backup was taken from.",
+        ),
+    ] = False,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> None:
@@ -50,6 +57,9 @@ def command(
     A backup of `heliograph up` is restored into --data-dir; a dump into the database of HELIOGRAPH_DATABASE_URL. What
     was sent after the backup was taken would otherwise be sent again: look with `heliograph queue list`, withdraw what
     is too old, and release the rest.
+
+    Workers open sessions with suppliers although work is held. If the installation that the backup was taken from is
+    still running, suppliers may hand them its receipts, and messages from handsets: give --pause-suppliers.
 
     \b
     Examples:
@@ -74,13 +84,14 @@ def command(
                     say=say,
                     # A database without its key is worth little; a key without its database does no harm.
                     before=partial(_keep, place, secrets),
+                    pause=pause_suppliers,
                 )
             )
         else:
             for option, given in (("--wal", wal), ("--until", until), ("--data-dir", data_dir)):
                 if given is not None:
                     raise Problem(f"{option} goes with a backup of `heliograph up`, and {backup} is a dump", WRONG)
-            restored = run_in_order(_into_database(found))
+            restored = run_in_order(_into_database(found, pause=pause_suppliers))
     except BackupError as error:
         raise Problem(str(error)) from None
     if restored.unbalanced:
@@ -102,16 +113,18 @@ def command(
         say("The secret key was not restored. Set HELIOGRAPH_SECRET_KEY to the one used before, or put the file back.")
     elif found.manifest.kind == "dump":
         say("Set HELIOGRAPH_SECRET_KEY to the one used before; the backup holds it for a data directory only.")
+    if pause_suppliers:
+        say("All suppliers are paused, until `heliograph supplier resume`.")
     say("All outgoing work is held. Inspect it with `heliograph queue list`; then `heliograph hold release --all`.")
 
 
-async def _into_database(found: store.Backup) -> Restored:
+async def _into_database(found: store.Backup, *, pause: bool) -> Restored:
     settings = from_environment()
     if not settings.database_url:
         raise Problem("a dump is restored into a database: set HELIOGRAPH_DATABASE_URL")
     owner = settings.owner_database_url or settings.database_url
     try:
-        restored = await restoring.into_database(found, owner, by=shell())
+        restored = await restoring.into_database(found, owner, by=shell(), pause=pause)
     except restoring.Unreachable as error:
         raise no_database(owner, error.__cause__ or error) from None
     try:

@@ -53,8 +53,8 @@ from heliograph.suppliers.smpp.watching import PduRecorder, SessionActivity
 
 log = structlog.get_logger(__name__)
 
-#: Seconds for a batch of receipts that is still being stored when everything else has stopped.
-_LAST_BATCH = 5.0
+#: Seconds that a stop may take beyond its grace: for unbinding, and for receipts that are still being stored.
+_PARTING = 3.0
 _NO_SESSION = said("no session")
 
 
@@ -288,7 +288,8 @@ class SmppConnector:
         return [] if self._tap is None else self._tap.take()
 
     async def stop(self, *, grace: float) -> None:
-        """Return messages not yet begun, wait for outstanding answers, unbind, close."""
+        """Return messages not yet begun, wait for outstanding answers, unbind, close. Takes at most _PARTING longer
+        than the grace, even if the supplier says nothing and receipts cannot be stored."""
         if not self._running or self._stopping:
             return
         self._stopping = True
@@ -297,16 +298,15 @@ class SmppConnector:
         self._give_back(unreachable(said("stopping"), Scope.PROCESS))
         if self._open:
             await asyncio.wait([self._all_ended], timeout=grace)
-        for intake in (self._receipts, self._inbound):
-            await intake.drain(max(0.0, until - self._loop.time()))
+        await self._stored(until)
         # Those that are leaving have no more time than the others.
         links = [link for session in [*self._sessions, *self._leaving.values()] for link in session]
         if links:
-            await asyncio.gather(*(link.stop(max(0.0, until - self._loop.time())) for link in links))
+            left = max(0.0, until - self._loop.time())
+            await asyncio.gather(*(link.stop(left, parting=_PARTING) for link in links))
         if self._leaving:
             await asyncio.wait(self._leaving)
-        for intake in (self._receipts, self._inbound):
-            await intake.drain(_LAST_BATCH)
+        await self._stored(until + _PARTING)
         if self._timer is not None:
             self._timer.cancel()
         self._resolver.close()
@@ -398,14 +398,19 @@ class SmppConnector:
                 bind=kind,
                 tls=self._tls,
                 late=self._late,
-                resolve=self._resolver.resolve,
+                resolve=self._resolver.resolve_all,
                 random=self._random,
             )
             for kind in kinds
         ]
 
     async def _leave(self, links: list[Link]) -> None:
-        await asyncio.gather(*(link.stop(self._settings.response_seconds) for link in links))
+        await asyncio.gather(*(link.stop(self._settings.response_seconds, parting=_PARTING) for link in links))
+
+    async def _stored(self, until: float) -> None:
+        """Wait until everything received so far is stored and answered, but no longer than this."""
+        left = max(0.0, until - self._loop.time())
+        await asyncio.gather(*(intake.drain(left) for intake in (self._receipts, self._inbound)))
 
     def _error(self) -> Sentence:
         down = [link for session in self._sessions for link in session if not link.bound]

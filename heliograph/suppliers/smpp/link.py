@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, cast
 
 import structlog
@@ -253,7 +253,7 @@ class Link:
         bind: type[p.Bind],
         tls: ssl.SSLContext | None,
         late: float,
-        resolve: Callable[[str], Awaitable[list[str]]],
+        resolve: Callable[[Sequence[str]], Awaitable[list[tuple[str, str]]]],
         random: Callable[[], float],
     ) -> None:
         self.name = name
@@ -298,8 +298,9 @@ class Link:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
-    async def stop(self, grace: float) -> None:
-        """Submit nothing more, wait up to `grace` seconds for answers, unbind, close. Ends with no connection."""
+    async def stop(self, grace: float, *, parting: float) -> None:
+        """Submit nothing more, wait up to `grace` seconds for answers, unbind, close. Ends with no connection, at the
+        latest `parting` seconds after the grace."""
         self._stopping.set()
         connection = self.connection
         loop = asyncio.get_running_loop()
@@ -309,7 +310,8 @@ class Link:
             while connection.session.pending and not connection.closed.done() and loop.time() < until:
                 await asyncio.wait([connection.closed], timeout=min(0.02, max(0.0, until - loop.time())))
             connection.unbind()
-            await asyncio.wait([connection.closed], timeout=self._settings.unbind_seconds + _LINGER)
+            left = min(self._settings.unbind_seconds + _LINGER, until + parting - loop.time())
+            await asyncio.wait([connection.closed], timeout=max(0.0, left))
             connection.abort()
         if self._task is not None:
             if connection is None:
@@ -355,15 +357,7 @@ class Link:
         settings = self._settings
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(settings.connect_seconds):
-            addresses: list[tuple[str, str]] = []
-            failure: OSError | None = None
-            for host in settings.hosts:
-                try:
-                    addresses += [(host, address) for address in await self._resolve(host)]
-                except OSError as error:
-                    failure = error
-            if not addresses:
-                raise failure or OSError("no address")
+            addresses = await self._resolve(settings.hosts)
             host, address = addresses[self._turn % len(addresses)]
             self._turn += 1
             _, connection = await loop.create_connection(
