@@ -97,22 +97,25 @@ class Row(msgspec.Struct, gc=False):
 def layout(path: Path, *, columns: Mapping[str, str] | None = None, encoding: str | None = None) -> Layout:
     """Detect how to read a file. `columns`: header → field, which takes precedence over known headers.
 
-    The encoding is given by the byte order mark, otherwise UTF-8 if the whole file is valid UTF-8, otherwise
-    Windows-1252. Raises Invalid (`file`, `map`, `encoding`): it is empty or a workbook, a column is missing, no column
-    has phone numbers.
+    Without `encoding`, it is that of `encoding_of`. Raises Invalid (`file`, `map`, `encoding`): it is empty, a workbook
+    or not a regular file, it is not in that encoding, a column is missing, no column has phone numbers.
     """
+    if not path.is_file():
+        raise Invalid(
+            ("file", "format", f"{path} is not a regular file: it is read several times, which a pipe cannot be")
+        )
     with path.open("rb") as raw:
         if raw.read(4) in WORKBOOKS:
             raise Invalid(("file", "format", WORKBOOK))
-    if encoding is None:
-        encoding = _encoding(path)
-    else:
-        try:
-            codecs.lookup(encoding)
-        except LookupError:
-            raise Invalid(("encoding", "unknown", f"{encoding!r} is not an encoding")) from None
-    with path.open("rb") as raw, _text(raw, encoding) as text:
-        found = _looked(text.read(_HEADER), encoding)
+    encoding = encoding or _encoding(path)
+    try:
+        with path.open("rb") as raw, _text(raw, encoding) as text:
+            sample = text.read(_HEADER)
+    except LookupError:
+        raise Invalid(("encoding", "unknown", f"{encoding!r} is not an encoding of texts")) from None
+    except UnicodeError as error:
+        raise _unreadable(encoding, error) from None
+    found = _looked(sample, encoding)
     return msgspec.structs.replace(found, fields=_fields(found.columns, columns or {}))
 
 
@@ -126,8 +129,10 @@ def detect_layout(
     try:
         text = codecs.getincrementaldecoder(encoding)(errors="replace").decode(sample[:_HEADER])
     except LookupError:
-        raise Invalid(("encoding", "unknown", f"{encoding!r} is not an encoding")) from None
-    found = _looked(text.removeprefix("\ufeff"), encoding, delimiter)
+        raise Invalid(("encoding", "unknown", f"{encoding!r} is not an encoding of texts")) from None
+    except UnicodeError as error:
+        raise _unreadable(encoding, error) from None
+    found = _looked(text, encoding, delimiter)
     is_header = not any(map(_is_number, found.columns)) if has_header is None else has_header
     if is_header:
         fields = _known(found.columns, {})
@@ -138,7 +143,24 @@ def detect_layout(
     return msgspec.structs.replace(found, columns=letters, fields=fields, has_header=False)
 
 
+def encoding_of(start: bytes, *, is_utf8: bool) -> str:
+    """The encoding of a file that begins with these bytes: that of its byte order mark; UTF-16 if one of its first two
+    characters is ASCII with a NUL; UTF-8 if the whole file is valid UTF-8; else that of Western spreadsheets."""
+    for mark, encoding in MARKS:
+        if start.startswith(mark):
+            return encoding
+    if b"\0" in start[:4]:
+        return "utf-16-be" if b"\0" in start[:4:2] else "utf-16-le"
+    return "utf-8" if is_utf8 else FALLBACK
+
+
+def _unreadable(encoding: str, error: UnicodeError) -> Invalid:
+    # Bytes that do not fit become U+FFFD. What remains is UTF-16 and UTF-32 without a mark of the byte order.
+    return Invalid(("encoding", "format", f"the file cannot be read as {encoding}: {error}"))
+
+
 def _looked(sample: str, encoding: str, delimiter: str | None = None) -> Layout:
+    sample = sample.removeprefix("\ufeff")
     first, _, rest = sample.partition("\n")
     preamble = 0
     if match := re.fullmatch(r'"?sep=(.)"?\r?', first):
@@ -280,9 +302,6 @@ def header_of(found: Layout, field: str) -> str | None:
 def _encoding(path: Path) -> str:
     with path.open("rb") as file:
         start = file.read(4)
-        for mark, encoding in MARKS:
-            if start.startswith(mark):
-                return encoding
         file.seek(0)
         decoder = codecs.getincrementaldecoder("utf-8")()
         try:
@@ -290,8 +309,8 @@ def _encoding(path: Path) -> str:
                 decoder.decode(piece)
             decoder.decode(b"", final=True)
         except UnicodeDecodeError:
-            return FALLBACK
-    return "utf-8"
+            return encoding_of(start, is_utf8=False)
+    return encoding_of(start, is_utf8=True)
 
 
 def _text(raw: BinaryIO, encoding: str) -> io.TextIOWrapper:
@@ -300,13 +319,16 @@ def _text(raw: BinaryIO, encoding: str) -> io.TextIOWrapper:
 
 
 def _delimiter(sample: str) -> str:
-    def width(delimiter: str) -> int:
+    def fit(delimiter: str) -> tuple[int, int]:
+        """How many columns are recognized, and how many there are: a header such as `Address (street, number)` has more
+        commas than the semicolons that separate columns."""
         try:
-            return len(next(csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter), []))
+            header = next(csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter), [])
         except csv.Error:
-            return 0
+            return 0, 0
+        return len(_known(header, {})), len(header)
 
-    return max(_DELIMITERS, key=width)  # the first among equals
+    return max(_DELIMITERS, key=fit)  # the first among equals
 
 
 def _fields(header: Sequence[str], columns: Mapping[str, str]) -> dict[str, int]:

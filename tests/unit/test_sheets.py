@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -37,6 +38,8 @@ def read(path: Path, **options: str) -> list[list[str]]:
         ("utf-8", "utf-8"),
         ("utf-8-sig", "utf-8-sig"),
         ("utf-16", "utf-16"),
+        ("utf-16-le", "utf-16-le"),  # without a byte order mark
+        ("utf-16-be", "utf-16-be"),
         ("cp1252", "cp1252"),
     ],
 )
@@ -51,8 +54,28 @@ def test_a_late_byte_decides_too(tmp_path: Path) -> None:
     path = tmp_path / "people.csv"
     path.write_bytes(b"phone,name\n" + b"+258841234567,Ana\n" * 100_000 + b"+258841234568,Jo\xe3o\n")
     assert sheets.layout(path).encoding == "cp1252"
-    with pytest.raises(Invalid):
-        sheets.layout(path, encoding="klingon")
+
+
+@pytest.mark.parametrize("encoding", ["klingon", "base64", "idna", "utf-16", "utf-32"])
+def test_an_encoding_that_does_not_fit_is_refused(tmp_path: Path, encoding: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        sheets.layout(file(tmp_path, "phone,name\n+258841234567,Ana\n"), encoding=encoding)
+    assert (refused.value.details["fields"][0]["field"], encoding in refused.value.message) == ("encoding", True)
+
+
+def test_a_mark_is_no_part_of_the_first_header(tmp_path: Path) -> None:
+    path = file(tmp_path, "\ufeffsep=;\nPhone;Name\n+258841234567;Ana\n")
+    layout = sheets.layout(path, columns={"Phone": "phone"}, encoding="utf-8")
+    assert (layout.columns, layout.delimiter) == (["Phone", "Name"], ";")
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writer = os.open(tmp_path / "pipe", os.O_RDWR)
+    os.write(writer, b"phone\n+258841234567\n")
+    with pytest.raises(Invalid, match="pipe is not a regular file"):
+        sheets.layout(tmp_path / "pipe")
+    os.close(writer)
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
@@ -63,6 +86,11 @@ def test_delimiters_are_found_out(tmp_path: Path, delimiter: str) -> None:
     path = file(tmp_path, out.getvalue())
     assert sheets.layout(path, columns={"phone, MOBILE": "phone"}).fields == {"phone": 1, "name": 0}
     assert read(path, columns={"Phone, mobile": "phone"}) == rows[1:]  # type: ignore[arg-type]
+
+
+def test_commas_within_a_header_do_not_outvote_the_delimiter(tmp_path: Path) -> None:
+    path = file(tmp_path, "Telefone;Nome;Morada (rua, porta, andar)\n+258841234567;Ana;x\n")
+    assert (sheets.layout(path).delimiter, read(path)) == (";", [["+258841234567", "Ana", "x"]])
 
 
 def test_a_line_that_names_the_delimiter(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from heliograph.people.roles import RoleRequired
 WRITE = "contacts:write"
 HERE = "/contacts/imports"
 #: Encodings and delimiters to choose from.
-ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "cp1252", "cp1250", "iso-8859-15")
+ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "cp1252", "cp1250", "iso-8859-15")
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 #: Rows shown from a file, and sample values per column.
 ROWS, SAMPLES = 10, 3
@@ -91,7 +91,7 @@ async def upload(request: Request) -> Answer:
         if id is None:
             raise Invalid(("file", "required", "Choose a file that is not empty, or paste something."))
         async with request.writing() as conn:
-            await drafts.uploaded(conn, actor, id=id, size=size, encoding=_encoding(start, is_utf8))
+            await drafts.uploaded(conn, actor, id=id, size=size, encoding=sheets.encoding_of(start, is_utf8=is_utf8))
     except Invalid as refusal:
         await _give_up(request, id)
         await given.drain(2 * drafts.LONGEST)
@@ -298,14 +298,6 @@ async def _give_up(request: Request, id: UUID | None) -> None:
     if id is not None:
         async with request.writing() as conn:
             await drafts.discard(conn, request.actor, id=id)
-
-
-def _encoding(start: bytes, is_utf8: bool) -> str:
-    """The encoding of the byte order mark, else UTF-8 if the whole file is valid, else that of Western spreadsheets."""
-    for mark, encoding in sheets.MARKS:
-        if start.startswith(mark):
-            return encoding
-    return "utf-8" if is_utf8 else sheets.FALLBACK
 
 
 def _layout(draft: Draft, head: bytes, given: Any) -> tuple[Layout, str]:
