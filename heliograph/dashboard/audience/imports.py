@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts import organizations
-from heliograph.base import phones
+from heliograph.base import csv_files, phones
 from heliograph.base.database import clock
 from heliograph.base.errors import Invalid
 from heliograph.contacts import records, sheets
@@ -331,7 +331,7 @@ def _typed(draft: Draft, home: str | None) -> dict[str, str]:
     typed = {f"column-{at}": known.get(at, "") for at in range(len(draft.columns))}
     return typed | {
         "country": draft.country or home or "",
-        "tags": ", ".join(draft.tags),
+        "tags": csv_files.joined(draft.tags),
         "on_duplicate": draft.on_duplicate,
     }
 
@@ -352,7 +352,7 @@ def _fields(draft: Draft, typed: Any) -> dict[str, int]:
 
 def _tags(text: str) -> tuple[str, ...]:
     try:
-        return records.tags([one for one in text.split(",") if one.strip()])
+        return records.tags(csv_files.split(text))
     except Invalid:
         raise Invalid(("tags", "length", words.CONTACT_FORM["tags"])) from None
 
