@@ -52,6 +52,9 @@ _DIGITS = 7
 _DELIMITERS = (",", ";", "\t", "|")
 #: Maximum length of a header, so that a file without line breaks is not read into memory.
 _HEADER = 65_536
+#: Maximum lines before the header, and an empty one, also as a spreadsheet writes it: `,,,`.
+_MOST_BEFORE = 100
+_is_blank = re.compile(r"[ \t,;|]*(?:\r\n|\r|\n)").match
 #: Maximum characters of a line, and thus of a row on one line; the rest of a longer one is skipped.
 LONGEST = 1 << 20
 #: Why a row cannot be read, in addition to errors of the CSV reader.
@@ -79,15 +82,14 @@ class Layout(msgspec.Struct, frozen=True):
     columns: list[str]
     #: Field (of FIELDS) → index of its column.
     fields: dict[str, int]
-    #: Lines before the header: spreadsheets write `sep=;`.
+    #: Lines before the header: empty ones, and `sep=;`, which spreadsheets write.
     preamble: int
     #: Without a header the columns are called A, B, C …
     has_header: bool = True
 
 
 class Row(msgspec.Struct, gc=False):
-    """A row below the header. `number`: as in a spreadsheet, where the header is row 1. `problem`: why it cannot be
-    read."""
+    """A row below the header. `number`: as in a spreadsheet. `problem`: why it cannot be read."""
 
     number: int
     cells: list[str]
@@ -165,6 +167,8 @@ def _looked(sample: str, encoding: str, delimiter: str | None = None) -> Layout:
     preamble = 0
     if match := re.fullmatch(r'"?sep=(.)"?\r?', first):
         preamble, delimiter, sample = 1, delimiter or match[1], rest
+    while preamble < _MOST_BEFORE and (blank := _is_blank(sample)):
+        preamble, sample = preamble + 1, sample[blank.end() :]
     delimiter = delimiter or _delimiter(sample)
     try:
         header = next(csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter), [])
@@ -203,9 +207,10 @@ class Reader:
         # Lines before the first row count even if they are empty.
         self._first = found.preamble + found.has_header
         self._rows = self._read()
-        for _ in range(found.preamble + found.has_header):
-            next(self._rows, None)
-        self._number, self._first = int(found.has_header), 0
+        before = [row for _, row in zip(range(self._first), self._rows, strict=False)]
+        # Spreadsheets show empty rows, and not the line `sep=;`.
+        self._number = sum(not any(row.cells) for row in before[: found.preamble]) + found.has_header
+        self._first = 0
 
     @property
     def position(self) -> int:

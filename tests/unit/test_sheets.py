@@ -98,6 +98,18 @@ def test_a_line_that_names_the_delimiter(tmp_path: Path) -> None:
     assert read(path) == [["+258841234567", "Ana, B"]]
 
 
+@pytest.mark.parametrize(("before", "number"), [("\n\r\n;;\n", 5), ("sep=;\n;;\n", 3), ("", 2)])
+def test_empty_lines_before_the_header_are_skipped(tmp_path: Path, before: str, number: int) -> None:
+    path = file(tmp_path, f"{before}Phone;Name\n+258841234567;Ana\n")
+    layout = sheets.layout(path)
+    assert (layout.columns, layout.fields) == (["Phone", "Name"], {"phone": 0, "name": 1})
+    reader = Reader(path, layout)
+    assert [(row.number, row.cells) for row in reader.take(9)] == [(number, ["+258841234567", "Ana"])]
+    reader.close()
+    with pytest.raises(Invalid, match="no header"):
+        sheets.layout(file(tmp_path, "\n" * 101 + "Phone\n"))
+
+
 @pytest.mark.parametrize(
     ("header", "field"),
     [
