@@ -1,16 +1,27 @@
-"""CSV files for people: no spreadsheet that opens them evaluates a cell."""
+"""CSV files for people: no spreadsheet that opens them evaluates a cell. And lists in one text, a cell or a field of a
+form: an item that contains what separates items, such as the tag `lisbon, pt`, is quoted like a cell, and remains one.
+And the lines of files that people upload, of bounded length.
+"""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 # Spreadsheets in Chinese, Japanese or Korean also accept the wide forms of these signs (U+FF0B, FF0D, FF1D, FF20).
 _WIDE = "\uff0b\uff0d\uff1d\uff20"
 _is_formula = re.compile(rf"[=@\t\r\n{_WIDE}]|[+-](?![0-9 ().-]*$)").match
 _is_guarded = re.compile(rf"'[=@\t\r\n{_WIDE}+-]").match
+#: Maximum characters of a line; the rest of a longer one is skipped. A row of more, on several lines, has no end.
+LONGEST = 1 << 20
+#: What separates items in files of any origin; in a form only a comma does.
+_IN_CELLS = "[;,|]|:::"
+# A separator follows a closing quotation mark: other marks are characters of the item.
+_ITEM = r'\s*"((?:[^"]|"")+)"\s*(?:{0}|\Z)|(.*?)(?:{0}|\Z)'
+_in_form, _in_cell = (re.compile(_ITEM.format(separator), re.DOTALL).finditer for separator in (",", _IN_CELLS))
+_is_ambiguous = re.compile(f"[\"']|.*?(?:{_IN_CELLS})").match
 
 
 def guarded(cell: str) -> str:
@@ -24,6 +35,28 @@ def unguarded(cell: str) -> str:
     return cell[1:] if _is_guarded(cell) else cell
 
 
+def quoted(item: str) -> str:
+    """An item as written in a list."""
+    return '"' + item.replace('"', '""') + '"' if _is_ambiguous(item) else item
+
+
+def joined(items: Iterable[str], separator: str = ", ") -> str:
+    """Items as a list, from which `split` returns them."""
+    return separator.join(map(quoted, items))
+
+
+def split(text: str, *, is_cell: bool = False) -> list[str]:
+    """The items of a list, as typed; blank ones are omitted. `is_cell`: of a file, where spreadsheets may have put an
+    apostrophe before an item."""
+    found = []
+    for one in (_in_cell if is_cell else _in_form)(text):
+        if one[1] is not None:
+            found.append(one[1].replace('""', '"'))
+        else:
+            found.append(unguarded(one[2].strip()) if is_cell else one[2])
+    return [item for item in found if item.strip()]
+
+
 class Writer:
     """A CSV file whose cells are guarded."""
 
@@ -34,3 +67,58 @@ class Writer:
     def row(self, cells: Sequence[str]) -> None:
         """Write one row."""
         self._write([guarded(cell) for cell in cells])
+
+
+class LongLine(Exception):
+    """The line is longer than the maximum."""
+
+
+class OpenRow(Exception):
+    """The row goes on in lines where it does not end, or is longer than the maximum."""
+
+
+class Lines:
+    """The lines of a file, of bounded length. A row without an end returns all of its lines but the first: otherwise
+    one extra quotation mark would swallow the rest of the file as its cell.
+
+    No quotation mark in the returned lines closes one that was open before them, or the row would have ended there. So
+    a row that begins in one of them and goes on in the next has no end either, and each line is read twice at most.
+    """
+
+    def __init__(self, text: TextIO) -> None:
+        self._text = text
+        #: Returned lines, last first.
+        self._back: list[str] = []
+        #: Lines of the row being read, and their characters.
+        self.taken: list[str] = []
+        self.length = 0
+        #: The file ended in the middle of a row: a complete row ends before its next line is requested.
+        self.ended = False
+
+    def __iter__(self) -> Lines:
+        return self
+
+    def __next__(self) -> str:
+        if self.taken and (self._back or self.length > LONGEST):
+            raise OpenRow
+        line = self._back.pop() if self._back else self._text.readline(LONGEST)
+        if not line:
+            self.ended = True
+            raise StopIteration
+        if len(line) == LONGEST and line[-1] not in "\r\n":
+            while (rest := self._text.readline(LONGEST)) and rest[-1] not in "\r\n":
+                pass
+            raise LongLine
+        self.taken.append(line)
+        self.length += len(line)
+        return line
+
+    def begin(self) -> None:
+        """Begin a row."""
+        self.taken.clear()
+        self.length = 0
+
+    def put_back(self) -> None:
+        """Return the lines of a row after its first."""
+        self._back += self.taken[:0:-1]
+        self.ended = False

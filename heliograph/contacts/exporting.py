@@ -16,7 +16,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
-from heliograph.base.csv_files import Writer
+from heliograph.base.csv_files import Writer, joined
 from heliograph.base.database.clock import iso, iso_or_none
 from heliograph.base.database.pool import Connection, plan_by_key
 from heliograph.contacts import search
@@ -110,7 +110,7 @@ def cells(contact: Contact) -> tuple[str, ...]:
         contact.first_name or "",
         contact.last_name or "",
         contact.phone,
-        ";".join(contact.tags),
+        joined(contact.tags, ";"),
         "yes" if contact.opted_out else "no",
         iso(contact.created_at),
         iso(contact.updated_at),

@@ -21,7 +21,7 @@ import msgspec
 from heliograph.audit import recording as audit
 from heliograph.base import naming, phones
 from heliograph.base.actor import Actor
-from heliograph.base.csv_files import Writer, unguarded
+from heliograph.base.csv_files import Writer, split, unguarded
 from heliograph.base.database.pool import Connection, plan_by_key
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
@@ -40,7 +40,6 @@ _is_date = re.compile(
     r"(0?[1-9]|[12][0-9]|3[01])\.(0?[1-9]|1[0-2])\.(19|20)[0-9]{2}"
     r"|(19|20)[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 ).fullmatch
-_tag_separators = re.compile(r"[;,|]|:::")
 #: Numbers in no known range that a survey of a file lists.
 EXAMPLES = 3
 #: Columns that the file of rejected rows has before the original ones.
@@ -388,8 +387,7 @@ def _name(cell: str) -> str:
 # Most rows of a file have the same tags as many others.
 @lru_cache(maxsize=4096)
 def _tags(cell: str, more: tuple[str, ...]) -> tuple[str, ...]:
-    given = [unguarded(one.strip()) for one in _tag_separators.split(cell)]
-    return records.tags([*(one for one in given if one), *more])
+    return records.tags([*split(cell, is_cell=True), *more])
 
 
 def _joined(earlier: Entry, later: Entry) -> Entry:

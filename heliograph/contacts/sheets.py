@@ -12,10 +12,11 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import BinaryIO
 
 import msgspec
 
+from heliograph.base.csv_files import LONGEST, Lines, LongLine, OpenRow
 from heliograph.base.errors import Invalid
 
 #: The fields that a column can contain, and their known headers: lower case, letters and digits only, without accents.
@@ -50,10 +51,12 @@ _FIELD_OF = {header: field for field, headers in FIELDS.items() for header in he
 #: A cell with this many digits and no letters is a number, so its row is not a header.
 _DIGITS = 7
 _DELIMITERS = (",", ";", "\t", "|")
-#: Maximum length of a header, so that a file without line breaks is not read into memory.
-_HEADER = 65_536
-#: Maximum characters of a line; the rest of a longer one is skipped. A row of more, on several lines, has no end.
-LONGEST = 1 << 20
+#: Maximum length of a header, so that a file without line breaks is not read into memory, and of its cells: a page
+#: shows a choice for each.
+_HEADER, _MOST_COLUMNS = 65_536, 1_000
+#: Maximum lines before the header, and an empty one, also as a spreadsheet writes it: `,,,`.
+_MOST_BEFORE = 100
+_is_blank = re.compile(r"[ \t,;|]*(?:\r\n|\r|\n)").match
 #: Why a row cannot be read, in addition to errors of the CSV reader.
 OPEN_QUOTE = 'a quotation mark (") is not closed, in this row or one above it'
 LONG_LINE = f"the line has more than {LONGEST:,} characters"
@@ -79,15 +82,14 @@ class Layout(msgspec.Struct, frozen=True):
     columns: list[str]
     #: Field (of FIELDS) → index of its column.
     fields: dict[str, int]
-    #: Lines before the header: spreadsheets write `sep=;`.
+    #: Lines before the header: empty ones, and `sep=;`, which spreadsheets write.
     preamble: int
     #: Without a header the columns are called A, B, C …
     has_header: bool = True
 
 
 class Row(msgspec.Struct, gc=False):
-    """A row below the header. `number`: as in a spreadsheet, where the header is row 1. `problem`: why it cannot be
-    read."""
+    """A row below the header. `number`: as in a spreadsheet. `problem`: why it cannot be read."""
 
     number: int
     cells: list[str]
@@ -97,22 +99,25 @@ class Row(msgspec.Struct, gc=False):
 def layout(path: Path, *, columns: Mapping[str, str] | None = None, encoding: str | None = None) -> Layout:
     """Detect how to read a file. `columns`: header → field, which takes precedence over known headers.
 
-    The encoding is given by the byte order mark, otherwise UTF-8 if the whole file is valid UTF-8, otherwise
-    Windows-1252. Raises Invalid (`file`, `map`, `encoding`): it is empty or a workbook, a column is missing, no column
-    has phone numbers.
+    Without `encoding`, it is that of `encoding_of`. Raises Invalid (`file`, `map`, `encoding`): it is empty, a workbook
+    or not a regular file, it is not in that encoding, a column is missing, no column has phone numbers.
     """
+    if not path.is_file():
+        raise Invalid(
+            ("file", "format", f"{path} is not a regular file: it is read several times, which a pipe cannot be")
+        )
     with path.open("rb") as raw:
         if raw.read(4) in WORKBOOKS:
             raise Invalid(("file", "format", WORKBOOK))
-    if encoding is None:
-        encoding = _encoding(path)
-    else:
-        try:
-            codecs.lookup(encoding)
-        except LookupError:
-            raise Invalid(("encoding", "unknown", f"{encoding!r} is not an encoding")) from None
-    with path.open("rb") as raw, _text(raw, encoding) as text:
-        found = _looked(text.read(_HEADER), encoding)
+    encoding = encoding or _encoding(path)
+    try:
+        with path.open("rb") as raw, _text(raw, encoding) as text:
+            sample = text.read(_HEADER)
+    except LookupError:
+        raise Invalid(("encoding", "unknown", f"{encoding!r} is not an encoding of texts")) from None
+    except UnicodeError as error:
+        raise _unreadable(encoding, error) from None
+    found = _looked(sample, encoding)
     return msgspec.structs.replace(found, fields=_fields(found.columns, columns or {}))
 
 
@@ -126,8 +131,10 @@ def detect_layout(
     try:
         text = codecs.getincrementaldecoder(encoding)(errors="replace").decode(sample[:_HEADER])
     except LookupError:
-        raise Invalid(("encoding", "unknown", f"{encoding!r} is not an encoding")) from None
-    found = _looked(text.removeprefix("\ufeff"), encoding, delimiter)
+        raise Invalid(("encoding", "unknown", f"{encoding!r} is not an encoding of texts")) from None
+    except UnicodeError as error:
+        raise _unreadable(encoding, error) from None
+    found = _looked(text, encoding, delimiter)
     is_header = not any(map(_is_number, found.columns)) if has_header is None else has_header
     if is_header:
         fields = _known(found.columns, {})
@@ -138,11 +145,30 @@ def detect_layout(
     return msgspec.structs.replace(found, columns=letters, fields=fields, has_header=False)
 
 
+def encoding_of(start: bytes, *, is_utf8: bool) -> str:
+    """The encoding of a file that begins with these bytes: that of its byte order mark; UTF-16 if one of its first two
+    characters is ASCII with a NUL; UTF-8 if the whole file is valid UTF-8; else that of Western spreadsheets."""
+    for mark, encoding in MARKS:
+        if start.startswith(mark):
+            return encoding
+    if b"\0" in start[:4]:
+        return "utf-16-be" if b"\0" in start[:4:2] else "utf-16-le"
+    return "utf-8" if is_utf8 else FALLBACK
+
+
+def _unreadable(encoding: str, error: UnicodeError) -> Invalid:
+    # Bytes that do not fit become U+FFFD. What remains is UTF-16 and UTF-32 without a mark of the byte order.
+    return Invalid(("encoding", "format", f"the file cannot be read as {encoding}: {error}"))
+
+
 def _looked(sample: str, encoding: str, delimiter: str | None = None) -> Layout:
+    sample = sample.removeprefix("\ufeff")
     first, _, rest = sample.partition("\n")
     preamble = 0
     if match := re.fullmatch(r'"?sep=(.)"?\r?', first):
         preamble, delimiter, sample = 1, delimiter or match[1], rest
+    while preamble < _MOST_BEFORE and (blank := _is_blank(sample)):
+        preamble, sample = preamble + 1, sample[blank.end() :]
     delimiter = delimiter or _delimiter(sample)
     try:
         header = next(csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter), [])
@@ -150,6 +176,8 @@ def _looked(sample: str, encoding: str, delimiter: str | None = None) -> Layout:
         raise Invalid(("file", "format", f"the header cannot be read: {error}")) from None
     if not any(cell.strip() for cell in header):
         raise Invalid(("file", "required", "the file has no header row"))
+    if len(header) > _MOST_COLUMNS:
+        raise Invalid(("file", "format", f"the header has more than {_MOST_COLUMNS:,} columns"))
     return Layout(encoding, delimiter, header, {}, preamble)
 
 
@@ -175,15 +203,16 @@ class Reader:
         self.size = self._raw.seek(0, io.SEEK_END)
         self._raw.seek(0)
         self._text = _text(self._raw, found.encoding)
-        self._lines, self._delimiter = _Lines(self._text), found.delimiter
+        self._lines, self._delimiter = Lines(self._text), found.delimiter
         self._csv = csv.reader(self._lines, delimiter=found.delimiter)
         self._number = 0
         # Lines before the first row count even if they are empty.
         self._first = found.preamble + found.has_header
         self._rows = self._read()
-        for _ in range(found.preamble + found.has_header):
-            next(self._rows, None)
-        self._number, self._first = int(found.has_header), 0
+        before = [row for _, row in zip(range(self._first), self._rows, strict=False)]
+        # Spreadsheets show empty rows, and not the line `sep=;`.
+        self._number = sum(not any(row.cells) for row in before[: found.preamble]) + found.has_header
+        self._first = 0
 
     @property
     def position(self) -> int:
@@ -219,10 +248,10 @@ class Reader:
                 cells = next(self._csv)
             except StopIteration:
                 return
-            except _OpenRow:
+            except OpenRow:
                 yield self._open()
                 continue
-            except _LongLine:
+            except LongLine:
                 if self._lines.taken:
                     yield self._open()
                     self._number += 1
@@ -239,61 +268,6 @@ class Reader:
                 yield Row(self._number, cells)
 
 
-class _LongLine(Exception):
-    """The line is longer than the maximum."""
-
-
-class _OpenRow(Exception):
-    """The row goes on in lines where it does not end, or is longer than the maximum."""
-
-
-class _Lines:
-    """The lines of a file, of bounded length. A row without an end returns all of its lines but the first: otherwise
-    one extra quotation mark would swallow the rest of the file as its cell.
-
-    No quotation mark in the returned lines closes one that was open before them, or the row would have ended there. So
-    a row that begins in one of them and goes on in the next has no end either, and each line is read twice at most.
-    """
-
-    def __init__(self, text: TextIO) -> None:
-        self._text = text
-        #: Returned lines, last first.
-        self._back: list[str] = []
-        #: Lines of the row being read, and their characters.
-        self.taken: list[str] = []
-        self.length = 0
-        #: The file ended in the middle of a row: a complete row ends before its next line is requested.
-        self.ended = False
-
-    def __iter__(self) -> _Lines:
-        return self
-
-    def __next__(self) -> str:
-        if self.taken and (self._back or self.length > LONGEST):
-            raise _OpenRow
-        line = self._back.pop() if self._back else self._text.readline(LONGEST)
-        if not line:
-            self.ended = True
-            raise StopIteration
-        if len(line) == LONGEST and line[-1] not in "\r\n":
-            while (rest := self._text.readline(LONGEST)) and rest[-1] not in "\r\n":
-                pass
-            raise _LongLine
-        self.taken.append(line)
-        self.length += len(line)
-        return line
-
-    def begin(self) -> None:
-        """Begin a row."""
-        self.taken.clear()
-        self.length = 0
-
-    def put_back(self) -> None:
-        """Return the lines of a row after its first."""
-        self._back += self.taken[:0:-1]
-        self.ended = False
-
-
 def header_of(found: Layout, field: str) -> str | None:
     """The header of a field's column."""
     return found.columns[found.fields[field]] if field in found.fields else None
@@ -302,9 +276,6 @@ def header_of(found: Layout, field: str) -> str | None:
 def _encoding(path: Path) -> str:
     with path.open("rb") as file:
         start = file.read(4)
-        for mark, encoding in MARKS:
-            if start.startswith(mark):
-                return encoding
         file.seek(0)
         decoder = codecs.getincrementaldecoder("utf-8")()
         try:
@@ -312,8 +283,8 @@ def _encoding(path: Path) -> str:
                 decoder.decode(piece)
             decoder.decode(b"", final=True)
         except UnicodeDecodeError:
-            return FALLBACK
-    return "utf-8"
+            return encoding_of(start, is_utf8=False)
+    return encoding_of(start, is_utf8=True)
 
 
 def _text(raw: BinaryIO, encoding: str) -> io.TextIOWrapper:
@@ -322,13 +293,16 @@ def _text(raw: BinaryIO, encoding: str) -> io.TextIOWrapper:
 
 
 def _delimiter(sample: str) -> str:
-    def width(delimiter: str) -> int:
+    def fit(delimiter: str) -> tuple[int, int]:
+        """How many columns are recognized, and how many there are: a header such as `Address (street, number)` has more
+        commas than the semicolons that separate columns."""
         try:
-            return len(next(csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter), []))
+            header = next(csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter), [])
         except csv.Error:
-            return 0
+            return 0, 0
+        return len(_known(header, {})), len(header)
 
-    return max(_DELIMITERS, key=width)  # the first among equals
+    return max(_DELIMITERS, key=fit)  # the first among equals
 
 
 def _fields(header: Sequence[str], columns: Mapping[str, str]) -> dict[str, int]:

@@ -25,7 +25,7 @@ from jinja2.runtime import Context
 from markupsafe import Markup, escape
 
 from heliograph.audit.actions import ACTIONS
-from heliograph.base import phones
+from heliograph.base import csv_files, phones
 from heliograph.base.database.clock import iso
 from heliograph.pages import languages, words
 from heliograph.pages.assets import Assets
@@ -139,6 +139,7 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "commands": commands,
         "short": short,
         "tail": tail,
+        "quoted": csv_files.quoted,
         "iso": iso,
         "export_kind": _named(words.EXPORT_KINDS),
         "export_state": _named(words.EXPORT_STATES),

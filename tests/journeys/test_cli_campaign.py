@@ -58,6 +58,14 @@ async def test_one_is_created_for_tags_or_for_numbers(pool: Pool, database_url: 
     assert (tagged["status"], tagged["message_template"]) == ("staging", "Hello {{name}}")
     listed = await data(database_url, "create", "Hi", "--name", "Two", "--to", "+258841111111", "--to", "+258842222222")
     assert listed["recipient_count"] == 2
+    # Numbers are read as everywhere else on the command line: without a country this might be Vietnam's.
+    local = ("create", "Hi", "--name", "Local", "--to", "84 123 4567", "--to", "+258841111111", "--to", "841111111")
+    refused = str((await call(database_url, *local)).exception)
+    assert refused == "--to must be phone numbers with + and country code, not 84 123 4567, 841111111"
+    await pool.execute("UPDATE organizations SET country = 'MZ'")
+    assert (await data(database_url, *local))["recipient_count"] == 2
+    query = "SELECT phone FROM campaign_recipients ORDER BY campaign_id DESC, phone LIMIT 2"
+    assert [one["phone"] for one in await pool.fetch(query)] == ["+258841111111", "+258841234567"]
     at = clock.iso(clock.now() + timedelta(days=30))
     later = await data(database_url, "create", "Hi", "--name", "Later", "--tag", "vip", "--at", at)
     assert later["status"] == "scheduled"

@@ -315,6 +315,11 @@ async def test_any_operation_is_called_by_name_or_path(desk: Desk) -> None:
         ("call", "createContact", "phone"): (2, "NAME=VALUE"),
         ("call", "createContact", "tags:=[vip"): (2, "tags:"),
         ("call", "/contacts", "-d", "@/nowhere"): (2, "--data"),
+        ("call", "createContact", "-d", '{"name": "x"}', "phone=+258841234560"): (2, "move phone into it"),
+        ("call", "/campaigns", "-X", "POST", "-d", "{}", "scheduled_at=x"): (2, "move scheduled_at into it"),
+        ("call", "listSmsMessages", "status=sent", "status=failed"): (2, "status is given twice"),
+        ("call", "/contacts?limit=1", "limit=2"): (2, "limit is given twice"),
+        ("call", "/contacts?tag="): (1, "`tag` must not be empty"),
         ("call", "getAccountSummary", "--all"): (2, "no items"),
         ("call", "createContact", "phone=12", "name=x"): (1, "400 validation_error"),
     }

@@ -36,6 +36,9 @@ async def test_messages_are_listed_newest_first_by_what_the_api_filters_by(pool:
         listed("--country", "001"),
         listed("--channel", "whatsapp", "--country", "CA", "--failure", "window_closed"),
     )
+    await pool.execute("UPDATE organizations SET country = 'MZ' WHERE id = $1", actor.organization_id)
+    assert await listed("--recipient", "84 000 0042") == [ids[1]]
+    assert await listed("--recipient", "MZ.1349", "--channel", "whatsapp") == []
     newest = ids[::-1]
     assert found == [newest, newest[:2], [ids[0]], [ids[1]], [ids[2]], [], [], newest[:2], [], [ids[0]], [], []]
 

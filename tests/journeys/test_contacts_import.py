@@ -253,9 +253,10 @@ async def test_the_commands(database_url: str, pool: Pool, people: Path, tmp_pat
     assert re.search(r"^created +4$", done.out, re.M)
     assert "phone from 'Telemóvel'" in done.err
     assert "Not used: 'Grupos'" in done.err
-    listed, wrong, missing, out, lines = await asyncio.gather(
+    listed, wrong, twice, missing, out, lines = await asyncio.gather(
         cli("contacts", "list", "--tag", "joao@example.com", "--json"),
         cli("contacts", "import", str(people), "--map", "Fax=phone"),
+        cli("contacts", "import", str(people), "--map", "Email=tags", "--map", "Grupos=tags"),
         cli("contacts", "import", str(people), "--country", "XX"),
         cli("contacts", "export", "--tag", "spring"),
         cli("contacts", "export", "--json"),
@@ -264,6 +265,7 @@ async def test_the_commands(database_url: str, pool: Pool, people: Path, tmp_pat
     assert [each["phone"] for each in listed.data] == ["+258841234567"]
     assert (wrong.status, missing.status) == (1, 2)
     assert "no column 'Fax'" in wrong.err
+    assert (twice.status, "'Grupos=tags': this column or field is mapped already" in twice.err) == (2, True)
     nowhere = await cli("contacts", "export", str(tmp_path / "no" / "such.csv"))
     assert (nowhere.status, "cannot be written" in nowhere.err) == (1, True)
     assert len(out.out.splitlines()) == 5

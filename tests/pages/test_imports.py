@@ -161,6 +161,17 @@ async def test_numbers_that_nobody_uses_have_to_be_confirmed(pool: Pool, tenant:
     assert await pool.fetchval("SELECT count(*) FROM contacts") == 3
 
 
+async def test_an_encoding_that_does_not_fit_is_said_where_it_is_chosen(pool: Pool, owner: Browser) -> None:
+    page = await send(owner, "phone,name\n+258841234567,João\n".encode())
+    tried = await owner.get(f"{page.path}?encoding=utf-16")
+    assert (tried.status, "The file cannot be read like this." in tried.words) == (200, True)
+    refused = await owner.submit(page, page.path, encoding="utf-16")
+    assert (refused.status, "The file cannot be read like this." in refused.words) == (422, True)
+    # Without a byte order mark; its first letters are not ASCII, so nothing tells.
+    page = await send(owner, "Тел,name\n+258841234567,João\n".encode("utf-16-le"))
+    assert "João" in (await owner.get(f"{page.path}?encoding=utf-16-le")).words
+
+
 async def test_what_is_no_table_is_refused_with_a_way_out(pool: Pool, owner: Browser) -> None:
     for content, said in (
         (b"", "Choose a file that is not empty"),

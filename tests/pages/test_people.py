@@ -178,6 +178,26 @@ async def test_tags_are_renamed_merged_and_removed(pool: Pool, tenant: Tenant, o
     assert (await owner.get("/contacts/tags/edit?tag=old")).status == 404
 
 
+async def test_a_tag_with_a_comma_stays_one(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await add(pool, tenant, *people(1, "lisbon, pt"), Entry("+351912345678", "Rui", tags=("lisbon", "pt")))
+    for page in ("/contacts", "/contacts/tags"):
+        links = re.findall(r'href="(/contacts[?]tag=[^"]*lisbon[^"]*pt[^"]*)"', (await owner.get(page)).text)
+        found = await owner.get(links[0].replace("&amp;", "&"))
+        assert ("Person 0" in found.words, "Rui" in found.words) == (True, False), page
+    (link,) = re.findall(r'href="(/campaigns/new[?]people=[^"]*)"', found.text)
+    form = (await owner.get(link.replace("&amp;", "&"))).form("/campaigns")
+    typed = form | {"name": "Sale", "text": "Hello", "to": "tags", "when": "now"}
+    checked = (await owner.post("/campaigns", typed | {"do": "preview"})).form("/campaigns")
+    await owner.post("/campaigns", checked | {"to": "tags", "when": "now", "do": "create"})
+    campaign = await pool.fetchrow("SELECT id, audience_tags FROM campaigns")
+    assert campaign["audience_tags"] == ["lisbon, pt"]
+    assert (await owner.get(f"/campaigns/new?copy={campaign['id']}")).form("/campaigns")["tags"] == form["tags"]
+    id = await pool.fetchval("SELECT id FROM contacts WHERE name = 'Person 0'")
+    where = f"/contacts/{id}"
+    await owner.submit(await owner.get(f"{where}/edit"), where, name="Ana")
+    assert await pool.fetchval("SELECT tags FROM contacts WHERE name = 'Ana'") == ["lisbon, pt"]
+
+
 async def test_opt_outs_are_added_found_lifted_and_exported(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     await add(pool, tenant, Entry("+258841234567", "Ana"))
     page = await owner.get("/contacts/opt-outs")

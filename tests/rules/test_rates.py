@@ -29,6 +29,8 @@ def test_a_file_is_read() -> None:
     assert len(found) == 4
     assert found[0] == Rate("EUR", "utility", "MZ", datetime(2026, 1, 1, tzinfo=UTC), 10_000)
     assert found[2].valid_from == datetime(2026, 3, 31, 22, tzinfo=UTC)
+    # As spreadsheets write it where the comma is the decimal separator, and with empty columns at the end.
+    assert read_rates(lines(FILE.replace(",", ";"))) == read_rates(lines(FILE.replace("\n", ",,\n"))) == found
 
 
 @pytest.mark.parametrize(
@@ -36,12 +38,16 @@ def test_a_file_is_read() -> None:
     [
         ("", {1: "the header row must contain"}),
         ("currency,category,country,price\n", {1: "lacks valid_from"}),
+        ("\ufeff\n", {1: "the header row lacks currency"}),
         (FILE + "EURO,utility,MZ,2026-01-01,1\n", {7: "currency"}),
         (FILE + "EUR,gossip,MZ,2026-01-01,1\nEUR,utility,ZZ,2026-01-01,1\n", {7: "category", 8: "country"}),
         (FILE + "EUR,utility,MZ,1.1.2026,1\nEUR,utility,MZ,2026-01-01T00:00:00,1\n", {7: "date", 8: "zone"}),
         (FILE + "EUR,utility,PT,2026-01-01,-1\nEUR,utility,PT,2026-01-01,0.0000001\n", {7: "price", 8: "price"}),
         (FILE + "EUR,utility,MZ,2026-01-01,0.02\n", {7: "a different price"}),
         (FILE + "EUR,utility\n", {7: "2 cells"}),
+        (FILE + "EUR,utility,PT,2026-01-01,0,01\nEUR,utility,MZ,2026-01-01,0.01,,\n", {7: "has 6 cells, not 5"}),
+        (FILE.replace(",", ";") + "EUR;utility;PT;2026-01-01;0,01\n", {7: "price '0,01' is not a number"}),
+        ("\n\ncurrency,category,country,valid_from,price,price\n", {3: "the column price appears twice"}),
         ("currency,category,country,valid_from,price\n" + "x,y,z,a,b\n" * 100, {2: "currency", 52: "not checked"}),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heliograph.base import csv_files
 from heliograph.base.csv_files import guarded, unguarded
 from heliograph.base.errors import Invalid
 from heliograph.contacts import sheets
@@ -37,6 +39,8 @@ def read(path: Path, **options: str) -> list[list[str]]:
         ("utf-8", "utf-8"),
         ("utf-8-sig", "utf-8-sig"),
         ("utf-16", "utf-16"),
+        ("utf-16-le", "utf-16-le"),  # without a byte order mark
+        ("utf-16-be", "utf-16-be"),
         ("cp1252", "cp1252"),
     ],
 )
@@ -51,8 +55,28 @@ def test_a_late_byte_decides_too(tmp_path: Path) -> None:
     path = tmp_path / "people.csv"
     path.write_bytes(b"phone,name\n" + b"+258841234567,Ana\n" * 100_000 + b"+258841234568,Jo\xe3o\n")
     assert sheets.layout(path).encoding == "cp1252"
-    with pytest.raises(Invalid):
-        sheets.layout(path, encoding="klingon")
+
+
+@pytest.mark.parametrize("encoding", ["klingon", "base64", "idna", "utf-16", "utf-32"])
+def test_an_encoding_that_does_not_fit_is_refused(tmp_path: Path, encoding: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        sheets.layout(file(tmp_path, "phone,name\n+258841234567,Ana\n"), encoding=encoding)
+    assert (refused.value.details["fields"][0]["field"], encoding in refused.value.message) == ("encoding", True)
+
+
+def test_a_mark_is_no_part_of_the_first_header(tmp_path: Path) -> None:
+    path = file(tmp_path, "\ufeffsep=;\nPhone;Name\n+258841234567;Ana\n")
+    layout = sheets.layout(path, columns={"Phone": "phone"}, encoding="utf-8")
+    assert (layout.columns, layout.delimiter) == (["Phone", "Name"], ";")
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writer = os.open(tmp_path / "pipe", os.O_RDWR)
+    os.write(writer, b"phone\n+258841234567\n")
+    with pytest.raises(Invalid, match="pipe is not a regular file"):
+        sheets.layout(tmp_path / "pipe")
+    os.close(writer)
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
@@ -65,9 +89,26 @@ def test_delimiters_are_found_out(tmp_path: Path, delimiter: str) -> None:
     assert read(path, columns={"Phone, mobile": "phone"}) == rows[1:]  # type: ignore[arg-type]
 
 
+def test_commas_within_a_header_do_not_outvote_the_delimiter(tmp_path: Path) -> None:
+    path = file(tmp_path, "Telefone;Nome;Morada (rua, porta, andar)\n+258841234567;Ana;x\n")
+    assert (sheets.layout(path).delimiter, read(path)) == (";", [["+258841234567", "Ana", "x"]])
+
+
 def test_a_line_that_names_the_delimiter(tmp_path: Path) -> None:
     path = file(tmp_path, "sep=;\r\nPhone;Name\r\n+258841234567;Ana, B\r\n", "utf-8-sig")
     assert read(path) == [["+258841234567", "Ana, B"]]
+
+
+@pytest.mark.parametrize(("before", "number"), [("\n\r\n;;\n", 5), ("sep=;\n;;\n", 3), ("", 2)])
+def test_empty_lines_before_the_header_are_skipped(tmp_path: Path, before: str, number: int) -> None:
+    path = file(tmp_path, f"{before}Phone;Name\n+258841234567;Ana\n")
+    layout = sheets.layout(path)
+    assert (layout.columns, layout.fields) == (["Phone", "Name"], {"phone": 0, "name": 1})
+    reader = Reader(path, layout)
+    assert [(row.number, row.cells) for row in reader.take(9)] == [(number, ["+258841234567", "Ana"])]
+    reader.close()
+    with pytest.raises(Invalid, match="no header"):
+        sheets.layout(file(tmp_path, "\n" * 101 + "Phone\n"))
 
 
 @pytest.mark.parametrize(
@@ -131,6 +172,13 @@ def test_files_that_cannot_be_read(tmp_path: Path, content: str, columns: dict[s
     with pytest.raises(Invalid) as refused:
         sheets.layout(file(tmp_path, content), columns=columns)
     assert refused.value.details["fields"][0]["field"] == field
+
+
+def test_a_header_has_no_more_columns_than_a_page_can_offer(tmp_path: Path) -> None:
+    header = ",".join(["phone", *("x" * 999)])
+    assert len(sheets.layout(file(tmp_path, f"{header}\n")).columns) == 1_000
+    with pytest.raises(Invalid, match="more than 1,000 columns"):
+        sheets.layout(file(tmp_path, f"{header},x\n"))
 
 
 @pytest.mark.parametrize("start", sheets.WORKBOOKS)
@@ -219,8 +267,8 @@ def test_what_cannot_be_read_takes_no_other_row_with_it(tmp_path: Path, case: st
 
 def test_no_line_is_read_again_for_each_line_above_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    one = sheets._Lines.__next__
-    monkeypatch.setattr(sheets._Lines, "__next__", lambda lines: read.append(one(lines)) or read[-1])
+    one = csv_files.Lines.__next__
+    monkeypatch.setattr(csv_files.Lines, "__next__", lambda lines: read.append(one(lines)) or read[-1])
     path = file(tmp_path, "phone,name\n" + 'a","\n' * 1_000)
     reader = Reader(path, sheets.layout(path))
     assert [row.problem for row in reader.take(2_000)] == [*[sheets.OPEN_QUOTE] * 999, ""]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Literal
 
+import msgspec
 import typer
 
 from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import plan, record
+from heliograph.campaigns import audience, plan, record
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.campaigns.record import Campaign
@@ -17,10 +19,12 @@ from heliograph.cli.terminal.console import (
     DataDir,
     Org,
     OrgOrAll,
+    acting_for,
     in_options,
     moment,
     on_database,
     operator,
+    organization,
     settings_of,
 )
 from heliograph.cli.terminal.printing import Json, group, show
@@ -64,7 +68,14 @@ def create(
     imported: AudienceImport = None,
     to: Annotated[
         list[str] | None,
-        typer.Option(metavar="NUMBER", show_default=False, help="Send to this number, instead of tags. Repeatable."),
+        typer.Option(
+            metavar="NUMBER",
+            show_default=False,
+            help=(
+                "Send to this number, instead of tags: international (+258841234567) or in the national format of the "
+                "organization's country. Repeatable."
+            ),
+        ),
     ] = None,
     sender: Annotated[
         str | None, typer.Option(show_default="the default sender", help="Sender ID that it is sent from.")
@@ -96,7 +107,6 @@ def create(
         message_template=text,
         sender_name=sender,
         traffic_class=traffic_class,
-        recipients=to,
         audience_tags=tag,
         audience_import=imported,
         audience_tag_match_mode=match,
@@ -108,15 +118,27 @@ def create(
     settings = settings_of(data_dir)
 
     async def work(conn: Connection) -> Campaign:
-        actor = await operator(conn, org)
+        found = await organization(conn, org)
+        whole = msgspec.structs.replace(spec, recipients=to and await _numbers(to, found.country))
         async with conn.transaction():
-            return await sms_channel.create(conn, actor, spec=spec, request_id=str(uuid7()))
+            return await sms_channel.create(conn, acting_for(found), spec=whole, request_id=str(uuid7()))
 
     with in_options(**NAMES, message_template="TEXT", sender_name="--sender", recipients="--to"):
         made = on_database(work, settings)
     show(record.shown(made), json)
     if watch:
         asyncio.run(follow(settings, org, made.id, channel="sms", json=json, columns=COLUMNS[1:]))
+
+
+async def _numbers(typed: list[str], home: str | None) -> list[str]:
+    """The recipients as written in the organization's country: 84 123 4567 begins like a Vietnamese number. Raises
+    Invalid for all that are none: the API skips them, but here somebody is waiting who can correct them."""
+    read = await audience.at_home(typed, home=home)
+    wrong = [text for text, number in read.items() if number is None]
+    if wrong:
+        where = f"with + and country code, or as written in {home}" if home else "with + and country code"
+        raise Invalid(("recipients", "pattern", f"`recipients` must be phone numbers {where}, not {', '.join(wrong)}"))
+    return [number for number in read.values() if number is not None]
 
 
 @app.command("list")

@@ -308,11 +308,13 @@ def _agree(found: importing.Survey, *, json: bool, yes: bool) -> None:
 
 def _mapping(texts: list[str]) -> dict[str, str]:
     """Parse COLUMN=field. A column's name may contain `=`."""
-    found = {}
+    found: dict[str, str] = {}
     for text in texts:
         column, equals, field = text.rpartition("=")
         if not equals:
             raise typer.BadParameter(f"{text!r} is not COLUMN=FIELD", param_hint="--map")
+        if column in found or field.strip() in found.values():
+            raise typer.BadParameter(f"{text!r}: this column or field is mapped already", param_hint="--map")
         found[column] = field.strip()
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
@@ -82,7 +82,7 @@ def command(
       heliograph call /webhooks -X POST -d @endpoint.json
     """
     api = client(key, url, profile, data_dir)
-    given = dict(_field(one) for one in fields or ())
+    given = _once(_field(one) for one in fields or ())
     asked, path, rest, has_body = _operation(what, given) if not what.startswith("/") else _path(what, given, method)
     if method is not None:
         asked = method.upper()
@@ -91,6 +91,9 @@ def command(
     body = rest if has_body else None
     query = {} if has_body else {name: _plain(value) for name, value in rest.items()}
     if data is not None:
+        # In the query the API would ignore them: a campaign would start at once, without its `scheduled_at`.
+        if has_body and rest:
+            raise Problem(f"--data is the whole body: move {', '.join(rest)} into it", WRONG)
         body, query = _body(data), {name: _plain(value) for name, value in rest.items()}
     if every:
         _all(api, asked, path, query)
@@ -153,8 +156,18 @@ def _path(text: str, given: dict[str, Any], method: str | None) -> tuple[str, st
     path, _, query = (text.removeprefix(PREFIX) if text.startswith(f"{PREFIX}/") else text).partition("?")
     asked = (method or "GET").upper()
     if asked in ("GET", "DELETE"):
-        return asked, path, dict(parse_qsl(query)) | given, False
+        return asked, path, _once([*parse_qsl(query, keep_blank_values=True), *given.items()]), False
     return asked, path + (f"?{query}" if query else ""), given, bool(given)
+
+
+def _once(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Fields by name. Refuses one that is given twice: only the last would count."""
+    found: dict[str, Any] = {}
+    for name, value in fields:
+        if name in found:
+            raise Problem(f"{name} is given twice", WRONG)
+        found[name] = value
+    return found
 
 
 def _field(text: str) -> tuple[str, Any]:

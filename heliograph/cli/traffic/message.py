@@ -14,12 +14,22 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.money import decimal, micros
-from heliograph.cli.terminal.console import DataDir, Org, moment, on_database, operator, settings_of, shell
+from heliograph.cli.terminal.console import (
+    DataDir,
+    Org,
+    acting_for,
+    moment,
+    on_database,
+    organization,
+    settings_of,
+    shell,
+)
 from heliograph.cli.terminal.printing import Json, as_plain, cell, group, record, show, table
 from heliograph.overview import intervening
 from heliograph.sending.timeline import Timeline
 from heliograph.sms import messages, timeline
 from heliograph.sms.intervening import passing_over
+from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
 from heliograph.whatsapp import messages as whatsapp_messages
 from heliograph.whatsapp import timeline as whatsapp_timeline
 from heliograph.why.words import Why, entries
@@ -35,7 +45,9 @@ def list_(
     channel: Annotated[Literal["sms", "whatsapp"], typer.Option(help="Channel.")] = "sms",
     status: Annotated[str | None, typer.Option(help="Only messages currently in this status.")] = None,
     mode: Annotated[Literal["live", "test"], typer.Option(help="Only messages sent with keys of this mode.")] = "live",
-    recipient: Annotated[str | None, typer.Option(metavar="NUMBER", help="Only messages to this number.")] = None,
+    recipient: Annotated[
+        str | None, typer.Option(metavar="NUMBER", help="Only messages to this number or user id.")
+    ] = None,
     reference: Annotated[str | None, typer.Option(help="Only SMS with exactly this client reference.")] = None,
     campaign: Annotated[UUID | None, typer.Option(metavar="CAMPAIGN_ID", help="Only SMS of this campaign.")] = None,
     key: Annotated[UUID | None, typer.Option(metavar="KEY_ID", help="Only messages sent with this API key.")] = None,
@@ -77,9 +89,6 @@ def list_(
     ):
         if value is not None and of != channel:
             raise typer.BadParameter(f"is for --channel {of} only", param_hint=option)
-    number = None if recipient is None else phones.parse(recipient)
-    if recipient is not None and number is None:
-        raise typer.BadParameter("must be a phone number with country code", param_hint="--recipient")
     if country is not None and not phones.is_region(country):
         raise typer.BadParameter("must be the ISO code of a country, such as MZ", param_hint="--country")
     failures = entries()["sms_failure" if channel == "sms" else "whatsapp_failure"]
@@ -89,7 +98,9 @@ def list_(
 
     async def work(conn: Connection) -> list[Any]:
         page: Callable[..., Awaitable[Any]]
-        actor = msgspec.structs.replace(await operator(conn, org), mode=mode)
+        found = await organization(conn, org)
+        actor = msgspec.structs.replace(acting_for(found), mode=mode)
+        number = None if recipient is None else _recipient(recipient, home=found.country)
         if channel == "sms":
             sms_filters = messages.Filters(
                 status=status,
@@ -122,6 +133,16 @@ def list_(
         return await _all(page, limit)
 
     show(on_database(work, settings_of(data_dir)), json, COLUMNS if channel == "sms" else WHATSAPP_COLUMNS)
+
+
+def _recipient(typed: str, *, home: str | None) -> str:
+    """A number, first as written in the organization's country, or a user id. One with `+` is searched for as it is."""
+    if is_user_id(typed):
+        return typed
+    number = (None if typed.startswith("+") else phones.read(typed, region=home)) or phones.parse(typed)
+    if number is None:
+        raise typer.BadParameter("must be a phone number or a user id", param_hint="--recipient")
+    return number
 
 
 async def _all(page: Callable[..., Awaitable[Any]], limit: int) -> list[Any]:

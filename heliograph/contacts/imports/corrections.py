@@ -26,7 +26,7 @@ MOST = 500
 class Reject(msgspec.Struct, frozen=True):
     """A row that was not imported."""
 
-    #: Row number as in a spreadsheet, where the header is row 1.
+    #: Row number as in a spreadsheet.
     row: int
     reason: str
     cells: list[str]

@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts import organizations
-from heliograph.base import phones
+from heliograph.base import csv_files, phones
 from heliograph.base.database import clock
 from heliograph.base.errors import Invalid
 from heliograph.contacts import records, sheets
@@ -32,7 +32,7 @@ from heliograph.people.roles import RoleRequired
 WRITE = "contacts:write"
 HERE = "/contacts/imports"
 #: Encodings and delimiters to choose from.
-ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "cp1252", "cp1250", "iso-8859-15")
+ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "cp1252", "cp1250", "iso-8859-15")
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 #: Rows shown from a file, and sample values per column.
 ROWS, SAMPLES = 10, 3
@@ -90,7 +90,7 @@ async def upload(request: Request) -> Answer:
         if id is None:
             raise Invalid(("file", "required", "Choose a file that is not empty, or paste something."))
         async with request.writing() as conn:
-            await drafts.uploaded(conn, actor, id=id, size=size, encoding=_encoding(start, is_utf8))
+            await drafts.uploaded(conn, actor, id=id, size=size, encoding=sheets.encoding_of(start, is_utf8=is_utf8))
     except Invalid as refusal:
         await _give_up(request, id)
         await given.drain(2 * drafts.LONGEST)
@@ -300,14 +300,6 @@ async def _give_up(request: Request, id: UUID | None) -> None:
             await drafts.discard(conn, request.actor, id=id)
 
 
-def _encoding(start: bytes, is_utf8: bool) -> str:
-    """The encoding of the byte order mark, else UTF-8 if the whole file is valid, else that of Western spreadsheets."""
-    for mark, encoding in sheets.MARKS:
-        if start.startswith(mark):
-            return encoding
-    return "utf-8" if is_utf8 else sheets.FALLBACK
-
-
 def _layout(draft: Draft, head: bytes, given: Any) -> tuple[Layout, str]:
     """(how to read the file according to the form, what is wrong with that)"""
     encoding = given.get("encoding", draft.encoding)
@@ -339,7 +331,7 @@ def _typed(draft: Draft, home: str | None) -> dict[str, str]:
     typed = {f"column-{at}": known.get(at, "") for at in range(len(draft.columns))}
     return typed | {
         "country": draft.country or home or "",
-        "tags": ", ".join(draft.tags),
+        "tags": csv_files.joined(draft.tags),
         "on_duplicate": draft.on_duplicate,
     }
 
@@ -360,7 +352,7 @@ def _fields(draft: Draft, typed: Any) -> dict[str, int]:
 
 def _tags(text: str) -> tuple[str, ...]:
     try:
-        return records.tags([one for one in text.split(",") if one.strip()])
+        return records.tags(csv_files.split(text))
     except Invalid:
         raise Invalid(("tags", "length", words.CONTACT_FORM["tags"])) from None
 

@@ -8,7 +8,7 @@ from typing import Literal
 from zoneinfo import ZoneInfo
 
 from heliograph.accounts import organizations
-from heliograph.base import phones
+from heliograph.base import csv_files, phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.contacts import records
@@ -44,7 +44,7 @@ async def filters_of(conn: Connection, request: Request, kept: dict[str, str]) -
     """(filters, what could not be understood)"""
     problem = ""
     try:
-        tags = records.tags([one for one in kept["tag"].split(",") if one.strip()], "tag")
+        tags = records.tags(csv_files.split(kept["tag"]), "tag")
     except Invalid:
         tags, problem = (), request.text("A tag has 1 to 64 characters. Separate several by commas.")
     home = None

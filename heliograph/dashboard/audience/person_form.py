@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from heliograph.accounts import organizations
-from heliograph.base import phones
+from heliograph.base import csv_files, phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.contacts import records
@@ -26,7 +26,7 @@ def shown(contact: Contact) -> dict[str, str]:
         "first_name": contact.first_name or "",
         "last_name": contact.last_name or "",
         "phone": contact.phone,
-        "tags": ", ".join(contact.tags),
+        "tags": csv_files.joined(contact.tags),
     }
 
 
@@ -53,7 +53,7 @@ async def read(conn: Connection, request: Request, typed: dict[str, str]) -> Cha
         wrong.append(("phone", "pattern", words.CONTACT_FORM["phone"]))
     tags: tuple[str, ...] = ()
     try:
-        tags = records.tags([one for one in typed["tags"].split(",") if one.strip()])
+        tags = records.tags(csv_files.split(typed["tags"]))
     except Invalid:
         wrong.append(("tags", "length", words.CONTACT_FORM["tags"]))
     if wrong:

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from time import monotonic
 
 import msgspec
@@ -66,13 +66,20 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 def read_rates(lines: Iterable[str]) -> list[Rate]:
-    """Parse the rates in a CSV file with the columns COLUMNS in any order.
+    """Parse the rates in a CSV file with the columns COLUMNS in any order, separated by commas, semicolons or tabs.
 
     `price`: units of the currency with up to six decimal places. `valid_from`: a day (its beginning in UTC), or a time
     with a time zone. Raises RatesInvalid with all problems: `errors`, a list of line and message.
     """
+    rest = iter(lines)
+    start = []
+    for line in rest:
+        start.append(line)
+        if line.strip():
+            break
+    delimiter = max(",;\t", key="".join(start).count)
     try:
-        return _read(csv.reader(lines, strict=True))
+        return _read(csv.reader(chain(start, rest), delimiter=delimiter, strict=True))
     except csv.Error as error:
         raise RatesInvalid(errors=[{"line": 1, "message": f"this is not a CSV file: {error}"}]) from None
 
@@ -291,20 +298,27 @@ def _read(rows: Iterable[list[str]]) -> list[Rate]:
     errors: list[dict[str, object]] = []
     found: dict[tuple[str, str, str, datetime], Rate] = {}
     places: dict[str, int] = {}
+    width = 0
     for line, cells in enumerate(rows, 1):
         cells = [cell.strip() for cell in cells]
         if not any(cells):
             continue
         if not places:
-            places = {name.lower().lstrip("\ufeff"): place for place, name in enumerate(cells)}
+            names = [name.lower().lstrip("\ufeff") for name in cells]
+            while names and not names[-1]:
+                names.pop()
+            places, width = {name: place for place, name in enumerate(names)}, len(names)
+            if twice := [name for name in COLUMNS if names.count(name) > 1]:
+                raise RatesInvalid(errors=[{"line": line, "message": f"the column {twice[0]} appears twice"}])
             if absent := [name for name in COLUMNS if name not in places]:
                 raise RatesInvalid(errors=[{"line": line, "message": f"the header row lacks {', '.join(absent)}"}])
             continue
         if line > MOST_ROWS or len(errors) == MOST_ERRORS:
             errors.append({"line": line, "message": "the remaining lines were not checked"})
             break
-        if len(cells) < len(places):
-            errors.append({"line": line, "message": f"has {len(cells)} cells, not {len(places)}"})
+        # A price written as 0,01 without quotation marks is two cells, and would be 0.
+        if len(cells) < width or any(cells[width:]):
+            errors.append({"line": line, "message": f"has {len(cells)} cells, not {width}"})
             continue
         rate = _rate({name: cells[places[name]] for name in COLUMNS})
         if isinstance(rate, str):

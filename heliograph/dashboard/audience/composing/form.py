@@ -7,6 +7,7 @@ from datetime import date, datetime, time
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+from heliograph.base import csv_files
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid_in
@@ -89,9 +90,9 @@ def _copied(request: Request, campaign: Campaign) -> dict[str, str]:
         "channel": campaign.channel,
         "name": campaign.name,
         "pace": str(campaign.messages_per_minute or ""),
-        "tags": ", ".join(campaign.audience_tags or ()),
+        "tags": csv_files.joined(campaign.audience_tags or ()),
         "match": campaign.audience_tag_match_mode,
-        "without": "" if is_again else ", ".join(campaign.excluded_tags),
+        "without": "" if is_again else csv_files.joined(campaign.excluded_tags),
         "unwritten": "" if is_again else str(campaign.not_written_days or ""),
     }
     if not is_again and campaign.audience_import is not None:

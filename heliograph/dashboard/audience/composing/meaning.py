@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts import organizations
-from heliograph.base import phones
+from heliograph.base import csv_files, phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -199,13 +199,13 @@ async def _audience(
         listed = [number for number in pasted.values() if number is not None]
     else:
         try:
-            tags = list(records.tags(_split(typed["tags"]), "tags"))
+            tags = list(records.tags(csv_files.split(typed["tags"]), "tags"))
         except Invalid:
             tags = []
         if not 1 <= len(tags) <= audience.MAX_TAGS:
             wrong.append(("tags", "length", words.CAMPAIGN_FORM["tags.length"]))
     try:
-        return tags, listed, audience.excluded(_split(typed["without"]), is_listed=listed is not None)
+        return tags, listed, audience.excluded(csv_files.split(typed["without"]), is_listed=listed is not None)
     except Invalid:
         issue = "exclusive" if listed is not None else "length"
         wrong.append(("without", issue, words.CAMPAIGN_FORM[f"without.{issue}"]))
@@ -227,10 +227,6 @@ async def _pasted(
         issue = "pattern" if home else "country"
         wrong.append(("numbers", issue, words.CAMPAIGN_FORM[f"numbers.{issue}"]))
     return read
-
-
-def _split(text: str) -> list[str]:
-    return [one for one in text.split(",") if one.strip()]
 
 
 async def _template(

@@ -1,0 +1,48 @@
+"""Several tags in one text: whatever a tag contains, it is read back as one tag."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heliograph.base import csv_files
+from heliograph.base.csv_files import guarded
+from heliograph.contacts.importing import Options, batch_of
+from heliograph.contacts.sheets import Layout, Row
+
+TAGS = st.lists(st.text("a=+'\";,|: é", min_size=1).map(lambda text: " ".join(text.split())).filter(bool), unique=True)
+
+
+@given(TAGS)
+def test_a_form_returns_the_tags_that_it_showed(tags: list[str]) -> None:
+    assert [" ".join(tag.split()) for tag in csv_files.split(csv_files.joined(tags))] == tags
+
+
+@given(TAGS)
+def test_a_file_returns_the_tags_that_were_exported(tags: list[str]) -> None:
+    layout = Layout("utf-8", ",", ["phone", "tags"], {"phone": 0, "tags": 1}, 0)
+    row = Row(2, ["+258841234567", guarded(csv_files.joined(tags, ";"))])
+    (found,) = [entry for entry, _ in batch_of([row], layout, Options(), 0).entries.values()]
+    assert list(found.tags) == tags
+
+
+@pytest.mark.parametrize(
+    ("cell", "tags"),
+    [
+        ("VIP; maputo,x|y", ["VIP", "maputo", "x", "y"]),
+        ("* myContacts ::: Friends", ["* myContacts", "Friends"]),
+        (' "lisbon, pt" ; vip ', ["lisbon, pt", "vip"]),
+        ('5" screens;"open', ['5" screens', '"open']),
+        ("'=vip;'+x; ;\n", ["=vip", "+x"]),
+        ('"";" "', ['""']),
+    ],
+)
+def test_tags_as_files_have_them(cell: str, tags: list[str]) -> None:
+    assert csv_files.split(cell, is_cell=True) == tags
+
+
+def test_many_marks_cost_no_more_than_their_length() -> None:
+    """Quadratic, these would take minutes."""
+    for cell in ('"' * 300_000, '"x;' * 100_000, '"""x;' * 60_000, '"x;""y' * 50_000, ";" * 300_000):
+        assert csv_files.split(cell, is_cell=True) is not None
