@@ -79,6 +79,9 @@ async def test_who_gets_it_is_counted_before_it_is_made(pool: Pool, tenant: Tena
     for said in ("Found 10", "opted out −1", "Get it 9", "9 people: 1 segment", "Cost 9 messages", "Quota after 991"):
         assert said in page.words, (said, page.words)
     assert "Hello P" in page.words
+    # On a phone it stands below the form: the page opens there, unless something is wrong.
+    opens = '<h2 id="check" tabindex="-1" autofocus>'
+    assert (opens in page.text, opens in (await look(owner, tags="")).text) == (True, False)
     assert await pool.fetchval("SELECT count(*) FROM campaigns") == 0
     page = await look(owner, to="numbers", numbers="+258841000001\n+258841000002, 12", text="x" * 200)
     for said in (
