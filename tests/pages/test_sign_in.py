@@ -55,7 +55,7 @@ async def test_who_has_no_password_is_told_how_to_confirm_before_they_sign_out(
     user = await make_person(pool, tenant, "ana@example.com", password=None)
     await browser.enter(await link_for(pool, user, tenant))
     await pool.execute("UPDATE sessions SET proved_at = now() - interval '11 minutes'")
-    page = await browser.get("/keys/new")
+    page = await browser.asked_again("/keys/new")
     assert (page.status, "heliograph user link ana@example.com" in page.words) == (403, True), page.words
     assert "Sign out" not in page.words
     # While they are signed in, the new link takes the place of that session.
