@@ -262,6 +262,14 @@ def read(text: str, *, region: str | None) -> str | None:
     return normalize(text, region=region)
 
 
+def international(text: str) -> str | None:
+    """E.164 from a number that a person typed with `+` or `00` and its country code; None for any other.
+
+    For what is explained or charged at once: 84 123 4567 is meant as a Mozambican number, and Viet Nam's would answer.
+    """
+    return parse("+" + digits(text).removeprefix("00")) if is_international(text) else None
+
+
 def is_international(text: str) -> bool:
     """Whether it is written with its country code: with `+` or `00`, in parentheses or not."""
     return _cleaned(text).startswith(("+", "00"))

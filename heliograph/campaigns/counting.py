@@ -103,14 +103,16 @@ RETURNING c.organization_id, c.id,
           AND (c.sent = 0 OR c.drained_at <= now() - $11::interval) AS done
 """
 
-# Messages handed over and delivered between this count and the previous one: all that a chart needs, without reading
-# messages.
+# Messages handed over, delivered and refused between this count and the previous one: all that a chart needs, without
+# reading messages.
 MINUTES = """
-INSERT INTO campaign_minutes AS known (organization_id, campaign_id, minute, sent, delivered)
-SELECT organization_id, campaign_id, date_trunc('minute', now()), sent, delivered
-  FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[]) AS v (organization_id, campaign_id, sent, delivered)
+INSERT INTO campaign_minutes AS known (organization_id, campaign_id, minute, sent, delivered, never_sent)
+SELECT organization_id, campaign_id, date_trunc('minute', now()), sent, delivered, never_sent
+  FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::int[])
+       AS v (organization_id, campaign_id, sent, delivered, never_sent)
     ON CONFLICT (organization_id, campaign_id, minute) DO UPDATE
-   SET sent = known.sent + excluded.sent, delivered = known.delivered + excluded.delivered
+   SET sent = known.sent + excluded.sent, delivered = known.delivered + excluded.delivered,
+       never_sent = known.never_sent + excluded.never_sent
 """
 
 
@@ -154,11 +156,11 @@ async def recount(conn: Connection, channel: str, chunks: Sequence[tuple[UUID, U
                 await plan.move(conn, organization_id, id, "completed")
 
 
-def _course(difference: Sequence[int]) -> tuple[int, int]:
-    """(handed over or failed, delivered) in a difference by COUNTED."""
+def _course(difference: Sequence[int]) -> tuple[int, int, int]:
+    """(handed over, delivered, failed before that) in a difference by COUNTED."""
     change = dict(zip(COUNTED, difference, strict=True))
-    delivered = change["delivered"] + change["read"]
-    return change["sent"] + delivered + change["failed"] + change["unknown"], delivered
+    delivered, never_sent = change["delivered"] + change["read"], change["never_sent"]
+    return change["sent"] + delivered + change["failed"] + change["unknown"] - never_sent, delivered, never_sent
 
 
 def _next(row: asyncpg.Record, *, changed: bool) -> datetime | None:

@@ -77,6 +77,11 @@ def places(stored: str) -> tuple[str, ...]:
     )
 
 
+def fallbacks(parameters: Sequence[Filling]) -> list[tuple[str, str]]:
+    """The distinct columns of parameters, each with its default, in order."""
+    return list(dict.fromkeys((one.column, (one.default or "").strip()) for one in parameters if one.column))
+
+
 def check(template: TemplateLayout, parameters: Sequence[Filling]) -> None:
     """Check fillings. Raises Invalid for a text or default that the template would refuse for every recipient."""
     if len(parameters) > MOST:

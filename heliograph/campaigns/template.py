@@ -69,6 +69,11 @@ def places(template: str) -> frozenset[str]:
     return frozenset(_named(template))
 
 
+def fallbacks(template: str) -> list[tuple[str, str]]:
+    """The distinct placeholders of a text, each with its default, in order."""
+    return list(dict.fromkeys(_read(place) for place in _PLACE.findall(template)))
+
+
 def _named(template: str) -> list[str]:
     return [_read(place)[0] for place in _PLACE.findall(template)]
 

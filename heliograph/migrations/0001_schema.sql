@@ -1061,11 +1061,13 @@ CREATE TABLE campaign_minutes (
     minute          timestamptz NOT NULL,
     sent            integer NOT NULL,
     delivered       integer NOT NULL,
+    never_sent      integer NOT NULL DEFAULT 0,
     PRIMARY KEY (organization_id, campaign_id, minute)
 );
 CREATE INDEX campaign_minutes_age ON campaign_minutes USING brin (minute) WITH (autosummarize = on);
 COMMENT ON TABLE campaign_minutes IS 'tenant: messages of a campaign that were handed over and delivered, by the minute in which they were counted; kept for 90 days';
 COMMENT ON COLUMN campaign_minutes.sent IS 'handed over, whatever the outcome; a difference, so one minute may subtract what another counted';
+COMMENT ON COLUMN campaign_minutes.never_sent IS 'failed, and no supplier can have the message';
 
 CREATE TABLE campaign_drafts (
     organization_id uuid NOT NULL CONSTRAINT campaign_drafts_organization REFERENCES organizations,

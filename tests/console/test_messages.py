@@ -154,6 +154,15 @@ async def test_a_message_is_found(pool: Pool, api: Api, tenant: Tenant, root: Br
     for written in ("%2B258+84+123+4567", "00258-84.123.4567", "258841234567"):
         page = await root.get(f"/console/messages?organization=acme&recipient={written}")
         assert f"/console/messages/{id}" in page.text, written
+        assert ("Read as" in page.words) == (written == "258841234567"), written
+    # A national number is one of the organization's country; of whatever was read without a +, the page says as what.
+    national = "/console/messages?organization=acme&recipient=84+123+4567"
+    page = await root.get(national)
+    assert ("No message matches" in page.words, "Read as +84 1234567." in page.words) == (True, True), page.words
+    await pool.execute("UPDATE organizations SET country = 'MZ' WHERE id = $1", tenant.id)
+    page = await root.get(national)
+    assert f"/console/messages/{id}" in page.text
+    assert "Read as +258 84 123 4567. Write + and the country code to mean another." in page.words
     for query, said in (
         ("id=nothing", "No message has this id"),
         ("organization=acme&recipient=12", "country code"),

@@ -117,6 +117,11 @@ async def test_rates_name_what_is_missing(pool: Pool, tenant: Tenant, root: Brow
             Rate("EUR", "utility", "MZ", at + timedelta(days=20), 25_000),
             Rate("EUR", "marketing", "MZ", at - timedelta(days=2), 60_000),
         ]
+        await rates.import_rates(conn, given[:3])
+    # Marketing is not sent at all: nothing is refused for want of its rates.
+    page = await root.get("/console/rates")
+    assert ("Authentication: no rate" in page.words, "Marketing" in page.words) == (True, False), page.words
+    async with pool.acquire() as conn:
         await rates.import_rates(conn, given)
     page = await root.get("/console/rates")
     assert "EUR Utility 1 €0.03" in page.words, page.words

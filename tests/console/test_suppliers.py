@@ -22,7 +22,7 @@ from heliograph.pages.templates import commands
 from heliograph.sms import checks
 from heliograph.sms.circuits import sharing
 from heliograph.sms.dispatch import routing, suppliers
-from heliograph.sms.management import forms
+from heliograph.sms.management import forms, sections
 from heliograph.sms.reports.words import Words, answer_codes
 from heliograph.sms.watched import history, pdus
 from heliograph.sms.watched.last_receipts import LastReceipts
@@ -108,6 +108,38 @@ async def test_what_a_change_of_its_place_moves_is_told_before_it_is_saved(
     assert (await row(pool, id)).priority == 11
     page = await root.submit(await root.get(path), path, **{"option.window": "25"})
     assert ("1 setting changes" in page.words, "What it moves" in page.words) == (True, False)
+
+
+GROUPS = ("connection", "limits", "times", "protocol")
+
+
+@pytest.mark.parametrize("kind", [kinds.SMPP, *kinds.HTTP])
+def test_every_setting_has_a_section_and_the_few_that_are_needed_are_open(kind: str) -> None:
+    found = sections.sections(kind, {}, GROUPS)
+    listed = [one.name for section in found for one in section.fields]
+    assert sorted(listed) == sorted(one.name for one in forms.fields(kind))
+    shown = {one.name for section in found if section.is_open for one in section.fields}
+    assert {one.name for one in forms.fields(kind) if one.is_required} <= shown
+    assert len(shown) <= 20, shown
+    # Nothing that is in effect is hidden.
+    for section in found:
+        for one in section.fields:
+            typed = {forms.OPTION + one.name: "something"}
+            again = sections.sections(kind, typed, (one.group,))
+            assert all(each.is_open for each in again if one in each.fields), one.name
+
+
+async def test_a_section_with_what_was_refused_is_open(pool: Pool, root: Browser, settings: Settings) -> None:
+    id = await add(
+        pool, settings, kind="http", settings={"base_url": "http://127.0.0.1"}, secret='{"secret":"xyzzy-plugh"}'
+    )
+    path = f"/console/suppliers/{id}/edit"
+    folded = re.compile(r'<details class="card section"><summary>(.*?) <')
+    page = await root.get(path)
+    assert {"Messages from handsets", "Callbacks", "Time limits"} <= set(folded.findall(page.text))
+    assert not {"Connection", "The request", "Its answer", "Receipts"} & set(folded.findall(page.text))
+    wrong = await root.submit(page, path, **{"option.callback_networks": "nonsense"})
+    assert (wrong.status, "Callbacks" in folded.findall(wrong.text)) == (422, False), wrong.words
 
 
 async def test_a_refused_change_names_its_fields_and_keeps_what_was_typed(
@@ -355,7 +387,7 @@ async def test_the_list_says_what_is_found_of_each_and_what_to_do(
     # On a phone a cell's label stands beside one block, not beside columns of a letter each.
     assert re.search(r'data-name="State"><div>.*' + re.escape(wrong[0].detail) + r".*</div></td>", rows["lost"], re.S)
     assert "What to do" not in rows["main"]
-    assert ">40&nbsp;%<" in rows["main"], rows["main"]
+    assert ">window 40 % full<" in rows["main"], rows["main"]
     assert '30 of 40 a second<span class="sub">75&nbsp;%<' in rows["main"]
     assert "0.0 a second" in rows["lost"]
     assert "5 min" in rows["main"]

@@ -171,6 +171,9 @@ async def test_an_account_is_paused_held_released_and_read_anew(
     assert "disabled here" in page.words
     page = await root.post(at, page.form(at) | {"do": "enable"})
     assert "disabled here" not in page.words
+    # The address to copy is none yet.
+    assert "HELIOGRAPH_PUBLIC_URL is not set" in page.words
+    assert "https://YOUR-ADDRESS/in/whatsapp/" in page.text
     graph.set_token("new-token")
     for token, status, said in (
         ("", 422, "Paste the token."),

@@ -115,6 +115,7 @@ async def test_a_route_decides_is_explained_and_is_taken_back(pool: Pool, databa
         (("add", "x", "--supplier", f"{name}:high"), "NAME[:PRIORITY[:WEIGHT]]"),
         (("pause", "x"), "no such route"),
         (("explain", "84"), "country code"),
+        (("explain", "841234567"), "+ and country code"),
     ):
         refused = await cli("route", *wrong)
         assert (refused.status in (1, 2), word in " ".join(refused.err.split())) == (True, True), (wrong, refused.err)

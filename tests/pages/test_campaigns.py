@@ -79,6 +79,9 @@ async def test_who_gets_it_is_counted_before_it_is_made(pool: Pool, tenant: Tena
     for said in ("Found 10", "opted out −1", "Get it 9", "9 people: 1 segment", "Cost 9 messages", "Quota after 991"):
         assert said in page.words, (said, page.words)
     assert "Hello P" in page.words
+    # On a phone it stands below the form: the page opens there, unless something is wrong.
+    opens = '<h2 id="check" tabindex="-1" autofocus>'
+    assert (opens in page.text, opens in (await look(owner, tags="")).text) == (True, False)
     assert await pool.fetchval("SELECT count(*) FROM campaigns") == 0
     page = await look(owner, to="numbers", numbers="+258841000001\n+258841000002, 12", text="x" * 200)
     for said in (
@@ -91,6 +94,26 @@ async def test_who_gets_it_is_counted_before_it_is_made(pool: Pool, tenant: Tena
     page = await make(owner)
     assert ("The campaign is created." in page.words, page.path.startswith("/campaigns/")) == (True, True)
     assert await pool.fetchval("SELECT who FROM audit_log WHERE action = 'campaign.created'") == "person"
+
+
+async def test_who_lacks_a_value_of_the_text_is_counted(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    """Nothing else would say that half of them are greeted with "Hello ,". Those who get nothing count no more."""
+    await people(pool, tenant, 5)
+    await pool.execute("UPDATE contacts SET first_name = 'Ana' WHERE phone IN ('+258841000001', '+258841000002')")
+    await pool.execute(
+        "INSERT INTO opt_outs (organization_id, recipient, since, source)"
+        " VALUES ($1, '+258841000003', now(), 'keyword')",
+        tenant.id,
+    )
+    page = await look(owner, text="Hello {{first_name}}, {{name}}!")
+    assert "2 people have no first name and get nothing in its place: Hello , P" in page.words, page.words
+    assert "no full name" not in page.words
+    page = await look(owner, text="Hello {{first_name|customer}}, yes {{ first_name | customer }}!")
+    assert page.words.count("2 people have no first name and get “customer” in its place.") == 1, page.words
+    page = await look(owner, text="Hello {{last_name}}", to="numbers", numbers="+258841000009")
+    assert "1 person has no last name and gets nothing in its place: Hello" in page.words, page.words
+    for text in ("Hello {{phone}}", "Hello"):
+        assert "in its place" not in (await look(owner, text=text)).words
 
 
 async def test_a_text_of_several_lines_has_them_as_handsets_do(pool: Pool, tenant: Tenant, owner: Browser) -> None:
@@ -509,6 +532,9 @@ async def test_a_whatsapp_campaign_is_looked_at_made_and_followed(
     ):
         assert said in page.words, (said, page.words)
     assert "Hello customer, your order 4471 was shipped." in page.words
+    assert "2 people have no first name and get “customer” in its place." in page.words
+    found = (await owner.post("/campaigns", form | {"t1": "", "t2": "4471"})).words
+    assert ("Get it 1" in found, "2 people have no first name and are left out" in found) == (True, True), found
     assert "with the same text" not in page.words
     page = await owner.post("/campaigns", page.form("/campaigns") | typed | {"do": "create"})
     assert "The campaign is created." in page.words, page.words
@@ -736,16 +762,19 @@ async def test_its_course_is_shown_minute_by_minute_and_its_pace_changed(
     paced = await pool.fetchrow("SELECT before, after FROM audit_log WHERE action = 'campaign.paced'")
     assert paced is not None
     assert ["1" in paced["before"], "6000" in paced["after"]] == [True, True]
-    await pool.execute("UPDATE messages SET status = 'sent', sent_at = now()")
+    # What no supplier took was not sent.
+    await pool.execute("UPDATE messages SET status = 'failed' WHERE recipient = '+258841000004'")
+    await pool.execute("UPDATE messages SET status = 'sent', sent_at = now() WHERE status = 'accepted'")
     await count(pool)
     await owner.submit(await owner.get(where), where + "/pause")
     await pool.execute(
-        "UPDATE messages SET status = 'delivered', delivered_at = now() WHERE recipient <> '+258841000003'"
+        "UPDATE messages SET status = 'delivered', delivered_at = now()"
+        " WHERE status = 'sent' AND recipient <> '+258841000003'"
     )
     await pool.execute("UPDATE campaign_minutes SET minute = minute - interval '3 minutes'")
     await count(pool)
     page = await owner.get(where)
-    assert "6 sent or failed, 5 delivered." in page.words, page.words
+    assert "5 sent, 4 delivered. 1 failed before it was sent." in page.words, page.words
     # One says nothing yet; by when it has to is known, in the reader's words.
     assert "All are handed over; 1 report is missing. What is not reported by " in page.words
     first = await pool.fetchval("SELECT min(minute) FROM campaign_minutes WHERE sent > 0")
@@ -754,8 +783,9 @@ async def test_its_course_is_shown_minute_by_minute_and_its_pace_changed(
     assert figures is not None
     drawn = msgspec.json.decode(figures[1].replace("&#34;", '"'))
     # Four minutes, or five where one ended meanwhile: what was counted stands in the first and in the last.
-    handed_over, delivered = (one["values"] for one in drawn["series"])
-    assert (handed_over[0], sum(handed_over), delivered[-1], sum(delivered)) == (6, 6, 5, 5)
+    handed_over, delivered, refused = (one["values"] for one in drawn["series"])
+    assert (handed_over[0], sum(handed_over), delivered[-1], sum(delivered)) == (5, 5, 4, 4)
+    assert (refused[0], sum(refused)) == (1, 1)
     assert [one["name"] for one in drawn["marks"]][-1:] == ["a pause"]
     file = await owner.get(where + "?csv=course")
     assert file.text.count("\n") >= 3

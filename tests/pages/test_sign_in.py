@@ -48,6 +48,22 @@ async def test_a_link_signs_in_once(pool: Pool, tenant: Tenant, browser: Browser
     assert (await other_browser.get("/account")).path == "/login?next=/account"
 
 
+async def test_who_has_no_password_is_told_how_to_confirm_before_they_sign_out(
+    pool: Pool, tenant: Tenant, browser: Browser
+) -> None:
+    """Once they had, nothing would let them in again."""
+    user = await make_person(pool, tenant, "ana@example.com", password=None)
+    await browser.enter(await link_for(pool, user, tenant))
+    await pool.execute("UPDATE sessions SET proved_at = now() - interval '11 minutes'")
+    page = await browser.asked_again("/keys/new")
+    assert (page.status, "heliograph user link ana@example.com" in page.words) == (403, True), page.words
+    assert "Sign out" not in page.words
+    # While they are signed in, the new link takes the place of that session.
+    page = await browser.enter(await link_for(pool, user, tenant))
+    assert (page.status, page.path) == (200, "/")
+    assert (await browser.get("/account/password")).status == 200
+
+
 async def test_a_newer_link_ends_the_one_before(pool: Pool, tenant: Tenant, browser: Browser) -> None:
     user = await make_person(pool, tenant, "ana@example.com", password=None)
     old, new = await link_for(pool, user, tenant), await link_for(pool, user, tenant)

@@ -208,6 +208,9 @@ async def test_attempts_are_leafed_through_and_one_is_sent_again(
             await attempted(pool, 5)
         page = await owner.get(f"/webhooks/{id}")
         assert ("Failing" in page.words, "5 failures in a row" in page.words) == (True, True)
+        # The filters stand where what they filter begins.
+        places = [page.text.index(one) for one in ("data-chart", 'id="attempts"', 'id="result-filter"', '<tr id="a-')]
+        assert places == sorted(places)
         assert len(re.findall(r"/events/[0-9a-f-]{36}", page.text)) == 3
         older = re.search(r'href="([^"]*after=[^"]*)"', page.text)
         assert older

@@ -24,7 +24,7 @@ from heliograph.console.money import wallets
 from heliograph.console.organizations import configuring
 from heliograph.console.routing import descriptions, ruling
 from heliograph.console.routing import editing as routing
-from heliograph.console.suppliers import charts, editing, wizard
+from heliograph.console.suppliers import charts, wizard
 from heliograph.console.whatsapp import editing as account
 from heliograph.dashboard import listing, places
 from heliograph.dashboard.audience import words as audience
@@ -35,7 +35,7 @@ from heliograph.pages.pieces.places import KEYS
 from heliograph.pages.pieces.reply_form import REPLY_LANGUAGES
 from heliograph.senders.book import STATES
 from heliograph.sms.lookups import forms as lookup_forms
-from heliograph.sms.management import changing, forms
+from heliograph.sms.management import changing, forms, sections
 from heliograph.suppliers import kinds
 from heliograph.suppliers.lookups import kinds as lookups
 from heliograph.suppliers.whatsapp_cloud import errors
@@ -107,7 +107,9 @@ def texts() -> set[str]:
     for kind in kinds.SETTINGS:
         found |= {one.meaning for one in forms.fields(kind)} | {*changing.secrets(kind).values()}
     found |= {*wizard.QUESTIONS.values(), *wizard.PROBED.values()} | {label for _, label in wizard.STEPS}
-    found |= {heading for _, heading in editing.GROUPS} | {label for _, label, _ in (*charts.ANSWERS, *charts.REPORTS)}
+    found |= {*sections.HEADINGS, *sections.NOTES.values()} | {
+        label for _, label, _ in (*charts.ANSWERS, *charts.REPORTS)
+    }
     found |= {*charts.HAPPENED.values()}
     found |= {lookup_forms.REQUIRED, jobs.FULL}
     for kind in lookups.KINDS:

@@ -88,6 +88,24 @@ def test_any_text_is_answered(text: str) -> None:
         assert number is None or (number.startswith("+") and number[1:].isascii() and number[1:].isdigit())
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("+258841234567", "+258841234567"),
+        (" (+258) 84-123.4567 ", "+258841234567"),
+        ("00258 84 123 4567", "+258841234567"),
+        ("258841234567", None),
+        ("84 123 4567", None),
+        ("+258 84 123 4567 x2", None),
+        ("+", None),
+        ("00", None),
+        ("", None),
+    ],
+)
+def test_international(text: str, expected: str | None) -> None:
+    assert phones.international(text) == expected
+
+
 def test_masked() -> None:
     assert phones.masked("+258841234567") == "…4567"
 

@@ -22,6 +22,7 @@ from heliograph.campaigns import audience, template
 from heliograph.campaigns.audience import Recipient
 from heliograph.campaigns.channels.sms import IsReachable, SmsCampaignSpec
 from heliograph.campaigns.channels.whatsapp import Estimate, WhatsAppCampaignSpec
+from heliograph.campaigns.filling import COLUMNS
 from heliograph.campaigns.record import TABLE
 from heliograph.classes.quiet import QuietHours
 from heliograph.consent import optouts
@@ -59,6 +60,18 @@ class RenderedMessage(msgspec.Struct, frozen=True):
     price: int = 0
 
 
+class Gap(msgspec.Struct, frozen=True):
+    """People of whom a value that the content has is not known."""
+
+    #: One of `filling.COLUMNS`.
+    column: str
+    #: What they get in its place; empty: nothing.
+    default: str
+    people: int
+    #: What the first of them gets; None: they get no message, which needs the value.
+    text: str | None
+
+
 #: What would be sent to a recipient; None: they are skipped.
 Render = Callable[[Recipient], RenderedMessage | None]
 
@@ -88,6 +101,8 @@ class Preview(msgspec.Struct, frozen=True):
     examples: list[Example]
     #: Numbers of those who get it.
     getting: list[str]
+    #: Values of the content that are not known of everybody.
+    gaps: list[Gap]
 
 
 class Person(msgspec.Struct, frozen=True):
@@ -142,11 +157,14 @@ async def preview_audience(
     not_written_days: int | None = None,
     start: int = 0,
     waits: datetime | None = None,
+    asked: Sequence[tuple[str, str]] = (),
+    needs_all: bool = False,
 ) -> Preview:
     """Examine an audience: contacts by tag or import, `without` those that have any of these tags, or numbers.
 
     `not_written_days`: skip those messaged within this many days. `start`: where the examples begin, to show others
-    each time. `waits`: when the campaign begins, if its messages wait for the end of quiet hours.
+    each time. `waits`: when the campaign begins, if its messages wait for the end of quiet hours. `asked`: the columns
+    that the content has, each with its default. `needs_all`: it is not sent with an empty value.
     """
     if imported is not None:
         listing = await audience.imported_people(conn, actor, imported=imported, limit=MOST + 1)
@@ -170,7 +188,7 @@ async def preview_audience(
         people, is_more, wrong = await _listed(conn, actor, numbers.valid), False, len(numbers.invalid)
         excluded = 0
     since = None if not_written_days is None else clock.now() - timedelta(days=not_written_days)
-    seen = _counted(actor, say, people, is_more, excluded, wrong, since, start)
+    seen = _counted(actor, say, people, is_more, excluded, wrong, since, start, asked, needs_all)
     if waits is None or actor.mode != "live":
         return seen
     setting = (await send_defaults.get(conn, organization_id=actor.organization_id)).quiet_hours
@@ -213,10 +231,13 @@ def _counted(
     wrong: int,
     written_after: datetime | None,
     start: int,
+    asked: Sequence[tuple[str, str]],
+    needs_all: bool,
 ) -> Preview:
     opted_out, recently_written, not_allowed, invalid = 0, 0, 0, wrong
     spread: Counter[int] = Counter()
     getting: list[tuple[Person, RenderedMessage]] = []
+    gaps: dict[tuple[str, str, bool], list[RenderedMessage | None]] = {}
     for one in people:
         if one.opted_out:
             opted_out += 1
@@ -227,7 +248,11 @@ def _counted(
         if organizations.not_allowed(actor.allowed_countries, one.phone) is not None:
             not_allowed += 1
             continue
-        said = say((one.phone, one.known_name, one.first_name, one.last_name, None))
+        known = (one.phone, one.known_name, one.first_name, one.last_name, None)
+        said = say(known)
+        for column, default in asked:
+            if not (known[COLUMNS.index(column)] or "").strip() and (said is not None or (needs_all and not default)):
+                gaps.setdefault((column, default, said is None), []).append(said)
         if said is None:
             invalid += 1
             continue
@@ -252,6 +277,10 @@ def _counted(
             Example(one.phone, one.known_name or "", said.text, said.segments, said.parameters) for one, said in chosen
         ],
         getting=[one.phone for one, _ in getting],
+        gaps=[
+            Gap(column, default, len(some), some[0].text if some[0] else None)
+            for (column, default, _), some in gaps.items()
+        ],
     )
 
 

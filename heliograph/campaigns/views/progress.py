@@ -1,4 +1,4 @@
-"""A campaign minute by minute: messages handed over and delivered, and pauses.
+"""A campaign minute by minute: messages handed over, delivered and refused, and pauses.
 
 Minutes are summed by `counting.recount`, from the differences that it adds to the campaign's counts: a message belongs
 to the minute in which its outcome was counted, between a second and a minute after it changed. Messages are never
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -35,18 +36,27 @@ class PauseChange(msgspec.Struct, frozen=True):
     reason: str | None
 
 
+class Interval(NamedTuple):
+    """What was counted in it. `never_sent`: failed, and no supplier can have the message."""
+
+    at: datetime
+    sent: int
+    delivered: int
+    never_sent: int
+
+
 class Progress(msgspec.Struct, frozen=True):
     """A campaign's course."""
 
     #: Length of an interval in minutes.
     step: int
-    #: (begin, handed over, delivered), without gaps.
-    intervals: list[tuple[datetime, int, int]]
+    #: Without gaps.
+    intervals: list[Interval]
     moves: list[PauseChange]
 
 
 MINUTES = """
-SELECT minute, sent, delivered FROM campaign_minutes
+SELECT minute, sent, delivered, never_sent FROM campaign_minutes
  WHERE organization_id = $1 AND campaign_id = $2 ORDER BY minute LIMIT $3
 """
 # The moves are in the organization's own log; its index by object finds the few entries.
@@ -70,15 +80,15 @@ SELECT item.id, 60 * handed.sent / extract(epoch FROM now() - begun.at) AS rate
        SELECT greatest(item.started_at, date_trunc('minute', now() - $4::interval),
                        date_trunc('minute', moved.at)) AS at) begun
  CROSS JOIN LATERAL (
-       SELECT coalesce(sum(sent), 0)::float8 AS sent FROM campaign_minutes
+       SELECT coalesce(sum(sent + never_sent), 0)::float8 AS sent FROM campaign_minutes
         WHERE organization_id = $1 AND campaign_id = item.id AND minute >= date_trunc('minute', begun.at)) handed
  WHERE greatest(begun.at, moved.at) <= now() - $5::interval AND handed.sent > 0
 """
 
 
 async def rates(conn: Connection, actor: Actor, *, campaigns: Sequence[Campaign]) -> dict[UUID, float]:
-    """Messages per minute that each running campaign currently hands over; those for which it is too early to tell are
-    omitted."""
+    """Messages per minute that each running campaign currently hands over, or fails to; those for which it is too early
+    to tell are omitted."""
     running = [one for one in campaigns if one.status == "running" and one.started_at is not None]
     if not running:
         return {}
@@ -97,10 +107,12 @@ async def read(conn: Connection, actor: Actor, *, campaign_id: UUID) -> Progress
     first, last = rows[0]["minute"], rows[-1]["minute"]
     minutes = int((last - first) / timedelta(minutes=1)) + 1
     step = next((one for one in STEPS if minutes / one <= MOST), -(-minutes // MOST))
-    sums = [[0, 0] for _ in range(-(-minutes // step))]
+    sums = [[0, 0, 0] for _ in range(-(-minutes // step))]
     for row in rows:
         place = sums[int((row["minute"] - first) / timedelta(minutes=step))]
-        place[0] += row["sent"]
-        place[1] += row["delivered"]
-    intervals = [(first + n * timedelta(minutes=step), max(one[0], 0), max(one[1], 0)) for n, one in enumerate(sums)]
+        for n, name in enumerate(Interval._fields[1:]):
+            place[n] += row[name]
+    intervals = [
+        Interval(first + n * timedelta(minutes=step), *(max(count, 0) for count in one)) for n, one in enumerate(sums)
+    ]
     return Progress(step, intervals, marks)

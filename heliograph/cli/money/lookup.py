@@ -139,9 +139,9 @@ def try_(
     Example:
       heliograph lookup try mnp +258841234567
     """
-    number = phones.parse(to)
+    number = phones.international(to)
     if number is None:
-        raise typer.BadParameter("must be a phone number with country code", param_hint="NUMBER")
+        raise typer.BadParameter("must be a phone number with + and country code", param_hint="NUMBER")
     settings = settings_of(data_dir, needs_key=True)
 
     async def work(conn: Connection) -> dict[str, Any]:

@@ -340,9 +340,9 @@ def explain(
     Example:
       heliograph route explain +258841234567 --org Acme --sender BAKERY --class otp
     """
-    number = phones.parse(to)
+    number = phones.international(to)
     if number is None:
-        raise typer.BadParameter("must be a phone number with country code", param_hint="NUMBER")
+        raise typer.BadParameter("must be a phone number with + and country code", param_hint="NUMBER")
     if network is not None and (said := no_network(network)):
         raise typer.BadParameter(said, param_hint="--network")
 

@@ -74,7 +74,7 @@ def command(
       heliograph supplier test main
       heliograph supplier test main --to +258841234567 --from ACME --wait 60
     """
-    number = phones.parse(to) if to and to.startswith("+") else None
+    number = phones.international(to) if to else None
     if to is not None and number is None:
         raise typer.BadParameter("must be a phone number with + and country code", param_hint="--to")
     if not text.strip() or "\0" in text:

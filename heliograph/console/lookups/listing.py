@@ -24,8 +24,6 @@ from heliograph.sms.lookups.accounts import Account
 HERE = "/console/lookups"
 #: Audit log entries shown.
 HISTORY = 20
-#: Characters that people write between the digits of a number.
-_SPACING = str.maketrans("", "", " \u00a0().-/")
 
 
 async def show(request: Request) -> Answer:
@@ -58,9 +56,9 @@ async def try_once(request: Request) -> Answer:
         one = await find(conn, request.id())
         values = await _values(request, conn, one) | {"to_try": typed}
     try:
-        number = phones.parse(typed.translate(_SPACING))
+        number = phones.international(typed)
         if number is None:
-            raise Invalid(("to", "format", "Write a phone number with its country code, such as +258841234567."))
+            raise Invalid(("to", "format", "Write a number with + and country code, such as +258841234567."))
         network = await asking.try_once(suppliers.seal_key(request.services.settings), one, number)
     except Invalid as refusal:
         return refused("lookups/lookup.html", refusal, values)

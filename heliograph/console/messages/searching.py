@@ -36,6 +36,7 @@ async def find(request: Request) -> Answer:
     """Search by id; or for messages to a number, with a reference, or of a request."""
     typed = {name: request.query.get(name, "").strip()[:LONGEST] for name in FIELDS}
     values: dict[str, Any] = {**typed, "found": None, "asked": None, "one": None, "knowing": None, "further": ""}
+    values["read"] = None
     if typed["id"]:
         if (id := uuid_in(typed["id"])) is not None:
             return Redirect(location=f"{HERE}/{id}")
@@ -47,26 +48,36 @@ async def find(request: Request) -> Answer:
         return refused("messages/find.html", wrong, values)
     if not any(typed[name] for name in ("organization", "recipient", "reference", "request_id")):
         return Page(template="messages/find.html", values=values)
-    number = phones.parse(typed["recipient"]) or phones.normalize(typed["recipient"])
-    if typed["recipient"] and number is None:
-        wrong = Invalid(("recipient", "format", "Write a phone number with its country code, such as +258841234567."))
-        return refused("messages/find.html", wrong, values)
-    filters = messages.Filters(
-        channel=typed["channel"] if typed["channel"] in messages.CHANNELS else None,
-        recipient=number,
-        client_reference=typed["reference"] or None,
-        request_id=typed["request_id"] or None,
-    )
     try:
         async with request.reading() as conn:
             one = await _organization(conn, typed)
+            number = _number(typed["recipient"], one)
+            values["read"] = number if not phones.is_international(typed["recipient"]) else None
+            filters = messages.Filters(
+                channel=typed["channel"] if typed["channel"] in messages.CHANNELS else None,
+                recipient=number,
+                client_reference=typed["reference"] or None,
+                request_id=typed["request_id"] or None,
+            )
             if one is None:
                 values |= await _everywhere(conn, request, filters)
             else:
                 values |= await _listed(conn, request, one, filters)
     except NotFound as refusal:
         return refused("messages/find.html", Invalid(("organization", refusal.code, refusal.message)), values)
+    except Invalid as refusal:
+        return refused("messages/find.html", refusal, values)
     return Page(template="messages/find.html", values=values)
+
+
+def _number(text: str, one: Organization | None) -> str | None:
+    """The number typed: without + it is one of the organization's country, if there is such a number. Raises
+    Invalid."""
+    home = [] if one is None or one.country is None else phones.readings(text, region=one.country)
+    number = home[0] if home and not phones.is_international(text) else phones.parse(text) or phones.normalize(text)
+    if text and number is None:
+        raise Invalid(("recipient", "format", "Write a phone number with its country code, such as +258841234567."))
+    return number
 
 
 async def _organization(conn: Connection, typed: dict[str, str]) -> Organization | None:

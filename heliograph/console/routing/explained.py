@@ -14,8 +14,6 @@ from heliograph.pages.requests import Request
 from heliograph.routes import rules
 from heliograph.sms.dispatch import explaining, routing
 
-#: Characters that people write between the digits of a number.
-_SPACING = str.maketrans("", "", " \u00a0().-/")
 #: The default class.
 USUAL = "transactional"
 
@@ -28,9 +26,9 @@ async def show(request: Request) -> Answer:
     if not typed["to"]:
         return Page(template="routing/explain.html", values=values)
     wrong: list[tuple[str, str, str]] = []
-    number = phones.parse(typed["to"].translate(_SPACING))
+    number = phones.international(typed["to"])
     if number is None:
-        wrong.append(("to", "format", "Write a phone number with its country code, such as +258841234567."))
+        wrong.append(("to", "format", "Write a number with + and country code, such as +258841234567."))
     network = typed["network"]
     if network and no_network(network):
         wrong.append(("network", "pattern", network_error(network)))

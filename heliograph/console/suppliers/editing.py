@@ -20,14 +20,10 @@ from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.dispatch.suppliers import SupplierExists
 from heliograph.sms.management import changing, forms, options, rerouting
+from heliograph.sms.management.sections import sections
 
-#: Groups of fields with their headings.
-GROUPS = (
-    ("connection", "Connection"),
-    ("limits", "Limits"),
-    ("times", "Time limits"),
-    ("protocol", "How it uses the protocol"),
-)
+#: Groups of settings that have a section.
+GROUPS = ("connection", "limits", "times", "protocol")
 PARTS = ("all", "any", "first", "last")
 #: Options that choose the supplier where no route does.
 ROUTING = {"prefixes", "priority", "weight", "simulated"}
@@ -124,14 +120,13 @@ def _shown(one: Supplier) -> dict[str, str]:
 
 
 def _form(one: Supplier, given: dict[str, str]) -> dict[str, Any]:
-    found = forms.fields(one.kind)
     return {
         "one": one,
         "given": given,
         "was": leaving.written(_shown(one)),
         "parts": PARTS,
         "prefix": forms.OPTION,
-        "groups": [(heading, [field for field in found if field.group == name]) for name, heading in GROUPS],
+        "sections": sections(one.kind, given, GROUPS),
     }
 
 

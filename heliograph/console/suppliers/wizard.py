@@ -24,7 +24,7 @@ from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.management import changing, drafts, forms, options
 from heliograph.sms.management.drafts import Draft
-from heliograph.sms.management.forms import Field
+from heliograph.sms.management.sections import sections
 from heliograph.suppliers import kinds, probing
 from heliograph.suppliers.contract import Account
 
@@ -251,43 +251,27 @@ def placed(draft: Draft, given: Mapping[str, str]) -> Draft:
     return msgspec.structs.replace(draft, name=place.pop("name"), place=place)
 
 
-def _fields(draft: Draft, group: str) -> list[Field]:
-    return [one for one in forms.fields(draft.kind) if one.group == group]
-
-
 def _connection(draft: Draft, given: Mapping[str, str]) -> dict[str, Any]:
-    found: list[tuple[Field, str]] = [(one, "") for one in _fields(draft, "connection")]
-    return steps(draft, "connection") | {
-        "asked": found,
-        "given": given,
-        "prefix": forms.OPTION,
-        "secrets": changing.secrets(draft.kind),
-        "columns": [],
-    }
+    return _asked(draft, "connection", given) | {"secrets": changing.secrets(draft.kind)}
 
 
 def _limits(draft: Draft, given: Mapping[str, str]) -> dict[str, Any]:
-    found: list[tuple[Field, str]] = [(one, "") for one in _fields(draft, "limits")]
-    return steps(draft, "limits") | {
-        "asked": found,
-        "given": given,
-        "prefix": forms.OPTION,
-        "secrets": {},
-        "columns": ["sessions"],
-    }
+    return _asked(draft, "limits", given) | {"columns": ["sessions"]}
 
 
 def _dialect(draft: Draft, given: Mapping[str, str]) -> dict[str, Any]:
-    left = _fields(draft, "protocol")
-    if draft.kind == kinds.SMPP:
-        asked = [(one, QUESTIONS[one.name]) for one in left if one.name in QUESTIONS]
-    else:
-        asked = [(one, "") for one in left]
-    columns = ["parts"] if draft.kind == kinds.SMPP else []
-    return steps(draft, "dialect") | {
-        "asked": asked,
+    if draft.kind != kinds.SMPP:
+        return _asked(draft, "dialect", given, group="protocol")
+    asked = [(one, QUESTIONS[one.name]) for one in forms.fields(draft.kind) if one.name in QUESTIONS]
+    return _asked(draft, "dialect", given, group="") | {"asked": asked, "columns": ["parts"]}
+
+
+def _asked(draft: Draft, step: str, given: Mapping[str, str], *, group: str | None = None) -> dict[str, Any]:
+    return steps(draft, step) | {
+        "asked": [],
+        "sections": sections(draft.kind, given, (step if group is None else group,)),
         "given": given,
         "prefix": forms.OPTION,
         "secrets": {},
-        "columns": columns,
+        "columns": [],
     }

@@ -95,8 +95,7 @@ def addressed(request: Request) -> tuple[str, str]:
     """(number, sender) of a test message. Raises Invalid."""
     form = request.form
     # A national number is also some other country's: 841234567 would be sent to Viet Nam, and be charged.
-    to = form.get("to", "").strip()
-    number = phones.parse(to.replace(" ", "")) if to.startswith("+") else None
+    number = phones.international(form.get("to", ""))
     sender = form.get("sender", "").strip()
     if number is None:
         raise Invalid(("to", "format", "Write a number with + and country code, such as +258841234567."))

@@ -216,6 +216,7 @@ async def _values(request: Request) -> dict[str, Any]:
             if one["waba_id"] == row["waba_id"]
         ][:TEMPLATES],
         "callback_url": apps.callback_url(settings, app.id),
+        "needs_address": not settings.public_url,
         "verify_token": app.verify_token if may_change else "",
         "fields_at_meta": ", ".join(onboarding.FIELDS),
         "may_change": may_change,

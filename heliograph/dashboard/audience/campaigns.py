@@ -291,7 +291,7 @@ def _missing(request: Request, campaign: Campaign, course: Progress) -> str:
         "All are handed over; %(num)s reports are missing.",
         counts.sent,
     )
-    last = max((at for at, sent, _ in course.intervals if sent), default=None)
+    last = max((one.at for one in course.intervals if one.sent), default=None)
     if campaign.channel != "sms" or last is None:
         return said
     hours = request.services.settings.receipt_deadline_hours
@@ -302,30 +302,37 @@ def _missing(request: Request, campaign: Campaign, course: Progress) -> str:
 
 def _chart(request: Request, course: Progress) -> Chart:
     text, locale = request.text, request.locale
-    sent, delivered = sum(one[1] for one in course.intervals), sum(one[2] for one in course.intervals)
+    counted = course.intervals
+    sent, delivered = sum(one.sent for one in counted), sum(one.delivered for one in counted)
+    refused = sum(one.never_sent for one in counted)
+    title = text(
+        "%(sent)s sent, %(delivered)s delivered.", sent=locale.number(sent), delivered=locale.number(delivered)
+    )
+    series = [
+        Series(text("Sent"), "way", [one.sent for one in counted]),
+        Series(text("Delivered"), "good", [one.delivered for one in counted]),
+    ]
+    if refused:
+        title += " " + locale.count(
+            "%(num)s failed before it was sent.", "%(num)s failed before they were sent.", refused
+        )
+        series.append(Series(text("Failed before it was sent"), "bad", [one.never_sent for one in counted]))
     marks = [
         Mark(one.at, text("a pause") if one.status == "paused" else text("in progress"))
         for one in course.moves
-        if course.intervals and one.at >= course.intervals[0][0]
+        if counted and one.at >= counted[0].at
     ]
     return Chart(
         id="course",
-        title=text(
-            "%(sent)s sent or failed, %(delivered)s delivered.",
-            sent=locale.number(sent),
-            delivered=locale.number(delivered),
-        ),
+        title=title,
         unit=text("messages a minute")
         if course.step == 1
         else text("messages in %(minutes)s minutes", minutes=locale.number(course.step)),
         kind="bars",
         locale=locale,
-        times=[one[0] for one in course.intervals],
+        times=[one.at for one in counted],
         step=course.step * 60,
-        series=[
-            Series(text("Sent or failed"), "way", [one[1] for one in course.intervals]),
-            Series(text("Delivered"), "good", [one[2] for one in course.intervals]),
-        ],
+        series=series,
         marks=marks,
     )
 

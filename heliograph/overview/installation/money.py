@@ -128,7 +128,7 @@ class Validity(msgspec.Struct, frozen=True):
     elsewhere: int | None
 
 
-# A currency used by a wallet or account needs every category; a currency that only has rates is shown as is.
+# A currency used by a wallet or account needs every category that is sent; whatever only has rates is shown as is.
 VALIDITY = f"""
 WITH wanted AS (
     SELECT currency, category
@@ -148,7 +148,7 @@ SELECT w.currency, w.category,
        max(d.valid_from) FILTER (WHERE d.begun AND d.n = 1) AS latest_at,
        max(d.price) FILTER (WHERE d.begun AND d.n = 1 AND d.country = '{ELSEWHERE}') AS elsewhere
   FROM wanted w LEFT JOIN dated d USING (currency, category)
- WHERE w.category <> 'service' OR d.country IS NOT NULL
+ WHERE w.category NOT IN ('service', 'marketing') OR d.country IS NOT NULL
  GROUP BY w.currency, w.category ORDER BY w.currency, w.category
 """
 

@@ -67,7 +67,7 @@ KEYS: tuple[Key, ...] = (
     ("[ ]", "Newer and older"),
     (".", "Load new entries"),
     ("t ← →", "The previous and the next period"),
-    ("t a", "Keep exactly these times"),
+    ("t a", "Keep these times"),
     ("n", "New, on this page"),
     ("e", "Export"),
     ("r", "Renew the page"),

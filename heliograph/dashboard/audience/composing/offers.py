@@ -31,6 +31,8 @@ async def values(
     """The values that the form's template needs."""
     shown: dict[str, Any] = {"typed": typed, "seen": seen, "zone": request.locale.zone, "longest": LONGEST}
     shown["national"] = [] if given is None else given.national
+    gaps = [] if seen is None else seen.gaps
+    shown["gaps"] = [(one, request.text(words.CAMPAIGN_UNKNOWN[one.column])) for one in gaps]
     pace = None if given is None else given.pace
     shown["lasts"] = 60 * seen.would / pace if seen is not None and pace else None
     async with request.reading() as conn:
