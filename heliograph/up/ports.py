@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import ipaddress
 import random
 import socket
+from collections.abc import Iterator
+from typing import Any
 
 from heliograph.up.errors import UpError
 
@@ -38,13 +41,15 @@ def is_free(host: str, port: int) -> bool:
     return _obstacle(host, port) is None
 
 
+def _resolved(host: str, port: int) -> tuple[Any, ...]:
+    return socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+
+
 def _obstacle(host: str, port: int) -> OSError | None:
     """Why it is not possible to listen there; None: it is. Raises UpError if the host is not an address of this
     machine."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        family, _, _, _, address = _resolved(host, port)
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
@@ -55,6 +60,33 @@ def _obstacle(host: str, port: int) -> OSError | None:
             raise UpError(f"{host} is not an address of this machine; choose another with --host") from None
         return error
     return None
+
+
+@contextlib.contextmanager
+def reserved(host: str, port: int) -> Iterator[None]:
+    """Keep the address for our own API. Raises UpError if it is not possible to listen there.
+
+    Processes of the API share a port (`http.server.server.bound`), so those of another installation could bind it too
+    before the first one listens: the kernel would divide requests between the two.
+    """
+    demand_free(host, port)
+    with _reserve(host, port):
+        yield
+
+
+def _reserve(host: str, port: int) -> socket.socket:
+    """A socket that never listens. Without SO_REUSEADDR, it is in the way of `_obstacle`, and with SO_REUSEPORT not in
+    that of the API."""
+    family, _, _, _, address = _resolved(host, port)
+    for reuse_address in (False, True):  # connections that another program closed are in the way of the former
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse_address)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, True)
+        with contextlib.suppress(OSError):
+            sock.bind(address)
+            break
+        sock.close()
+    return sock
 
 
 def free_port(host: str) -> int:

@@ -84,7 +84,18 @@ async def up(
     if options.credentials_file is not None:
         _demand_writable(options.credentials_file.absolute())
     port = options.port or ports.free_port(options.host)
-    ports.demand_free(options.host, port)
+    with ports.reserved(options.host, port):
+        return await _run_parts(options, port, stop, hurry, say, on_ready)
+
+
+async def _run_parts(
+    options: UpOptions,
+    port: int,
+    stop: asyncio.Event,
+    hurry: asyncio.Event,
+    say: Callable[[str], None],
+    on_ready: Callable[[Welcome], None],
+) -> int:
     data_dir = (options.data_dir or default_data_dir()).absolute()
     try:
         files.create(data_dir)

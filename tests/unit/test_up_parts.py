@@ -1,4 +1,5 @@
-"""A part of `heliograph up` is started again whatever became of it, or of the attempt to start it."""
+"""A part of `heliograph up` is started again whatever became of it, or of the attempt to start it; and its port is its
+own."""
 
 from __future__ import annotations
 
@@ -6,12 +7,15 @@ import asyncio
 import errno
 import os
 import signal
+import socket
 from typing import Any
 
 import pytest
 
 from heliograph.base.process.settings import Settings
+from heliograph.http.server.server import bound
 from heliograph.up import ports
+from heliograph.up.errors import UpError
 from heliograph.up.parts import Part, api_patience, worker_patience
 
 
@@ -92,3 +96,26 @@ async def test_a_part_that_does_not_stop_is_waited_for_aloud_and_killed() -> Non
         ]
         assert said == (frozen if is_frozen else []), "one that stops at once is not worth a word"
         said.clear()
+
+
+def test_a_port_belongs_to_one_installation_before_its_api_listens() -> None:
+    """Two that were started within seconds shared one, and half of their requests reached the wrong database."""
+    port = ports.free_port("127.0.0.1")
+    with ports.reserved("127.0.0.1", port):
+        with pytest.raises(UpError, match="is in use"), ports.reserved("127.0.0.1", port):
+            raise AssertionError
+        with bound("127.0.0.1", port) as first, bound("127.0.0.1", port) as second:  # processes of one API
+            first.listen()
+            second.listen()
+    assert ports.is_free("127.0.0.1", port)
+
+
+def test_a_port_that_another_program_has_just_left_can_be_reserved() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            accepted, _ = server.accept()
+            accepted.close()  # first, so that its end remains for a minute
+            assert client.recv(1) == b""
+    with ports.reserved("127.0.0.1", port), bound("127.0.0.1", port) as api:
+        api.listen()
