@@ -14,6 +14,8 @@ from typing import TextIO
 _WIDE = "\uff0b\uff0d\uff1d\uff20"
 _is_formula = re.compile(rf"[=@\t\r\n{_WIDE}]|[+-](?![0-9 ().-]*$)").match
 _is_guarded = re.compile(rf"'[=@\t\r\n{_WIDE}+-]").match
+#: How some programs keep spreadsheets from reading a number: `="+258841234567"`.
+_as_formula = re.compile(r'="([^"]*)"').fullmatch
 #: Maximum characters of a line; the rest of a longer one is skipped. A row of more, on several lines, has no end.
 LONGEST = 1 << 20
 #: What separates items in files of any origin; in a form only a comma does.
@@ -21,7 +23,9 @@ _IN_CELLS = "[;,|]|:::"
 # A separator follows a closing quotation mark: other marks are characters of the item.
 _ITEM = r'\s*"((?:[^"]|"")+)"\s*(?:{0}|\Z)|(.*?)(?:{0}|\Z)'
 _in_form, _in_cell = (re.compile(_ITEM.format(separator), re.DOTALL).finditer for separator in (",", _IN_CELLS))
-_is_ambiguous = re.compile(f"[\"']|.*?(?:{_IN_CELLS})").match
+#: Before the labels that Google makes itself: `* myContacts`.
+_MARK = "* "
+_is_ambiguous = re.compile(rf"[\"']|=\"|\* |.*?(?:{_IN_CELLS})").match
 
 
 def guarded(cell: str) -> str:
@@ -31,8 +35,11 @@ def guarded(cell: str) -> str:
 
 
 def unguarded(cell: str) -> str:
-    """The inverse of `guarded`; spreadsheets mark texts that look like numbers in the same way."""
-    return cell[1:] if _is_guarded(cell) else cell
+    """The inverse of `guarded`; spreadsheets mark texts that look like numbers in the same way. Of a text that is
+    written as a formula, the text."""
+    if _is_guarded(cell):
+        return cell[1:]
+    return formula[1] if cell.startswith("=") and (formula := _as_formula(cell)) else cell
 
 
 def quoted(item: str) -> str:
@@ -53,7 +60,7 @@ def split(text: str, *, is_cell: bool = False) -> list[str]:
         if one[1] is not None:
             found.append(one[1].replace('""', '"'))
         else:
-            found.append(unguarded(one[2].strip()) if is_cell else one[2])
+            found.append(unguarded(one[2].strip()).removeprefix(_MARK) if is_cell else one[2])
     return [item for item in found if item.strip()]
 
 

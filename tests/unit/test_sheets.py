@@ -226,6 +226,11 @@ def test_a_guard_can_be_taken_off(cell: str) -> None:
         assert unguarded(shown) == cell
 
 
+def test_a_text_that_is_written_as_a_formula_is_a_text() -> None:
+    assert unguarded('="+258841234567"') == "+258841234567"
+    assert [unguarded(cell) for cell in ('=A1&"x"', '="a"&"b"', '="a', "=1")] == ['=A1&"x"', '="a"&"b"', '="a', "=1"]
+
+
 PROBLEMS = {
     # A quotation mark too many: the row that has it is told of, and those below are rows.
     "to the end of the file": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -50,10 +51,12 @@ def command(
     if not profile.strip():
         raise typer.BadParameter("must not be empty", param_hint="--profile")
     demand_directory(data_dir)
-    key = _key(key_file)
     known = profiles.read()
     before = known.profiles.get(profile)
     base_url = address(before.url if url is None and before is not None else url, data_dir)
+    if re.search("[@?#]", base_url):
+        raise Problem("--url is the address alone: it has no user name, password, query or fragment", WRONG)
+    key = _key(key_file)
     name = _organization(Client(base_url, key))
     made = Profile(base_url, key)
     profiles.write(msgspec.structs.replace(known, current=profile, profiles=known.profiles | {profile: made}))

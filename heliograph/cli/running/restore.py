@@ -115,6 +115,11 @@ def command(
         say("Set HELIOGRAPH_SECRET_KEY to the one used before; the backup holds it for a data directory only.")
     if pause_suppliers:
         say("All suppliers are paused, until `heliograph supplier resume`.")
+    else:
+        say(
+            "Workers will open sessions with suppliers. If the installation that the backup was taken from is still"
+            " running, restore it with --pause-suppliers instead: its receipts could arrive here."
+        )
     say("All outgoing work is held. Inspect it with `heliograph queue list`; then `heliograph hold release --all`.")
 
 
