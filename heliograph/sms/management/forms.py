@@ -147,7 +147,7 @@ def _group(name: str, *, is_required: bool) -> str:
         return "connection"
     if name.endswith("_seconds") and name != "validity_seconds":
         return "times"
-    if name in ("window", "batch") or name.endswith("_per_second"):
+    if name == "window" or name.endswith("_per_second"):
         return "limits"
     return "protocol"
 

@@ -72,7 +72,7 @@ _PLACES = (
     ),
     _Place("protocol", "Messages from handsets", True, _names("handles_stop country"), ("inbound_",)),
     _Place("protocol", "Callbacks", True, prefixes=("callback_", "token_", "signature_", "reply")),
-    _Place("protocol", "Several messages per request", True, prefixes=("item",)),
+    _Place("protocol", "Several messages per request", True, _names("batch"), ("item",)),
     _Place("protocol", "Senders and numbers", True, _names("destination international alphanumeric short_code")),
     _Place(
         "protocol",
