@@ -2,7 +2,7 @@
 
 The counters are maintained where messages are accepted (`accept.sql`, `bulk.sql`), under the organization's turn, and
 only if there is a limit. A daily limit counts accepted messages, whatever their outcome: canceling a message frees
-nothing.
+nothing. That of a key includes the campaigns that the key created, and is handed on to the key that replaces it.
 
 The rule nobody may break: a limit is never exceeded, however many processes accept at once.
 """
@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Principal
+from heliograph.base.actor import SYSTEM, Actor, Principal
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
@@ -96,14 +96,17 @@ SET = """
 INSERT INTO spend_limits AS known (organization_id, key_id, segments, by_operator, day, used)
 SELECT $1, $2::uuid, $3, $4, today.day,
        coalesce((SELECT sum(one.segments)
-                   FROM (SELECT segments, key_id FROM usage_days
+                   FROM (SELECT segments, key_id, campaign_id FROM usage_days
                           WHERE organization_id = $1 AND day = today.day AND channel = 'sms'
                          UNION ALL
-                         SELECT segments, key_id FROM traffic_deltas
+                         SELECT segments, key_id, campaign_id FROM traffic_deltas
                           WHERE organization_id = $1 AND channel = 'sms' AND mode = 'live'
                             AND hour >= today.day::timestamp AT TIME ZONE 'UTC'
                             AND hour < (today.day + 1)::timestamp AT TIME ZONE 'UTC') one
-                  WHERE $2::uuid = '00000000-0000-0000-0000-000000000000' OR one.key_id = $2), 0)
+                  WHERE $2::uuid = '00000000-0000-0000-0000-000000000000' OR one.key_id = $2
+                     OR EXISTS (SELECT FROM campaigns
+                                 WHERE organization_id = $1 AND id = one.campaign_id AND author_kind = 'key'
+                                   AND author_id = $2)), 0)
   FROM (SELECT (now() AT TIME ZONE 'UTC')::date AS day) today
 ON CONFLICT (organization_id, key_id) DO UPDATE SET segments = excluded.segments, by_operator = excluded.by_operator
 """
@@ -145,3 +148,28 @@ async def limit(
             after={"segments_a_day": segments},
         )
         return await limits(conn, organization_id)
+
+
+HAND_ON = """
+INSERT INTO spend_limits (organization_id, key_id, segments, by_operator, day, used)
+SELECT organization_id, $3, segments, by_operator, day, used FROM spend_limits
+ WHERE organization_id = $1 AND key_id = $2
+RETURNING segments
+"""
+
+
+async def hand_on(conn: Connection, organization_id: UUID, *, key_id: UUID, to: UUID, by: Actor | Principal) -> None:
+    """Limit the key that replaces another one as that one is, including what was used today. Runs in the transaction
+    that creates it."""
+    await conn.fetchval(TURN, organization_id)
+    segments = await conn.fetchval(HAND_ON, organization_id, key_id, to)
+    if segments is not None:
+        await audit.record(
+            conn,
+            by,
+            "spend_limit.changed",
+            object_id=to,
+            organization_id=organization_id,
+            before={"segments_a_day": None},
+            after={"segments_a_day": segments},
+        )

@@ -2,7 +2,7 @@
 
 A number's row belongs to the month of its request, and is deleted after 90 days with its partition. A worker about to
 send to a number calls `ask` in the transaction that makes its message wait; any worker continues from there. The rule
-nobody may break: a number has at most one look-up at a time, and an erased person's numbers are deleted here too.
+nobody may break: a number has at most one look-up at a time, and an erased person's numbers are erased here too.
 """
 
 from __future__ import annotations
@@ -171,9 +171,19 @@ async def spent(conn: Connection) -> list[MonthlyLookups]:
     return [MonthlyLookups(*row) for row in await conn.fetch(SPENT)]
 
 
-FORGET = "DELETE FROM number_lookups WHERE number = ANY ($1)"
+# What their look-ups cost stays, under a random number that is none.
+FORGET = """
+WITH gone AS (
+    DELETE FROM number_lookups WHERE number = ANY ($1) RETURNING asked_on, supplier_id, state, times, price, currency
+)
+INSERT INTO number_lookups (number, asked_on, supplier_id, state, times, price, currency, asked_at)
+SELECT -1 - floor(random() * 9e15)::bigint, asked_on, supplier_id, CASE state WHEN 'asked' THEN 'failed' ELSE state END,
+       times, price, currency, asked_on::timestamp AT TIME ZONE 'UTC'
+  FROM gone WHERE times > 0
+    ON CONFLICT DO NOTHING
+"""
 
 
 async def forget(conn: Connection, numbers: Iterable[str]) -> None:
-    """Forget numbers (E.164)."""
+    """Forget numbers (E.164), but not what was paid for them."""
     await conn.execute(FORGET, [int(one[1:]) for one in numbers])

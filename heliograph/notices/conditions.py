@@ -4,8 +4,9 @@ Checked every five minutes, for all organizations at once.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.money import decimal
@@ -18,6 +19,8 @@ TIMER, EVERY = "notices", 300.0
 QUIET = timedelta(days=7)
 #: A key that expires within SOON is reported, once per ONCE.
 SOON, ONCE = timedelta(days=7), timedelta(days=30)
+#: How long after its end a day is looked at: three checks.
+LOOKED_BACK = timedelta(seconds=3 * EVERY)
 
 QUOTAS = """
 SELECT q.organization_id, q.total, q.total - q.used AS remaining,
@@ -29,13 +32,16 @@ KEYS = """
 SELECT organization_id, id, name, mode, expires_at FROM api_keys
  WHERE status = 'active' AND expires_at > now() AND expires_at <= now() + $1::interval
 """
-# Days are in UTC, as on bills.
+# Days are in UTC, as on bills. For a while after midnight also the day before: its last messages came after its last
+# check.
 DAYS = """
-SELECT q.organization_id, q.alert_above, used.messages, (now() AT TIME ZONE 'UTC')::date AS day
+SELECT q.organization_id, q.alert_above, used.messages, used.day
   FROM quotas q CROSS JOIN LATERAL (
-       SELECT coalesce(sum(messages), 0)::bigint AS messages FROM usage_days
-        WHERE organization_id = q.organization_id AND day = (now() AT TIME ZONE 'UTC')::date) used
- WHERE q.alert_above IS NOT NULL AND used.messages > q.alert_above
+       SELECT day, sum(messages)::bigint AS messages FROM usage_days
+        WHERE organization_id = q.organization_id AND day <= ($1::timestamptz AT TIME ZONE 'UTC')::date
+          AND day >= (($1::timestamptz - $2::interval) AT TIME ZONE 'UTC')::date
+        GROUP BY day) used
+ WHERE q.alert_above IS NOT NULL AND used.messages > q.alert_above ORDER BY used.day
 """
 # Reported once when the balance falls below its alert, and again only after it was above. If another was reported
 # within the hour, it is reported later, not dropped. Wallets are locked in the same order as by sends.
@@ -55,9 +61,9 @@ RETURNING w.organization_id, w.is_alerted, w.currency, w.available, w.alert_belo
 """
 
 
-async def report(conn: Connection) -> None:
+async def report(conn: Connection, *, at: datetime | None = None) -> None:
     """Report quotas of which 80, 95 or 100 % are used, wallets below and days above their alert, and keys that expire
-    soon."""
+    soon. `at`: None: now."""
     low = [
         Notice(
             row["organization_id"],
@@ -74,7 +80,7 @@ async def report(conn: Connection) -> None:
             row["day"].isoformat(),
             facts={"messages": row["messages"], "above": row["alert_above"]},
         )
-        for row in await conn.fetch(DAYS)
+        for row in await conn.fetch(DAYS, at or clock.now(), LOOKED_BACK)
     ]
     await record_many(conn, low, quiet=QUIET)
     ending = [

@@ -185,6 +185,7 @@ MOVEMENTS: Mapping[str, str] = {
 BILLING_CATEGORIES: Mapping[str, str] = {
     "utility": "Utility",
     "authentication": "Authentication",
+    "authentication-international": "Authentication from abroad",
     "marketing": "Marketing",
     "service": "Replies",
     "": "Other",

@@ -3,8 +3,8 @@
     moves of messages ── deltas, in the same commit ──► margin_deltas ── folded by a timer ──► margins, and its sums
                                                                              margin_days and margin_organizations
 
-The rule nobody may break: an amount is added once, in the commit of the move that makes it due, and under its own
-currency. Amounts in different currencies are never added or subtracted.
+The rule nobody may break: an amount is added once, in the commit of the move that makes it due, on the day of that
+commit, and under its own currency. Amounts in different currencies are never added or subtracted.
 """
 
 from __future__ import annotations

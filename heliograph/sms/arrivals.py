@@ -118,8 +118,9 @@ def _newly(one: Arrival) -> bool:
     return one.previous_status in WAITING or (one.previous_status in ("unknown", "expired") and one.sent_at == one.at)
 
 
-def due(one: Arrival) -> margins.Due | None:
-    """The amounts that a live message made due by moving: when a supplier accepts it, and when it is delivered."""
+def due(one: Arrival, at: datetime) -> margins.Due | None:
+    """The amounts that a live message made due by moving: when a supplier accepts it, and when it is delivered. `at`:
+    now. A move may be based on a receipt that came earlier, on a day whose invoices are written."""
     price, cost = one.price, one.cost
     if (price is None and cost is None) or one.mode != "live":
         return None
@@ -130,23 +131,24 @@ def due(one: Arrival) -> margins.Due | None:
     now = {"submit": taken, "delivered": arrives}
     return _due(
         one,
+        at,
         messages=int(taken),
         price=price if price is not None and now[one.price_due or ""] else 0,
         cost=cost if cost is not None and now[one.cost_due or ""] else 0,
     )
 
 
-def taken_back(one: Arrival) -> margins.Due | None:
-    """What its organization no longer owes for a message that is refunded; None: nothing had become due."""
+def taken_back(one: Arrival, at: datetime) -> margins.Due | None:
+    """What its organization no longer owes for a message that is refunded now; None: nothing had become due."""
     if not one.price or one.price_due != "submit" or one.sent_at is None:
         return None
-    return _due(one, price=-one.price)
+    return _due(one, at, price=-one.price)
 
 
-def _due(one: Arrival, *, messages: int = 0, price: int = 0, cost: int = 0) -> margins.Due:
+def _due(one: Arrival, at: datetime, *, messages: int = 0, price: int = 0, cost: int = 0) -> margins.Due:
     return margins.Due(
         organization_id=one.organization_id,
-        at=one.at,
+        at=at,
         supplier_id=one.supplier_id,
         country=one.country,
         network=one.network or "",

@@ -300,8 +300,9 @@ async def move_many(
     arrived = await _with_suppliers(conn, arrived, moves)
     await traffic.record(conn, map(change, arrived))
     given_back = await refunds.due(conn, arrived)
-    amounts = [due(one) for one in arrived]
-    amounts += [taken_back(one) for one in arrived if one.id in given_back]
+    at = now()
+    amounts = [due(one, at) for one in arrived]
+    amounts += [taken_back(one, at) for one in arrived if one.id in given_back]
     await margins.record(conn, [amount for amount in amounts if amount is not None])
     deliveries += await events.record(conn, raised, handover=handover)
     await incomplete.count(conn, [one for one in arrived if _left_segments(one, one_each[one.id])])

@@ -126,9 +126,16 @@ async def test_rates_name_what_is_missing(pool: Pool, tenant: Tenant, root: Brow
     page = await root.get("/console/rates")
     assert "EUR Utility 1 €0.03" in page.words, page.words
     assert "1 rate" in page.words
-    for category in ("Marketing", "Authentication"):
-        assert f"EUR, {category}: no rate applies to other countries" in page.words
-    assert "EUR, Utility: no rate" not in page.words
+    assert "EUR, Authentication: no rate applies to other countries" in page.words
+    # Nor for want of some of them; authentication from abroad costs as much as other authentication without its rate.
+    assert "EUR Marketing 1 –" in page.words, page.words
+    assert page.words.count("no rate applies to other countries") == 1
+    async with pool.acquire() as conn:
+        abroad = Rate("EUR", "authentication-international", "IN", at - timedelta(days=2), 60_000)
+        await rates.import_rates(conn, [abroad])
+    page = await root.get("/console/rates")
+    assert "EUR Authentication from abroad 1 –" in page.words, page.words
+    assert page.words.count("no rate applies to other countries") == 1
 
 
 async def test_whatsapp_rates_of_a_country_are_shown_and_fetched(pool: Pool, root: Browser) -> None:

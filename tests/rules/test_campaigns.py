@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.accounts import quota, send_defaults, spending
+from heliograph.accounts.api_keys import lifecycle
 from heliograph.base.actor import Actor, Principal
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -45,6 +46,7 @@ from heliograph.sms.accepting import encoding
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
 from heliograph.suppliers.contract import Outcome, Part, Verdict
+from heliograph.traffic import folding
 from tests.rules.dispatching import Bench
 from tests.rules.factories import check_books, endpoint, message, organization, sender
 from tests.rules.test_charges import default
@@ -594,6 +596,33 @@ async def test_it_says_which_of_both_it_waits_for(pool: Pool, messages: int, seg
     await run(pool)
     found = await get(pool, actor, made.id)
     assert (found.status, found.status_reason, found.counts) == ("paused", reason, counts(queued=3, pending=2))
+
+
+async def test_a_keys_limit_covers_the_campaigns_that_it_created(pool: Pool) -> None:
+    """Whether it was set before they were staged or afterwards, beside a limit of the organization."""
+    actor = await organization(pool, quota=100)
+    async with pool.acquire() as conn:
+        made = [
+            await lifecycle.issue(conn, actor, name=name, profile="full_access", mode="live") for name in ("a", "b")
+        ]
+        first, second = (key.id for key, _ in made)
+        await spending.limit(conn, actor.organization_id, segments=100)
+        await spending.limit(conn, actor.organization_id, segments=7, key_id=first)
+    own = msgspec.structs.replace(actor, key_id=first)
+    campaign = await create(pool, own, text="a" * 200, recipients=[number(n) for n in range(10)])
+    other = msgspec.structs.replace(actor, key_id=second)
+    await create(pool, other, recipients=[number(n) for n in range(20, 25)])
+    await run(pool)
+    found = await get(pool, actor, campaign.id)
+    assert (found.status, found.status_reason, found.counts) == ("paused", plan.SPENT, counts(queued=3, pending=7))
+    for folded in (False, True):
+        async with pool.acquire() as conn:
+            if folded:
+                await folding.fold(conn)
+            await spending.limit(conn, actor.organization_id, segments=9, key_id=second)
+            limits = {one.key_id: one.used for one in await spending.limits(conn, actor.organization_id)}
+            assert limits == {None: 11, first: 6, second: 5}
+            await spending.limit(conn, actor.organization_id, segments=None, key_id=second)
 
 
 async def test_a_suspended_organization_waits(pool: Pool) -> None:

@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from heliograph import notices
+from heliograph.accounts import quota
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
 from heliograph.notices import DAYS, Notice, conditions, reading
@@ -159,3 +161,23 @@ async def test_what_is_old_is_forgotten(pool: Pool) -> None:
     async with pool.acquire() as conn:
         await forgetting.forget(conn, Settings(secret_key="a secret key for tests, long enough"))
     assert [row["kind"] for row in await pool.fetch(KINDS)] == ["wallet.low"]
+
+
+async def test_the_last_minutes_of_a_day_count_toward_its_alert(pool: Pool) -> None:
+    """They were sent after the day's last check; and no day is reported long after it."""
+    actor = await organization(pool)
+    midnight = clock.midnight(clock.now())
+    await pool.execute(
+        "INSERT INTO usage_days VALUES ($1, $2, 'sms', 'MZ', 'ACME', $3, $3, 6, 6, 0, 0)",
+        actor.organization_id,
+        (midnight - timedelta(minutes=1)).date(),
+        uuid.UUID(int=0),
+    )
+    async with pool.acquire() as conn:
+        await quota.set_alert(conn, actor.organization_id, above=5)
+        for minutes in (20, 4, 4):
+            await conditions.report(conn, at=midnight + timedelta(minutes=minutes))
+            found = [tuple(row) for row in await conn.fetch(KINDS)]
+            assert found == (
+                [] if minutes == 20 else [("usage.day", (midnight - timedelta(days=1)).date().isoformat())]
+            )

@@ -182,7 +182,13 @@ async def test_a_number_is_looked_up_once_and_its_network_decides(looking: Looki
         (spent,) = await asked.spent(conn)
         assert (spent.numbers, spent.charged, spent.found, spent.unknown, spent.price) == (2, 2, 1, 1, 6_000)
         await asked.forget(conn, [PORTED])
-    assert [row[0] for row in await looking.rows()] == [int(UNKNOWN[1:])]
+        # Their person is erased, and the supplier's bill is not.
+        assert await asked.spent(conn) == [spent]
+        assert await asked.states(conn, [int(PORTED[1:])]) == {}
+    erased, kept = await looking.rows()
+    assert kept[0] == int(UNKNOWN[1:])
+    assert (erased[0] < 0, erased[3:]) == (True, (1, 3_000, "EUR"))
+    assert await pool.fetchval("SELECT min(asked_at) = min(asked_on)::timestamp AT TIME ZONE 'UTC' FROM number_lookups")
 
 
 async def test_a_supplier_that_fails_delays_nobody_for_long_and_is_asked_again_after_an_hour(

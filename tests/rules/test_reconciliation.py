@@ -148,6 +148,27 @@ async def test_a_receipt_that_shows_what_an_answer_did_not_say_counts_as_one(poo
     assert await counts(pool) == {"accepted": 1, "delivered": 1}
 
 
+async def test_a_late_refusal_of_what_a_receipt_showed_to_be_accepted_counts_nothing(pool: Pool) -> None:
+    """And takes nothing from the attempts that are still without an answer."""
+    bench = Bench(pool, supplier("main"), grace=0.0)
+    actor = await organization(pool)
+    await message(pool, actor)
+    bench.only.script = lambda one: Outcome(Verdict.UNKNOWN, doubtful=(1,))
+    await bench.round()
+    await bench.receive(bench.only_id, receipt("a"))
+    await bench.later(seconds=120)
+    await bench.round()
+    await message(pool, actor, to="+258841111111", guarantee="at_most_once")
+    await bench.round()
+    assert await counts(pool) == {"accepted": 1, "delivered": 1, "unknown": 1}
+    bench.answer(bench.only.submitted[0], Outcome(Verdict.REFUSED))
+    await bench.settle()
+    assert await counts(pool) == {"accepted": 1, "delivered": 1, "unknown": 1}
+    bench.answer(bench.only.submitted[1], Outcome(Verdict.REFUSED))
+    await bench.settle()
+    assert await counts(pool) == {"accepted": 1, "delivered": 1, "refused": 1}
+
+
 async def test_never_and_late(pool: Pool) -> None:
     bench = Bench(pool, supplier("main"))
     id = await message(pool, await organization(pool))

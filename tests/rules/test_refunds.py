@@ -246,3 +246,31 @@ async def test_the_policy_is_shown_changed_and_recorded(pool: Pool) -> None:
     rows = await pool.fetch("SELECT before, after FROM audit_log WHERE action = 'refunds.changed'")
     assert len(rows) == 1
     assert "refused" in rows[0]["after"]
+
+
+@pytest.mark.parametrize("ended", ["delivered", "undelivered"])
+async def test_what_is_learned_late_changes_no_day_that_is_over(pool: Pool, ended: str) -> None:
+    """A receipt that waited for its message, or for an operator: invoices of the month in which it came are written."""
+    actor = await organization(pool, quota=100)
+    async with pool.acquire() as conn:
+        await refunds.change_policy(conn, {"undelivered": True})
+    id = await accept(pool, actor)
+    due = "submit" if ended == "undelivered" else "delivered"
+    await pool.execute(
+        "UPDATE messages SET price = 50000, price_currency = 'USD', price_due = $2 WHERE id = $1", id, due
+    )
+    came, code = now() - timedelta(days=40), None if ended == "delivered" else ended
+    async with pool.acquire() as conn:
+        for move in (
+            Move(actor.organization_id, id, "sent", came),
+            Move(actor.organization_id, id, ended, came, code),
+        ):
+            async with conn.transaction():
+                await move_many(conn, [move])
+        today = now().date()
+        lines = await margins.read(conn, first=today - timedelta(days=50), last=today + timedelta(days=2), by=("day",))
+    assert [(one.messages, one.price) for one in lines] == [(1, 0 if ended == "undelivered" else 50000)]
+    assert all(one.day is not None and one.day >= today - timedelta(days=1) for one in lines), lines
+    if ended == "undelivered":
+        refund = await pool.fetchval("SELECT created_at FROM usage_ledger WHERE message_id = $1", id)
+        assert [one.day for one in lines] == [refund.date()]

@@ -168,3 +168,22 @@ async def test_what_was_sent_today_counts_from_the_start(pool: Pool) -> None:
     for wrong in (0, -1, 10**13):
         with pytest.raises(Invalid):
             await limited(pool, actor, wrong)
+
+
+async def test_the_key_that_replaces_another_has_its_limit(pool: Pool) -> None:
+    """With what was used today, and as firmly: rotating a key neither lifts its limit nor starts the day again."""
+    actor, acceptor = await organization(pool), Acceptor(pool)
+    async with pool.acquire() as conn:
+        old, _ = await lifecycle.issue(conn, actor, name="a", profile="sms_only", mode="live")
+        unlimited, _ = await lifecycle.issue(conn, actor, name="b", profile="sms_only", mode="live")
+    await limited(pool, actor, 3, key_id=old.id)
+    await acceptor.accept(send(msgspec.structs.replace(actor, key_id=old.id), TWO))
+    async with pool.acquire() as conn:
+        new, _, _ = await lifecycle.rotate(conn, actor, id=old.id, overlap=timedelta(days=1))
+        await lifecycle.rotate(conn, actor, id=unlimited.id, overlap=timedelta(days=1))
+        found = {one.key_id: one for one in await spending.limits(conn, actor.organization_id)}
+    assert found == {id: Limit(id, 3, 2, by_operator=True) for id in (old.id, new.id)}
+    sent = msgspec.structs.replace(actor, key_id=new.id)
+    with pytest.raises(SpendLimitReached):
+        await acceptor.accept(send(sent, TWO))
+    assert (await acceptor.accept(send(sent))).status == 202

@@ -19,6 +19,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.suppliers.whatsapp_cloud import errors as whatsapp_errors
 from heliograph.whatsapp import intervening, status
+from heliograph.whatsapp.money import rates
 from heliograph.whatsapp.money.rates import RateBook
 from heliograph.whatsapp.status import Move, Pricing, move_many
 from tests.rules.factories import endpoint, events_of
@@ -132,6 +133,19 @@ async def test_the_price_is_what_meta_says_whenever_it_says_so(pool: Pool, prici
         await move(pool, says(who, after, "read", pricing=pricing))
     for id in (before, within, after):
         assert (await row_of(pool, id))["consumed"] == consumed
+    await check_wallets(pool, [who.organization_id])
+
+
+@pytest.mark.parametrize("spelling", ["authentication-international", "authentication_international"])
+async def test_an_authentication_message_from_abroad_costs_what_meta_charges_there(pool: Pool, spelling: str) -> None:
+    """In either of the spellings, in the file as in the status."""
+    who = await made(pool)
+    id = await message(pool, who, queued=False)
+    lines = ["currency,category,country,valid_from,price", f"EUR,{spelling},*,2025-01-01,0.09"]
+    async with pool.acquire() as conn:
+        await rates.import_rates(conn, rates.read_rates(lines))
+    await move(pool, says(who, id, "delivered", pricing=Pricing("regular", spelling)))
+    assert (await row_of(pool, id))["consumed"] == 90_000
     await check_wallets(pool, [who.organization_id])
 
 

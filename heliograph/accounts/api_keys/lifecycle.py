@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from heliograph.accounts import spending
 from heliograph.accounts.api_keys.authentication import parsed_networks
 from heliograph.accounts.api_keys.issued import COLUMNS, ApiKey
 from heliograph.accounts.api_keys.scopes import MODES, granted
@@ -133,8 +134,8 @@ RETURNING {COLUMNS}
 
 
 async def rotate(conn: Connection, actor: Actor, *, id: UUID, overlap: timedelta) -> tuple[ApiKey, str, ApiKey]:
-    """Create a key with the same name and rights, and let the old one expire after `overlap`, at most LONGEST_OVERLAP.
-    Returns (new key, its secret, old key). The secret is returned here and nowhere else.
+    """Create a key with the same name, rights and daily limit, and let the old one expire after `overlap`, at most
+    LONGEST_OVERLAP. Returns (new key, its secret, old key). The secret is returned here and nowhere else.
 
     Both are active meanwhile and count toward the five. Raises NotFound, KeyNotActive, KeyReplaced, TooManyActiveKeys,
     Invalid, and what `issue` raises for an actor that does not hold the key's rights.
@@ -162,6 +163,7 @@ async def rotate(conn: Connection, actor: Actor, *, id: UUID, overlap: timedelta
             expires_at=old.expires_at,
             profile_name=old.profile,
         )
+        await spending.hand_on(conn, actor.organization_id, key_id=id, to=made.id, by=actor)
         row = await conn.fetchrow(REPLACE, actor.organization_id, id, overlap, made.id)
         assert row is not None
         ending = ApiKey(**row)

@@ -123,12 +123,14 @@ class Text(StagedMessage, frozen=True, gc=False):
 
 OPEN = f"""
 SELECT c.message_template, coalesce(c.class, '{USUAL_CLASS}'), c.sender_id, s.value, s.status, q.total - q.used,
-       l.segments - {spending.USED.format(of="l.")}, o.validity_seconds
+       l.room, o.validity_seconds
   FROM campaigns c JOIN sender_ids s ON s.organization_id = c.organization_id AND s.id = c.sender_id
        JOIN quotas q ON q.organization_id = c.organization_id
        JOIN organizations o ON o.id = c.organization_id
-  LEFT JOIN spend_limits l ON l.organization_id = c.organization_id
-            AND l.key_id = '00000000-0000-0000-0000-000000000000'
+       CROSS JOIN LATERAL (
+       SELECT min(segments - {spending.USED.format(of="")}) AS room FROM spend_limits
+        WHERE organization_id = c.organization_id
+          AND key_id IN ('{spending.WHOLE}', CASE c.author_kind WHEN 'key' THEN c.author_id END)) l
  WHERE c.organization_id = $1 AND c.id = $2
 """
 UNSENT = """

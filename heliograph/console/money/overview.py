@@ -35,7 +35,7 @@ async def show_rates(request: Request) -> Answer:
     values = {
         "validity": validity,
         "categories": words.BILLING_CATEGORIES,
-        "missing": [one for one in validity if one.elsewhere is None],
+        "missing": [one for one in validity if one.is_missing],
         "cards": [one for one in cards if one.kind == "cost"],
         "lists": [one for one in cards if one.kind == "price"],
         "may_change": request.may(permission=MONEY_CHANGE),

@@ -49,7 +49,7 @@ async def show(request: Request) -> Answer:
         "calendar": rate_calendar.of_whatsapp(request, found, lending) if has_calendar else None,
         "asked": asked,
         "elsewhere": rates.ELSEWHERE,
-        "categories": [(name, request.text(words.BILLING_CATEGORIES[name])) for name in rates.CATEGORIES],
+        "categories": [(name, request.text(words.BILLING_CATEGORIES[name])) for name in rates.PRICED],
         "may_change": request.may(permission=MONEY_CHANGE),
     }
     return Page(template="money/whatsapp_rates.html", values=values)

@@ -22,7 +22,7 @@ from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request
 from heliograph.people.roles import MONEY
 from heliograph.whatsapp.money import rates, wallet
-from heliograph.whatsapp.money.rates import CATEGORIES, ELSEWHERE
+from heliograph.whatsapp.money.rates import ELSEWHERE, PRICED
 
 
 async def show(request: Request) -> Answer:
@@ -85,7 +85,7 @@ async def show_prices(request: Request) -> Answer:
         for country, known in prices.items()
     ]
     rows.sort(key=lambda row: languages.alphabetical(row[0]))
-    named = [name for name in CATEGORIES if any(name in known for known in prices.values())]
+    named = [name for name in PRICED if any(name in known for known in prices.values())]
     values = {
         "currency": currency or "",
         "rows": rows,

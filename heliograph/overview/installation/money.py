@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.database.pool import Connection
-from heliograph.whatsapp.money.rates import CATEGORIES, ELSEWHERE
+from heliograph.whatsapp.money.rates import ELSEWHERE, PRICED
 
 #: Rows per page; upcoming renewals listed; destinations named per tariff.
 PAGE, AHEAD, NAMED = 50, 50, 12
@@ -113,6 +113,10 @@ async def sums(conn: Connection) -> list[Sum]:
     return [Sum(**row) for row in await conn.fetch(SUMS)]
 
 
+#: Categories that are sent, and whose messages cost what no other rate says.
+NEEDED = ("utility", "authentication")
+
+
 class Validity(msgspec.Struct, frozen=True):
     """WhatsApp rates of one currency and category: how many are in effect, and when they change."""
 
@@ -124,8 +128,14 @@ class Validity(msgspec.Struct, frozen=True):
     #: When the next one begins, and when the latest ones took effect.
     next_at: datetime | None
     latest_at: datetime | None
-    #: The rate for all other countries, in millionths; None: there is none, and sends there are refused.
+    #: The rate for all other countries, in millionths; None: there is none.
     elsewhere: int | None
+
+    @property
+    def is_missing(self) -> bool:
+        """True if sends to countries without a rate of their own are refused. Other categories have a stand-in, or are
+        not sent."""
+        return self.elsewhere is None and self.category in NEEDED
 
 
 # A currency used by a wallet or account needs every category that is sent; whatever only has rates is shown as is.
@@ -148,14 +158,14 @@ SELECT w.currency, w.category,
        max(d.valid_from) FILTER (WHERE d.begun AND d.n = 1) AS latest_at,
        max(d.price) FILTER (WHERE d.begun AND d.n = 1 AND d.country = '{ELSEWHERE}') AS elsewhere
   FROM wanted w LEFT JOIN dated d USING (currency, category)
- WHERE w.category NOT IN ('service', 'marketing') OR d.country IS NOT NULL
+ WHERE w.category = ANY ($2::text[]) OR d.country IS NOT NULL
  GROUP BY w.currency, w.category ORDER BY w.currency, w.category
 """
 
 
 async def validity(conn: Connection) -> list[Validity]:
     """The WhatsApp rates in effect, by currency and category; includes missing ones for currencies in use."""
-    return [Validity(**row) for row in await conn.fetch(VALIDITY, list(CATEGORIES))]
+    return [Validity(**row) for row in await conn.fetch(VALIDITY, list(PRICED), NEEDED)]
 
 
 class Card(msgspec.Struct, frozen=True):

@@ -19,6 +19,9 @@ DECLARE
     v_room bigint;
     v_segments bigint := (SELECT sum(one) FROM unnest(p_segments) AS one);
     v_today date := (now() AT TIME ZONE 'UTC')::date;
+    -- The key that created the campaign: a limit of that key covers what it sends this way, too.
+    v_key uuid := (SELECT author_id FROM campaigns
+                    WHERE organization_id = p_organization AND id = p_campaign AND author_kind = 'key');
 BEGIN
     -- Live messages have no supplier yet (line 0); test messages go straight to the supplier of test keys (line 1).
     INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
@@ -34,11 +37,14 @@ BEGIN
         IF NOT FOUND THEN
             RAISE EXCEPTION 'the quota does not cover this' USING ERRCODE = 'HG001';
         END IF;
-        UPDATE spend_limits
-           SET used = CASE WHEN day - v_today IN (0, 1) THEN used ELSE 0 END + v_segments,
-               day = CASE WHEN day - v_today IN (0, 1) THEN day ELSE v_today END
-         WHERE organization_id = p_organization AND key_id = '00000000-0000-0000-0000-000000000000'
-        RETURNING segments - used INTO v_room;
+        WITH counted AS (
+            UPDATE spend_limits
+               SET used = CASE WHEN day - v_today IN (0, 1) THEN used ELSE 0 END + v_segments,
+                   day = CASE WHEN day - v_today IN (0, 1) THEN day ELSE v_today END
+             WHERE organization_id = p_organization AND key_id IN ('00000000-0000-0000-0000-000000000000', v_key)
+            RETURNING segments - used AS room
+        )
+        SELECT min(room) INTO v_room FROM counted;
         IF v_room < 0 THEN
             RAISE EXCEPTION 'the limit of the day does not cover this' USING ERRCODE = 'HG001';
         END IF;

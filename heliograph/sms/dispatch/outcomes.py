@@ -100,9 +100,10 @@ async def reconcile(conn: Connection, answered: Sequence[AnsweredAttempt], moved
     at = now()
     events: list[tuple[UUID, str, str, int]] = []
     late: list[AnsweredAttempt] = []
+    refuted = await _refuted(conn, answered)
     for one in answered:
         verdict, supplier_id = one.outcome.verdict, one.attempt.target_id
-        if supplier_id == test_mode.SUPPLIER:
+        if supplier_id == test_mode.SUPPLIER or (one.attempt.lease.id, one.attempt.number) in refuted:
             continue
         if verdict is Verdict.ACCEPTED:
             if one.attempt.lease.id not in moved:
@@ -119,6 +120,32 @@ async def reconcile(conn: Connection, answered: Sequence[AnsweredAttempt], moved
         events += await _besides(conn, late, at)
     if events:
         await reconciliation.count(conn, events, at)
+
+
+ACCEPTED = """
+SELECT item.message_id, item.attempt
+  FROM unnest($1::uuid[], $2::uuid[], $3::smallint[]) AS item (organization_id, message_id, attempt)
+       CROSS JOIN LATERAL (
+       SELECT state FROM attempts
+        WHERE organization_id = item.organization_id AND message_id = item.message_id AND attempt = item.attempt
+        LIMIT 1) a
+ WHERE a.state = 'accepted'
+"""
+
+
+async def _refuted(conn: Connection, answered: Sequence[AnsweredAttempt]) -> set[tuple[UUID, int]]:
+    """The attempts, as (message, attempt), whose late answer is not that the supplier has the message, although it is
+    known from elsewhere that it does. They are counted as accepted already."""
+    some = [one.attempt for one in answered if one.is_late and one.outcome.verdict is not Verdict.ACCEPTED]
+    if not some:
+        return set()
+    rows = await conn.fetch(
+        ACCEPTED,
+        [attempt.lease.organization_id for attempt in some],
+        [attempt.lease.id for attempt in some],
+        [attempt.number for attempt in some],
+    )
+    return {(row["message_id"], row["attempt"]) for row in rows}
 
 
 async def suppress(conn: Connection, answered: Sequence[AnsweredAttempt]) -> int:

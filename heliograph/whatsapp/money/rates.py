@@ -31,6 +31,11 @@ from heliograph.prices.tariff import NEVER
 
 #: `service` is a text reply.
 CATEGORIES = ("utility", "authentication", "marketing", "service")
+#: What Meta charges for authentication in some countries if the sender's business is elsewhere. No message has this
+#: category: only Meta knows when it applies, and says so once it has delivered.
+ABROAD = "authentication-international"
+#: Categories that rates are for.
+PRICED = (*CATEGORIES, ABROAD)
 #: All countries without a rate of their own.
 ELSEWHERE = "*"
 COLUMNS = ("currency", "category", "country", "valid_from", "price")
@@ -336,11 +341,15 @@ def _read(rows: Iterable[list[str]]) -> list[Rate]:
 
 def _rate(cells: dict[str, str]) -> Rate | str:
     """A row's rate, or its problem."""
-    currency, category, country = cells["currency"].upper(), cells["category"].lower(), cells["country"].upper()
+    currency, category, country = (
+        cells["currency"].upper(),
+        cells["category"].lower().replace("_", "-"),
+        cells["country"].upper(),
+    )
     if not is_currency(currency):
         return f"currency {cells['currency']!r} is not an ISO 4217 code, such as EUR"
-    if category not in CATEGORIES:
-        return f"category {cells['category']!r} is not one of {', '.join(CATEGORIES)}"
+    if category not in PRICED:
+        return f"category {cells['category']!r} is not one of {', '.join(PRICED)}"
     if country != ELSEWHERE and country not in _REGIONS:
         return f"country {cells['country']!r} is neither a country with a calling code, such as MZ, nor *"
     valid_from = moment_in(cells["valid_from"])
