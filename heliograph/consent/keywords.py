@@ -86,8 +86,14 @@ def _is_word(character: str) -> bool:
 
 
 def _is_mark(character: str) -> bool:
-    """An accent of the Latin, Greek or Cyrillic script, or an Arabic sign that is not a letter."""
-    return "\u0300" <= character <= "\u036f" or "\u064b" <= character <= "\u0655" or character in "\u0640\u0670"
+    """An accent of the Latin, Greek or Cyrillic script, an Arabic sign that is not a letter, or a sign of an emoji: how
+    it is shown (the last code point of ❤️), or the key around it (1️⃣)."""
+    return (
+        "\u0300" <= character <= "\u036f"
+        or "\u064b" <= character <= "\u0655"
+        or "\ufe00" <= character <= "\ufe0f"
+        or character in "\u0640\u0670\u20e3"
+    )
 
 
 _ARABIC = str.maketrans("أإآٱ", "اااا")
