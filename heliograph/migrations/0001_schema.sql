@@ -1739,7 +1739,7 @@ COMMENT ON COLUMN inbound_messages.sender_ton IS 'type of number (SMPP 3.4 5.2.5
 COMMENT ON COLUMN inbound_messages.form IS 'the form in which the supplier''s kind reads body once all parts have arrived; empty: body is text in UTF-8';
 COMMENT ON COLUMN inbound_messages.sealed IS 'body and raw are sealed by the key of organization_id; both are empty once erased';
 COMMENT ON COLUMN inbound_messages.acknowledged IS 'our acknowledgement was written to the connection, so a repetition is another message';
-COMMENT ON COLUMN inbound_messages.key IS 'the supplier''s id of the message, if it gives one: a repetition is not stored';
+COMMENT ON COLUMN inbound_messages.key IS 'digest of the supplier''s id of the message, if it gives one, with both addresses and the part: a repetition is not stored';
 COMMENT ON COLUMN inbound_messages.state IS 'waiting: for its other parts; unassigned: to a number that belongs to no organization, or to several';
 COMMENT ON COLUMN inbound_messages.due_at IS 'when it is processed; NULL: done';
 COMMENT ON COLUMN inbound_messages.message_id IS 'the message in received_messages that it belongs to';
