@@ -808,6 +808,11 @@ CREATE FUNCTION person_of(p_address text) RETURNS text LANGUAGE sql IMMUTABLE PA
                                '^\+550([1-9][0-9]{6,})$', '+55\1'),
                                '^(\+55[0-9]{2})9([6-9][0-9]{7})$', '\1\2')
            WHEN '+52' THEN regexp_replace(p_address, '^\+521([0-9]{10})$', '+52\1')
+           WHEN '+22' THEN regexp_replace(regexp_replace(regexp_replace(regexp_replace(p_address,
+                               '^\+229([0-9]{8})$', '+22901\1'),
+                               '^\+225([0457][0-3][0-9]{6})$', '+22501\1'),
+                               '^\+225([04-9][4-6][0-9]{6})$', '+22505\1'),
+                               '^\+225([04-9][7-9][0-9]{6})$', '+22507\1')
            WHEN '+54' THEN regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(p_address,
                                '^\+540([1-9][0-9]{6,})$', '+54\1'),
                                '^\+549([0-9]{10})$', '+54\1'),
