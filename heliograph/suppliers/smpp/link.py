@@ -34,8 +34,10 @@ from heliograph.suppliers.smpp.session import (
     Tap,
     TimedOut,
     Timers,
+    Unreadable,
 )
 from heliograph.suppliers.smpp.settings import SmppSettings
+from heliograph.suppliers.smpp.unreadable import UnreadableReport
 
 log = structlog.get_logger(__name__)
 
@@ -204,6 +206,8 @@ class Connection(asyncio.Protocol):
                 self._flush(last=True)
                 self.close()
                 return
+            elif kind is Unreadable:
+                link.unreadable.note(event)
             elif kind is PeerUnbinds:
                 log.info("smpp_peer_unbinds", link=link.name)
         owner.settled(link)
@@ -259,6 +263,7 @@ class Link:
         self.name = name
         self.connection: Connection | None = None
         self.last_error = quoted("")
+        self.unreadable = UnreadableReport(name)
         self._settings = settings
         self._secret = secret
         self._owner = owner
