@@ -43,6 +43,9 @@ def test_the_standard_words_stop(word: str) -> None:
         ("STOP STOP", "stop", "stop"),
         ("Stop! Stop!! STOP", "stop", "stop"),
         ("stop stop please", "stop", "stop"),
+        ("STOP,PLEASE", "stop", "stop"),
+        ("Stop.Thanks", "stop", "stop"),
+        ("stop/stop", "stop", "stop"),
         ("cancel cancel", "stop", "cancel"),
         ("Stop promotions", "stop", "stop"),  # the button of WhatsApp's marketing templates
         ("Parar promoções", "stop", "parar"),
@@ -77,6 +80,8 @@ def test_forms_of_a_word(text: str, kind: str, word: str) -> None:
         "!?",
         "👍",
         "stop start",
+        "stop/start",
+        "stop.by",
         "start please",
         "stop the stop",
         "non-stop",
