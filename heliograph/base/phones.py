@@ -238,8 +238,8 @@ def normalize(text: str, *, region: str | None = None) -> str | None:
         digits = _MEXICO_1.sub(r"+52\1", digits)
     elif region == "MX":
         digits = _MEXICO_TRUNK.sub(r"\1", digits)
-    elif region in _LENGTHENED and len(digits) == 8:
-        digits = f"+{_LENGTHENED[region]}{digits}"
+    elif region in _LENGTHENED and len(national := digits.removeprefix(_LENGTHENED[region])) == 8:
+        digits = f"+{_LENGTHENED[region]}{national}"
     if digits.startswith("+22"):
         digits = person(digits)
     try:
