@@ -37,7 +37,6 @@ from heliograph.suppliers.smpp.session import (
     Unreadable,
 )
 from heliograph.suppliers.smpp.settings import SmppSettings
-from heliograph.suppliers.smpp.unreadable import UnreadableReport
 
 log = structlog.get_logger(__name__)
 
@@ -70,6 +69,9 @@ class Owner(Protocol):
 
     def delivered(self, connection: Connection, pdu: p.DeliverSm | p.DataSm, body: bytes) -> None:
         """A receipt or a message, to be answered with `connection.respond`."""
+
+    def unreadable(self, link: Link, event: Unreadable) -> None:
+        """A receipt or a message could not be decoded, and was refused for good."""
 
     def settled(self, link: Link) -> None:
         """A batch of events has been processed: there may be capacity, and this is a good moment to use it."""
@@ -207,7 +209,7 @@ class Connection(asyncio.Protocol):
                 self.close()
                 return
             elif kind is Unreadable:
-                link.unreadable.note(event)
+                owner.unreadable(link, event)
             elif kind is PeerUnbinds:
                 log.info("smpp_peer_unbinds", link=link.name)
         owner.settled(link)
@@ -263,7 +265,6 @@ class Link:
         self.name = name
         self.connection: Connection | None = None
         self.last_error = quoted("")
-        self.unreadable = UnreadableReport(name)
         self._settings = settings
         self._secret = secret
         self._owner = owner
