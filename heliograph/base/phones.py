@@ -51,6 +51,8 @@ _INVISIBLE = re.compile("[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2
 _with_area_code = re.compile(r"((?:[^0-9/]*[0-9]){2,8}[^0-9/]*)/((?:[^0-9/]*[0-9]){5,}[^0-9/]*)").fullmatch
 _BRAZIL_8 = re.compile(r"^(\+55[0-9]{2})([689][0-9]{7})$")
 _MEXICO_1 = re.compile(r"^\+521([0-9]{10})$")
+#: Countries whose numbers had eight digits before two were put in front, and their calling codes: see `_SPELLINGS`.
+_LENGTHENED = {"BJ": "229", "CI": "225"}
 _MEXICO_TRUNK = re.compile(r"^(?:01|044|045|1)([0-9]{10})$")
 
 
@@ -178,6 +180,14 @@ _SPELLINGS = {
         (re.compile(r"\+54([0-9]{3})15([0-9]{7})"), r"+54\1\2"),
         (re.compile(r"\+54([0-9]{4})15([0-9]{6})"), r"+54\1\2"),
     ],
+    # Benin put 01 before its eight digits in 2024, Côte d'Ivoire the prefix of the network in 2021, which the second
+    # digit had shown; WhatsApp keeps the shorter number of whoever had one then.
+    "+22": [
+        (re.compile(r"\+229([0-9]{8})"), r"+22901\1"),
+        (re.compile(r"\+225([0457][0-3][0-9]{6})"), r"+22501\1"),
+        (re.compile(r"\+225([04-9][4-6][0-9]{6})"), r"+22505\1"),
+        (re.compile(r"\+225([04-9][7-9][0-9]{6})"), r"+22507\1"),
+    ],
 }
 
 
@@ -185,15 +195,15 @@ def person(address: str) -> str:
     """The common form of all spellings of a phone number (E.164): the key of consent, never to be dialed.
 
     Without the 0 of national numbers after the calling code, if there is one; Brazil without the ninth digit, Mexico
-    without 1, Argentina without 9 and 15. Other numbers, and user ids, are unchanged. `person_of` in SQL is the same
-    function.
+    without 1, Argentina without 9 and 15; Benin and mobiles of Côte d'Ivoire with the digits that they got in front.
+    Other numbers, and user ids, are unchanged. `person_of` in SQL is the same function.
     """
     if "0" in address[3:5] and (match := _with_trunk_zero(address)) is not None:
         address = f"+{match[1]}{match[2]}"
-    for pattern, shorter in _SPELLINGS.get(address[:3], ()):
+    for pattern, common in _SPELLINGS.get(address[:3], ()):
         match = pattern.fullmatch(address)
         if match is not None:
-            address = match.expand(shorter)
+            address = match.expand(common)
     return address
 
 
@@ -210,7 +220,8 @@ def normalize(text: str, *, region: str | None = None) -> str | None:
     letters, extensions and digits other than ASCII are not. `region` (ISO, one of `REGIONS`): a number without `+` or
     `00` is interpreted as people there write it, with or without their calling code. Obsolete forms are converted to
     the dialed one: a Brazilian mobile gets its ninth digit, a Mexican one loses the 1, an Argentine one gets a 9 for
-    the 15. About 20 µs; 1 µs for international numbers, whose length alone is checked.
+    the 15, and those of Benin and Côte d'Ivoire get the digits that were put in front. About 20 µs; 1 µs for
+    international numbers, whose length alone is checked.
     """
     known = parse(text) if region is None or text.startswith("+") else None
     if known is not None:
@@ -227,6 +238,10 @@ def normalize(text: str, *, region: str | None = None) -> str | None:
         digits = _MEXICO_1.sub(r"+52\1", digits)
     elif region == "MX":
         digits = _MEXICO_TRUNK.sub(r"\1", digits)
+    elif region in _LENGTHENED and len(national := digits.removeprefix(_LENGTHENED[region])) == 8:
+        digits = f"+{_LENGTHENED[region]}{national}"
+    if digits.startswith("+22"):
+        digits = person(digits)
     try:
         number = phonenumbers.parse(digits, region)
     except phonenumbers.NumberParseException:
@@ -324,11 +339,16 @@ def example(region: str | None) -> str:
 def spellings(number: str) -> list[str]:
     """All spellings of a number, in E.164: all have the same `person`."""
     key = person(number)
-    longer = {"+55": key[:5] + "9" + key[5:], "+52": "+521" + key[3:], "+54": "+549" + key[3:]}.get(key[:3], key)
-    known = [number, key, longer]
+    other = {
+        "+55": key[:5] + "9" + key[5:],
+        "+52": "+521" + key[3:],
+        "+54": "+549" + key[3:],
+        "+22": key[:4] + key[6:],
+    }.get(key[:3], key)
+    known = [number, key, other]
     if number.startswith("+"):
         code = calling_code(key)
-        known += [f"+{code}0{one[len(code) + 1 :]}" for one in (key, longer)]
+        known += [f"+{code}0{one[len(code) + 1 :]}" for one in (key, other)]
     return [one for one in dict.fromkeys(known) if person(one) == key]
 
 

@@ -86,8 +86,14 @@ def _is_word(character: str) -> bool:
 
 
 def _is_mark(character: str) -> bool:
-    """An accent of the Latin, Greek or Cyrillic script, or an Arabic sign that is not a letter."""
-    return "\u0300" <= character <= "\u036f" or "\u064b" <= character <= "\u0655" or character in "\u0640\u0670"
+    """An accent of the Latin, Greek or Cyrillic script, an Arabic sign that is not a letter, or a sign of an emoji: how
+    it is shown (the last code point of ❤️), or the key around it (1️⃣)."""
+    return (
+        "\u0300" <= character <= "\u036f"
+        or "\u064b" <= character <= "\u0655"
+        or "\ufe00" <= character <= "\ufe0f"
+        or character in "\u0640\u0670\u20e3"
+    )
 
 
 _ARABIC = str.maketrans("أإآٱ", "اااا")
@@ -220,7 +226,7 @@ def find(
             return "stop", one
         if any(one in language.doubtful for language in spoken):
             return "doubtful", one
-    if (clear := _clear(words)) is not None:
+    if (clear := _clear(words) or _clear(_apart(word))) is not None:
         return "stop", clear
     # Names come first, as one may be a word for advertising: on a shared number, "STOP Marketing" then stops only its
     # owner's messages.
@@ -232,6 +238,11 @@ def find(
         return None
     clear = _clear([one for one in words if one not in _PROMOTIONS and one not in ARTICLES])
     return None if clear is None else ("stop", clear)
+
+
+def _apart(text: str) -> list[str]:
+    """The words of a text in which symbols may stand for spaces: "stop,please"."""
+    return "".join(one if _is_word(one) else " " for one in text).split()
 
 
 def _clear(words: list[str]) -> str | None:

@@ -808,6 +808,11 @@ CREATE FUNCTION person_of(p_address text) RETURNS text LANGUAGE sql IMMUTABLE PA
                                '^\+550([1-9][0-9]{6,})$', '+55\1'),
                                '^(\+55[0-9]{2})9([6-9][0-9]{7})$', '\1\2')
            WHEN '+52' THEN regexp_replace(p_address, '^\+521([0-9]{10})$', '+52\1')
+           WHEN '+22' THEN regexp_replace(regexp_replace(regexp_replace(regexp_replace(p_address,
+                               '^\+229([0-9]{8})$', '+22901\1'),
+                               '^\+225([0457][0-3][0-9]{6})$', '+22501\1'),
+                               '^\+225([04-9][4-6][0-9]{6})$', '+22505\1'),
+                               '^\+225([04-9][7-9][0-9]{6})$', '+22507\1')
            WHEN '+54' THEN regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(p_address,
                                '^\+540([1-9][0-9]{6,})$', '+54\1'),
                                '^\+549([0-9]{10})$', '+54\1'),
@@ -1739,7 +1744,7 @@ COMMENT ON COLUMN inbound_messages.sender_ton IS 'type of number (SMPP 3.4 5.2.5
 COMMENT ON COLUMN inbound_messages.form IS 'the form in which the supplier''s kind reads body once all parts have arrived; empty: body is text in UTF-8';
 COMMENT ON COLUMN inbound_messages.sealed IS 'body and raw are sealed by the key of organization_id; both are empty once erased';
 COMMENT ON COLUMN inbound_messages.acknowledged IS 'our acknowledgement was written to the connection, so a repetition is another message';
-COMMENT ON COLUMN inbound_messages.key IS 'the supplier''s id of the message, if it gives one: a repetition is not stored';
+COMMENT ON COLUMN inbound_messages.key IS 'digest of the supplier''s id of the message, if it gives one, with both addresses and the part: a repetition is not stored';
 COMMENT ON COLUMN inbound_messages.state IS 'waiting: for its other parts; unassigned: to a number that belongs to no organization, or to several';
 COMMENT ON COLUMN inbound_messages.due_at IS 'when it is processed; NULL: done';
 COMMENT ON COLUMN inbound_messages.message_id IS 'the message in received_messages that it belongs to';

@@ -188,7 +188,8 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
     #: parts have arrived (`kinds.read`). No other code interprets a form.
     body: bytes = b""
     form: str = ""
-    #: The supplier's id for it, if it gives one: the same id is the same message, however much later.
+    #: The supplier's id for it, if it gives one: the same id from the same handset is the same message or part, however
+    #: much later.
     key: str = ""
 
 

@@ -116,6 +116,17 @@ async def test_a_template_that_breaks_a_rule_names_the_field(
     )
 
 
+async def test_a_template_that_meta_counts_as_marketing_is_not_asked_for_as_marketing(
+    api: Api, tenant: Tenant, made: Made, pool: Pool
+) -> None:
+    await pool.execute("UPDATE whatsapp_templates SET category = 'marketing'")
+    status, _, body = await api.ask("POST", PATH, json=template(made), headers=tenant.headers)
+    assert (status, body["error"]["message"]) == (
+        400,
+        "`template` is in Meta's category `marketing`, which is not sent by this service",
+    )
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [({"body": ""}, 400), ({"body": "x" * 4096}, 202), ({"body": "x" * 4097}, 400), ({"body": "a", "link": 1}, 400)],

@@ -293,6 +293,24 @@ async def test_the_same_again_is_a_repetition_if_our_answer_was_lost(pool: Pool,
     assert len(await texts(pool)) == 5
 
 
+async def test_an_id_that_a_supplier_gave_before_is_a_repetition_only_from_the_same_handset(
+    pool: Pool, acme: Actor
+) -> None:
+    await hear(pool, said("hello", key="1"))
+    await hear(pool, said("hello", key="1"))
+    assert await texts(pool) == ["hello"]
+    # It counts from 1 again.
+    await hear(pool, said("STOP", by="+258840000001", key="1"), said("to another number", to="41001", key="1"))
+    assert await opted_out(pool, acme, "+258840000001")
+    assert len(await states(pool)) == 3
+
+
+async def test_parts_that_a_supplier_gives_one_id_make_one_message(pool: Pool, acme: Actor) -> None:
+    await hear(pool, part(1, "ST", total=2, key="7"), part(1, "ST", total=2, key="7"), part(2, "OP", total=2, key="7"))
+    assert await texts(pool) == ["STOP"]
+    assert await opted_out(pool, acme)
+
+
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 

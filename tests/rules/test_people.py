@@ -26,12 +26,15 @@ from heliograph.sms.accepting.accept import Acceptor
 from tests.rules.dispatching import Bench
 from tests.rules.factories import blocked, endpoint, organization, send
 
-#: Spellings of one number each: Brazil, Mexico, Argentina, and with the 0 of numbers at home.
+#: Spellings of one number each: Brazil, Mexico, Argentina, with the 0 of numbers at home, and before and after numbers
+#: were changed in Côte d'Ivoire and Benin.
 SPELLINGS = [
     ("+5511987654321", "+551187654321"),
     ("+525512345678", "+5215512345678"),
     ("+5491123456789", "+541123456789"),
     ("+27821234567", "+270821234567"),
+    ("+2250707123456", "+22507123456"),
+    ("+2290197123456", "+22997123456"),
 ]
 BOTH_WAYS = [pair for one in SPELLINGS for pair in permutations(one)]
 
@@ -56,7 +59,9 @@ async def linked(pool: Pool, actor: Actor, *names: str) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     st.lists(
-        st.from_regex(r"\+(5[245][0-9]{9,12}|[1-9][0-9]{1,2}0[0-9]{5,11}|[1-9][0-9]{6,14})", fullmatch=True),
+        st.from_regex(
+            r"\+(5[245][0-9]{9,12}|22[59][0-9]{7,10}|[1-9][0-9]{1,2}0[0-9]{5,11}|[1-9][0-9]{6,14})", fullmatch=True
+        ),
         min_size=20,
         max_size=50,
     )

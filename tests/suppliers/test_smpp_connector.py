@@ -269,12 +269,16 @@ async def test_behind_a_batch_that_is_stuck_nothing_waits_for_ever(peer: Peer) -
     await account.connector.stop(grace=0.2)
 
 
-async def test_an_undecodable_receipt_is_refused_for_good(peer: Peer, account: PeerAccount) -> None:
+async def test_undecodable_receipts_are_refused_for_good_and_reported(peer: Peer, account: PeerAccount) -> None:
     body = b"\0\0\0no end"
-    peer.lines[0].transport.write(struct.pack(">IIII", 16 + len(body), 5, 0, 77) + body)
-    await until(lambda: peer.got(p.DeliverSmResp))
-    assert peer.got(p.DeliverSmResp) == [p.DeliverSmResp(77, 0x66, "")]
+    with capture_logs() as logged:
+        for sequence in (77, 78):
+            peer.lines[0].transport.write(struct.pack(">IIII", 16 + len(body), 5, 0, sequence) + body)
+        await until(lambda: len(peer.got(p.DeliverSmResp)) == 2)
+    assert peer.got(p.DeliverSmResp) == [p.DeliverSmResp(77, 0x66, ""), p.DeliverSmResp(78, 0x66, "")]
     assert account.connector.health().sessions == 1
+    (report,) = logged
+    assert (report["event"], report["pdu"], report["reason"]) == ("smpp_unreadable", "deliver_sm", "body too short")
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------

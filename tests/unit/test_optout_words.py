@@ -27,6 +27,12 @@ def test_the_standard_words_stop(word: str) -> None:
         ("ＳＴＯＰ", "stop", "stop"),  # full width, as Japanese handsets write
         ("𝐒𝐓𝐎𝐏", "stop", "stop"),
         ("ST\u200bOP", "stop", "stop"),
+        # With U+FE0F, which keyboards put after many emoji.
+        ("STOP \u2764\ufe0f", "stop", "stop"),
+        ("\u26d4\ufe0f STOP \u26d4\ufe0f", "stop", "stop"),
+        ("Stop \u2764\ufe0f please", "stop", "stop"),
+        ("STOP\ufe0e", "stop", "stop"),
+        ("START \u2714\ufe0f", "start", "start"),
         ("\u202aSTOP\u202c", "stop", "stop"),
         ("(STOP)", "stop", "stop"),
         ("'stop'", "stop", "stop"),
@@ -37,6 +43,9 @@ def test_the_standard_words_stop(word: str) -> None:
         ("STOP STOP", "stop", "stop"),
         ("Stop! Stop!! STOP", "stop", "stop"),
         ("stop stop please", "stop", "stop"),
+        ("STOP,PLEASE", "stop", "stop"),
+        ("Stop.Thanks", "stop", "stop"),
+        ("stop/stop", "stop", "stop"),
         ("cancel cancel", "stop", "cancel"),
         ("Stop promotions", "stop", "stop"),  # the button of WhatsApp's marketing templates
         ("Parar promoções", "stop", "parar"),
@@ -71,6 +80,8 @@ def test_forms_of_a_word(text: str, kind: str, word: str) -> None:
         "!?",
         "👍",
         "stop start",
+        "stop/start",
+        "stop.by",
         "start please",
         "stop the stop",
         "non-stop",

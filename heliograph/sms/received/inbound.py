@@ -6,6 +6,7 @@ out to belong to.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from uuid import UUID
@@ -37,7 +38,7 @@ ON CONFLICT (supplier_id, key) WHERE key IS NOT NULL DO NOTHING
 
 
 async def store(conn: Connection, supplier_id: UUID, received: Sequence[Inbound]) -> list[UUID]:
-    """Store inbound messages of one supplier; returns their ids. One whose key is already known is not stored again."""
+    """Store inbound messages of one supplier; returns their ids. A repetition is not stored again."""
     none = (0, 0, 0)
     ids = [uuid7() for _ in received]
     await conn.execute(
@@ -55,9 +56,19 @@ async def store(conn: Connection, supplier_id: UUID, received: Sequence[Inbound]
         [(one.concatenation or none)[2] for one in received],
         [one.sender_ton for one in received],
         [one.recipient_ton for one in received],
-        [storable(one.key)[:200] for one in received],
+        [_key(one) for one in received],
     )
     return ids
+
+
+def _key(one: Inbound) -> str:
+    """What a repetition has in common with the first; empty: the supplier gave no id. Some suppliers count from 1 again
+    every day, or give all parts of a long text one id, so an id alone does not make a message a repetition. The text is
+    left out: a digest of it would outlive its erasure."""
+    if not one.key:
+        return ""
+    place = repr((one.key, one.sender, one.recipient, one.concatenation))
+    return hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
 
 
 # In the order in which `inbox.py` locks them.

@@ -46,6 +46,7 @@ from heliograph.suppliers.smpp.codec.statuses import classify
 from heliograph.suppliers.smpp.intake import PduIntake
 from heliograph.suppliers.smpp.link import Connection, Link
 from heliograph.suppliers.smpp.receipts import ReceiptRules, id_key, parse
+from heliograph.suppliers.smpp.session import Unreadable
 from heliograph.suppliers.smpp.settings import SmppSettings, settings_from
 from heliograph.suppliers.smpp.submits import Builder
 from heliograph.suppliers.smpp.tls import tls_context
@@ -56,6 +57,8 @@ log = structlog.get_logger(__name__)
 #: Seconds that a stop may take beyond its grace: for unbinding, and for receipts that are still being stored.
 _PARTING = 3.0
 _NO_SESSION = said("no session")
+#: Minimum seconds between two reports of what cannot be decoded.
+_SAY_EVERY = 60.0
 
 
 def connect(
@@ -143,6 +146,8 @@ class SmppConnector:
         self._last_error = quoted("")
         #: How often the supplier has throttled it.
         self._throttles = 0
+        #: How much could not be decoded since that was reported, and when.
+        self._unreadable, self._reported_at = 0, -_NEVER
         self._tap: PduRecorder | None = None
         self._looks = SessionActivity()
         try:
@@ -360,6 +365,14 @@ class SmppConnector:
             self._receipts.put(read, connection, pdu)
         else:
             self._inbound.put(read, connection, pdu)
+
+    def unreadable(self, link: Link, event: Unreadable) -> None:
+        self._unreadable += 1
+        if self._loop.time() - self._reported_at >= _SAY_EVERY:
+            log.warning(
+                "smpp_unreadable", link=link.name, pdu=event.command, reason=event.reason, count=self._unreadable
+            )
+            self._unreadable, self._reported_at = 0, self._loop.time()
 
     def settled(self, link: Link) -> None:
         if self._queue or self._started:

@@ -34,6 +34,7 @@ from heliograph.suppliers.smpp.session import (
     Tap,
     TimedOut,
     Timers,
+    Unreadable,
 )
 from heliograph.suppliers.smpp.settings import SmppSettings
 
@@ -68,6 +69,9 @@ class Owner(Protocol):
 
     def delivered(self, connection: Connection, pdu: p.DeliverSm | p.DataSm, body: bytes) -> None:
         """A receipt or a message, to be answered with `connection.respond`."""
+
+    def unreadable(self, link: Link, event: Unreadable) -> None:
+        """A receipt or a message could not be decoded, and was refused for good."""
 
     def settled(self, link: Link) -> None:
         """A batch of events has been processed: there may be capacity, and this is a good moment to use it."""
@@ -204,6 +208,8 @@ class Connection(asyncio.Protocol):
                 self._flush(last=True)
                 self.close()
                 return
+            elif kind is Unreadable:
+                owner.unreadable(link, event)
             elif kind is PeerUnbinds:
                 log.info("smpp_peer_unbinds", link=link.name)
         owner.settled(link)

@@ -102,6 +102,13 @@ class Delivered(msgspec.Struct, gc=False):
     body: bytes
 
 
+class Unreadable(msgspec.Struct, gc=False):
+    """A deliver_sm or data_sm that cannot be decoded, and was refused for good."""
+
+    command: str
+    reason: str
+
+
 class PeerUnbinds(msgspec.Struct, gc=False):
     """The peer unbinds: nothing more can be submitted; Closed follows once both sides have answered everything."""
 
@@ -113,7 +120,7 @@ class Closed(msgspec.Struct, gc=False):
 
 
 Tap = Callable[[Pdu, bool], None]
-Event = Bound | BindRefused | Answered | TimedOut | Late | Delivered | PeerUnbinds | Closed
+Event = Bound | BindRefused | Answered | TimedOut | Late | Delivered | Unreadable | PeerUnbinds | Closed
 
 
 class Session:
@@ -270,7 +277,7 @@ class Session:
             try:
                 pdu = decode(frame)
             except PduError as error:
-                self._undecodable(error)
+                self._undecodable(error, events)
                 continue
             if self.tap is not None:
                 self.tap(pdu, False)
@@ -426,13 +433,15 @@ class Session:
         elif pdu.sequence != self._enquire_sequence or pdu.sequence == 0:
             self._close(said("generic_nack without a request"), events)
 
-    def _undecodable(self, error: PduError) -> None:
+    def _undecodable(self, error: PduError, events: list[Event]) -> None:
         if error.command & p.RESPONSE:
             return  # never answer an answer
         if error.command == p.Command.DELIVER_SM:
             self._put(p.DeliverSmResp(error.sequence, 0x66, ""))
+            events.append(Unreadable("deliver_sm", str(error)))
         elif error.command == p.Command.DATA_SM:
             self._put(p.DataSmResp(error.sequence, 0x66, ""))
+            events.append(Unreadable("data_sm", str(error)))
         else:
             self._put(p.GenericNack(error.sequence, error.status))
 

@@ -320,6 +320,8 @@ def check(template: Template, content: TemplateSend) -> None:
     """
     if content.category != template.category:
         what = f"`template.category` must be the template's, which is `{template.category}`"
+        if template.category == "marketing":  # perhaps since Meta moved it there
+            what = "`template` is in Meta's category `marketing`, which is not sent by this service"
         raise Invalid(("template.category", "disagrees", what))
     if template.layout.unsupported:
         return
