@@ -763,6 +763,20 @@ SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::int FROM pg_
 """
 
 
+@pytest.mark.parametrize("count", [0, 3, 4, 5])
+async def test_unassigned_messages_are_processed_again_in_steps(
+    pool: Pool, acme: Actor, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """A hundred thousand in one statement took longer than a statement may, so their number could not be assigned."""
+    monkeypatch.setattr(inbound, "BATCH", 2)
+    await hear(pool, *(said(f"{n}", to="258899999999") for n in range(count)), said(to="258877777777"))
+    async with pool.acquire() as conn:
+        assert await inbound.retry(conn, recipient="258899999999") == count
+    assert (await states(pool)).count("new") == count
+    steps = await pool.fetch("SELECT count(*) FROM inbound_messages WHERE state = 'new' GROUP BY xmin::text")
+    assert all(size <= 2 for (size,) in steps)
+
+
 @pytest.mark.parametrize("is_long", [True, False])
 async def test_what_a_flood_is_compared_with_is_bounded_for_a_batch(
     pool: Pool, acme: Actor, monkeypatch: pytest.MonkeyPatch, is_long: bool
