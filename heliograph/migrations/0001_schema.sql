@@ -1640,7 +1640,7 @@ CREATE TABLE sms_parts (
     recipient_suffix text NOT NULL,
     state            text,
     created_at       timestamptz NOT NULL,
-    PRIMARY KEY (id_key, supplier_id, message_id, attempt, part, answered_on)
+    PRIMARY KEY (id_key, supplier_id, recipient_suffix, message_id, attempt, part, answered_on)
 ) PARTITION BY RANGE (answered_on);
 CREATE INDEX sms_parts_by_message ON sms_parts (message_id);
 -- Only parts still waiting for a receipt: with the others in it, each scan would read days of traffic.
@@ -2962,8 +2962,8 @@ CREATE TABLE attempts (
     sent_as             text,
     PRIMARY KEY (organization_id, message_id, attempt)
 ) PARTITION BY RANGE (message_id);
--- For receipts. The supplier comes last: see receipts.
-CREATE INDEX attempts_by_supplier_message_id ON attempts (supplier_message_id, target_id)
+-- For receipts. The supplier comes last: see receipts. The suffix is there for suppliers that give many messages one id.
+CREATE INDEX attempts_by_supplier_message_id ON attempts (supplier_message_id, recipient_suffix, target_id)
     WHERE supplier_message_id IS NOT NULL;
 CREATE INDEX attempts_age ON attempts USING brin (ended_at) WITH (autosummarize = on);
 CREATE TABLE attempts_rest PARTITION OF attempts DEFAULT;

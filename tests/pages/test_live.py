@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
 import time
+from collections import Counter
+from collections.abc import AsyncIterator, Hashable
+
+import pytest
 
 from heliograph.base.database.pool import Pool
+from heliograph.pages.serving.turns import MOST, Turns
 
 from .conftest import Api, Browser, Page, Tenant, make_person
 from .test_messages import send
@@ -110,3 +117,24 @@ async def test_a_page_and_a_region_are_packed_for_a_browser_that_takes_it(
         assert int(packed.headers["content-length"]) < len(packed.text.encode()) / 2
         assert "+258" in plain.words
         assert "+258" in packed.words
+
+
+async def test_an_organizations_pages_are_made_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, tenant: Tenant, owner: Browser
+) -> None:
+    """Hundreds of requests with one session took the few connections for reads: everybody's pages failed."""
+    turn, under_way, most = Turns.of, Counter[Hashable](), Counter[Hashable]()
+
+    @contextlib.asynccontextmanager
+    async def of(self: Turns, whose: Hashable) -> AsyncIterator[None]:
+        async with turn(self, whose):
+            under_way[whose] += 1
+            most[whose] = max(most[whose], under_way[whose])
+            yield
+            under_way[whose] -= 1
+
+    monkeypatch.setattr(Turns, "of", of)
+    pages = await asyncio.gather(*(owner.get("/messages") for _ in range(12)), region(owner, "/", seen=1))
+    assert {page.status for page in pages} == {200}
+    assert most.keys() == {tenant.id}
+    assert most[tenant.id] <= MOST

@@ -20,7 +20,7 @@ from heliograph.sms.accepting.accept import Send
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.messages import SENDING
 from heliograph.sms.reports import parts
-from heliograph.sms.reports.keys import PartId
+from heliograph.sms.reports.keys import PartId, suffix
 from heliograph.suppliers.contract import (
     Health,
     OnOutcome,
@@ -192,11 +192,19 @@ async def sent(
         "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at, parts,"
         " supplier_message_id, recipient_suffix)"
         " VALUES ($1, $2, 1, $3, 'accepted', now() - $4::interval, now() - $4::interval, $5, $6, $7)",
-        *(actor.organization_id, id, supplier_id, age, max(1, len(ids)), ids[0] if len(ids) == 1 else None, to[-8:]),
+        *(
+            actor.organization_id,
+            id,
+            supplier_id,
+            age,
+            max(1, len(ids)),
+            ids[0] if len(ids) == 1 else None,
+            suffix(to[1:]),
+        ),
     )
     if len(ids) > 1:
         at = clock.now() - age
-        ends = actor.organization_id, to[-8:]
+        ends = actor.organization_id, suffix(to[1:])
         async with pool.acquire() as conn:
             made = [PartId(supplier_id, key, id, 1, part, len(ids), *ends) for part, key in enumerate(ids, 1)]
             await parts.keep(conn, made, at)

@@ -82,6 +82,29 @@ async def test_nothing_is_advised_without_the_same_recipient_or_for_most_of_them
     assert await advised(pool) == []
 
 
+# What each session has read is known at once only within its transaction.
+READ = """
+SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::int FROM pg_stat_xact_user_tables
+ WHERE relname LIKE 'attempts\\_%'
+"""
+
+
+async def test_messages_that_all_have_one_id_are_not_all_read_for_each_receipt(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers look every few seconds, and read millions."""
+    monkeypatch.setattr(diagnosis, "KNOWN", diagnosis.KNOWN.replace(f"LIMIT {diagnosis.MOST_ALIKE}", "LIMIT 5"))
+    id, actor = await added(pool), await organization(pool)
+    for n in range(60):
+        await sent(pool, actor, id, "33e95179", to=f"+25884{n:07d}")
+    for n in range(20):
+        await unmatched(pool, id, "870928761", to=f"+25885{n:07d}")
+    async with pool.acquire() as conn, conn.transaction():
+        assert await diagnosis.advise(conn) == []
+        read = await conn.fetchval(READ)
+    assert read < 600
+
+
 async def test_old_receipts_and_those_of_this_moment_are_not_looked_at(pool: Pool) -> None:
     id, actor = await added(pool), await organization(pool)
     await sent(pool, actor, id, "33e95179")

@@ -777,8 +777,56 @@ async def test_a_stop_to_a_shared_number_stops_all_who_share_it(pool: Pool, acme
 # What each session has read is known at once only within its transaction.
 READ = """
 SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::int FROM pg_stat_xact_user_tables
- WHERE relname LIKE 'messages\\_%'
+ WHERE starts_with(relname, $1)
 """
+
+
+@pytest.mark.parametrize("count", [0, 3, 4, 5])
+async def test_unassigned_messages_are_processed_again_in_steps(
+    pool: Pool, acme: Actor, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """A hundred thousand in one statement took longer than a statement may, so their number could not be assigned."""
+    monkeypatch.setattr(inbound, "BATCH", 2)
+    await hear(pool, *(said(f"{n}", to="258899999999") for n in range(count)), said(to="258877777777"))
+    async with pool.acquire() as conn:
+        assert await inbound.retry(conn, recipient="258899999999") == count
+    assert (await states(pool)).count("new") == count
+    steps = await pool.fetch("SELECT count(*) FROM inbound_messages WHERE state = 'new' GROUP BY xmin::text")
+    assert all(size <= 2 for (size,) in steps)
+
+
+@pytest.mark.parametrize("is_long", [True, False])
+async def test_what_a_flood_is_compared_with_is_bounded_for_a_batch(
+    pool: Pool, acme: Actor, monkeypatch: pytest.MonkeyPatch, is_long: bool
+) -> None:
+    """Each of its messages was compared with all before it, and each part with all of its reference, whatever their
+    number of parts. A batch took longer than a statement may, so the inbox stood still for everybody."""
+    monkeypatch.setattr(inbox, "MOST_LOOKED", 400)
+    several = range(2, 42)
+
+    def flood(number: int) -> list[Inbound]:
+        return [part(number, f"{number} {n}", total=n) if is_long else said(f"{number} {n}") for n in several]
+
+    for number in range(1, 6):
+        await hear(pool, *flood(number), answered=False)
+    await receive(pool, *flood(6), said("STOP", by="+258849999999"), answered=False)
+    async with pool.acquire() as conn, conn.transaction():
+        assert (await inbox.process_due(conn)).rows == 41
+        read = await conn.fetchval(READ, "inbound_messages")
+    assert await opted_out(pool, acme, "+258849999999")
+    assert read < 10_000
+
+
+async def test_parts_known_of_many_messages_are_bounded_for_a_batch(
+    pool: Pool, acme: Actor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "MOST_OF_ALL", 40)
+    for number in range(1, 7):
+        await hear(pool, *(part(number, "x", total=9, reference=n) for n in range(20)))
+    await receive(pool, *(part(7, "x", total=9, reference=n) for n in range(20)))
+    async with pool.acquire() as conn:
+        due = [inbox.row_of(row) for row in await conn.fetch("SELECT * FROM inbound_messages WHERE state = 'new'")]
+        assert len(await inbox._parts(conn, due)) == 40
 
 
 async def test_stops_of_many_to_a_shared_number_search_its_owners_messages_once(pool: Pool, acme: Actor) -> None:
@@ -793,7 +841,7 @@ async def test_stops_of_many_to_a_shared_number_search_its_owners_messages_once(
     await receive(pool, *(said("STOP", by=one) for one in handsets))
     async with pool.acquire() as conn, conn.transaction():
         assert (await inbox.process_due(conn)).rows == 30
-        read = await conn.fetchval(READ)
+        read = await conn.fetchval(READ, "messages_")
     assert 61 <= read < 150
     assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 60
     # Only who has written to the person answers.

@@ -278,6 +278,52 @@ async def test_lost_answers_do_not_read_all_that_a_supplier_never_matches(pool: 
     assert read < 20
 
 
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_supplier_that_gives_all_messages_one_id_holds_up_no_other_receipts(pool: Pool, count: int) -> None:
+    """Each of its receipts read all of its messages, which took longer than a statement may for those of a batch."""
+    actor = await organization(pool)
+    numbers = [f"+25884{n:07d}" for n in range(40)]
+    of = [await sent(pool, actor, ONE, *["0"] * count, to=to) for to in numbers]
+    strangers = [receipt("0", to=f"+25885{n:07d}") for n in range(40)]
+    async with pool.acquire() as conn, conn.transaction():
+        before = await conn.fetchval(READ, "attempts_") + await conn.fetchval(READ, "sms_parts_")
+        received = [ReceivedReceipt(ONE, one) for one in (*strangers, receipt("0", to=numbers[7]))]
+        found = await receipts.match(conn, received, policies={})
+        read = await conn.fetchval(READ, "attempts_") + await conn.fetchval(READ, "sms_parts_") - before
+    assert found.matched == 1
+    assert await stored(pool, of[7]) == count - 1
+    assert read < 400
+
+
+@pytest.mark.parametrize("to", ["", "9911201"])
+async def test_receipts_with_one_id_and_no_whole_number_share_what_a_batch_may_search(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    monkeypatch.setattr(receipts, "MOST_LOOKED", 200)
+    actor = await organization(pool)
+    for n in range(40):
+        await sent(pool, actor, ONE, "0", to=f"+23899{n:05d}")
+    other = await sent(pool, actor, ONE, "8", to="+2389911201")
+    many = [Receipt(("0",), DELIVERED, to, "", f"raw {n}".encode()) for n in range(40)]
+    async with pool.acquire() as conn, conn.transaction():
+        before = await conn.fetchval(READ, "attempts_")
+        received = [ReceivedReceipt(ONE, one) for one in (*many, Receipt(("8",), DELIVERED, to, "", b"raw"))]
+        await receipts.store(conn, received, policies={})
+        read = await conn.fetchval(READ, "attempts_") - before
+    assert await status_of(pool, other) == "delivered"
+    assert read < 2 * 200
+
+
+async def test_answers_with_one_id_read_few_receipts_that_came_before_them(pool: Pool) -> None:
+    """Each of them read all, and a batch of answers took longer than a statement may."""
+    await receive(pool, *(receipt("0", to=f"+25885{n:07d}") for n in range(100)))
+    async with pool.acquire() as conn, conn.transaction():
+        before = await conn.fetchval(READ, "receipts_")
+        assert await waiting.early(conn, [(ONE, "0")] * 100, policies={}) == ([], 0)
+        read = await conn.fetchval(READ, "receipts_") - before
+    assert read < 1_000
+
+
 async def test_addresses_may_be_swapped(pool: Pool) -> None:
     id = await sent(pool, await organization(pool), ONE, "7")
     await receive(pool, Receipt(("7",), DELIVERED, SENDER, TO[1:], b"raw"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,11 +18,12 @@ from heliograph.base import crypto
 from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Pool
 from heliograph.queue.backlog import Backlog
-from heliograph.sms.callbacks import intake
+from heliograph.sms.callbacks import intake, processing
 from heliograph.sms.callbacks.intake import MOST, OCTETS, Content, ReceivedCallback
 from heliograph.sms.callbacks.processing import CallbackProcessing
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Receipt
+from heliograph.suppliers.http import templates
 from heliograph.suppliers.http.kind import Callback
 from tests.processes import until_true
 
@@ -57,6 +59,8 @@ class Reader:
 
     def __init__(self, pool: Pool, key: Key, kind: str = "infobip") -> None:
         self.heard: list[Receipt] = []
+        #: How many came at once.
+        self.sizes: list[int] = []
         settings = {"base_url": "https://x.example"}
         account: Any = SimpleNamespace(supplier=SimpleNamespace(kind=kind, settings=settings))
         self.processing = CallbackProcessing(
@@ -70,6 +74,7 @@ class Reader:
 
     async def _take(self, supplier_id: UUID, receipts: Sequence[Receipt]) -> None:
         self.heard += receipts
+        self.sizes.append(len(receipts))
 
 
 async def test_one_that_cannot_be_read_waits_alone_and_the_others_are_done_with(
@@ -108,3 +113,48 @@ async def test_one_that_cannot_be_read_waits_alone_and_the_others_are_done_with(
     await until_true(is_put_off)
     assert await pool.fetchval("SELECT count(*) FROM supplier_callbacks") == 1
     assert len(reader.heard) == 3
+
+
+async def test_a_supplier_that_posts_very_many_receipts_holds_up_nobody(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of rows with a megabyte each was read in the event loop, for a minute, and stored as a whole."""
+    monkeypatch.setattr(processing, "ENOUGH", 10)
+    monkeypatch.setattr(processing, "AT_ONCE", 4)
+    key = crypto.derive_key("a secret key of tests, long enough", "tests")
+    kind, threads = kinds.HTTP["infobip"], set[int]()
+
+    def receipts(settings: Any, callback: Callback) -> list[Receipt]:
+        threads.add(threading.get_ident())
+        return kind.receipts(settings, callback)
+
+    monkeypatch.setattr(kinds, "HTTP", {**kinds.HTTP, "infobip": msgspec.structs.replace(kind, receipts=receipts)})
+    async with pool.acquire() as conn:
+        await intake.store(conn, key, [(ONE, [said(n) for n in range(start, start + 6)]) for start in (0, 6, 12)])
+    reader = Reader(pool, key)
+    done: list[int] = []
+
+    async def is_read() -> bool:
+        done.append(await reader.processing.round())
+        return len(reader.heard) == 18
+
+    await until_true(is_read)
+    assert [rows for rows in done if rows] == [2, 1]
+    assert reader.sizes == [4, 4, 4, 4, 2]
+    assert [one.keys for one in reader.heard] == [(f"m-{n}",) for n in range(18)]
+    assert threading.get_ident() not in threads
+    assert await pool.fetchval("SELECT count(*) FROM queue") == 0
+
+
+def test_the_address_of_a_list_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was read for each item: a megabyte of them took a hundred seconds."""
+    read: list[str] = []
+
+    def pairs(text: str) -> dict[str, str]:
+        read.append(text)
+        return {"ref": "r-1"}
+
+    monkeypatch.setattr(templates, "pairs", pairs)
+    found = templates.Found(b"[1, 2, 3]", url="https://us.example/in?ref=r-1&once=1")
+    assert [one.text("query:ref") for one in found.items("/")] == ["r-1"] * 3
+    assert read == ["ref=r-1&once=1"]

@@ -36,6 +36,7 @@ from heliograph.pages.routes import Route, Table
 from heliograph.pages.serving import proving, receiving, recording
 from heliograph.pages.serving.receiving import Receive
 from heliograph.pages.serving.rendering import ALWAYS, Frame, Rendering, kit
+from heliograph.pages.serving.turns import Turns
 from heliograph.pages.uploads import Disconnected
 from heliograph.people import memberships
 from heliograph.people.roles import RoleRequired
@@ -87,6 +88,7 @@ class Pages:
         self._rendering = Rendering(made, frame)
         self._admit = admit
         self._regions: Sharing[Answer] = Sharing()
+        self._turns = Turns()
         self._places = table.places | {ASSETS.strip("/")}
 
     def owns(self, path: str) -> bool:
@@ -210,10 +212,10 @@ class Pages:
                 return asked
         seen = regions.shown_since(request)
         if seen is None or person is None or route.method != "GET":
-            return await route.handler(request)
+            return await self._handle(request, route)
 
         async def make(made: int) -> Answer:
-            answer = await route.handler(request)
+            answer = await self._handle(request, route)
             if not isinstance(answer, Page) or answer.status != 200 or answer.cookies:
                 return answer
             text = await self._rendering.text(request, answer, token=regions.TOKEN, once=regions.ONCE)
@@ -221,6 +223,13 @@ class Pages:
 
         key = regions.key(request, route, scope["query_string"])
         return await self._regions.get(key, seen=seen, clock=clock.milliseconds, make=make, most=route.good_for)
+
+    async def _handle(self, request: Request, route: Route) -> Answer:
+        person = request.session
+        if person is None or route.method != "GET":
+            return await route.handler(request)
+        async with self._turns.of(request.organization_id or person.user_id):
+            return await route.handler(request)
 
     async def _identify(self, request: Request) -> None:
         if request.token:

@@ -222,12 +222,25 @@ async def standing(conn: Connection) -> tuple[float, int]:
     return row[0], row[1]
 
 
+# After $1, so that those which turn out to be unassigned again meanwhile are not processed forever.
 RETRY = """
+WITH chosen AS MATERIALIZED (
+    SELECT id FROM inbound_messages WHERE state = 'unassigned' AND id > $1 AND ($2::text IS NULL OR recipient = $2)
+     ORDER BY id LIMIT $3 FOR UPDATE
+)
 UPDATE inbound_messages SET state = 'new', message_id = NULL, due_at = now()
- WHERE id IN (SELECT id FROM inbound_messages WHERE state = 'unassigned' ORDER BY id FOR UPDATE)
+ WHERE id = ANY (ARRAY(SELECT id FROM chosen)) RETURNING id
 """
+#: Messages per transaction: a hundred thousand at once took longer than a statement may.
+BATCH = 10_000
 
 
-async def retry(conn: Connection) -> int:
-    """Process unassigned messages again, now that their number has an owner; returns the number of rows."""
-    return int((await conn.execute(RETRY)).rpartition(" ")[2])
+async def retry(conn: Connection, *, recipient: str | None = None) -> int:
+    """Process unassigned messages again, now that their number has an owner, in steps; returns the number of rows.
+    `recipient`: only those to this number, in the supplier's form. If it is interrupted, it can be repeated."""
+    count, after, done = 0, UUID(int=0), BATCH
+    while done == BATCH:
+        ids = [row["id"] for row in await conn.fetch(RETRY, after, recipient, BATCH)]
+        done = len(ids)
+        count, after = count + done, max(ids, default=after)
+    return count

@@ -51,11 +51,14 @@ TIMER = "inbound"
 SHOWN_TEXT = 3000
 #: A reply to an older message would surprise rather than inform: workers were down, or the number had no owner.
 REPLY_WITHIN = timedelta(hours=1)
-#: How many parts under one reference are examined: two messages with the maximum number of parts.
-MOST_PARTS = 510
+#: How many parts under one reference are examined: two messages with the maximum number of parts. How many for a batch,
+#: divided among its references.
+MOST_PARTS, MOST_OF_ALL = 510, 20_000
 #: How many earlier messages are compared with one, if they have to be opened for that.
 MOST_SAME = 100
-#: How many messages that organizations sent are searched for a batch, divided among them: half a second.
+#: How many messages are searched for a batch, divided among those that they are searched for: half a second. They are
+#: what organizations sent, and earlier messages and parts from a handset: one that floods a number must not keep
+#: everybody's STOP waiting.
 MOST_LOOKED = 20 * LOOK
 #: Wait of a message that cannot be stored because its organization's text key cannot be opened.
 LOCKED_PAUSE = timedelta(minutes=1)
@@ -130,11 +133,13 @@ SAME = """
 SELECT item.id, earlier.* FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[],
                                       $7::timestamptz[], $8::timestamptz[])
        AS item (id, supplier_id, sender, recipient, form, body, after, until) CROSS JOIN LATERAL (
-       SELECT id AS earlier_id, organization_id, CASE WHEN sealed THEN body END AS body FROM inbound_messages
-        WHERE sender = item.sender AND recipient = item.recipient AND received_at BETWEEN item.after AND item.until
-          AND id < item.id AND supplier_id = item.supplier_id AND form = item.form
+       SELECT id AS earlier_id, organization_id, CASE WHEN sealed THEN body END AS body FROM (
+              SELECT * FROM inbound_messages
+               WHERE sender = item.sender AND recipient = item.recipient
+                 AND received_at BETWEEN item.after AND item.until AND concatenation IS NULL AND NOT acknowledged
+               ORDER BY received_at DESC LIMIT $10) recent
+        WHERE id < item.id AND supplier_id = item.supplier_id AND form = item.form
           AND (sealed AND body <> '' OR body = item.body)
-          AND concatenation IS NULL AND NOT acknowledged
         ORDER BY received_at DESC LIMIT $9) earlier
 """
 
@@ -144,10 +149,12 @@ SELECT part.* FROM unnest($1::uuid[], $2::text[], $3::text[], $4::integer[], $5:
        AS item (supplier_id, sender, recipient, reference, total, after) CROSS JOIN LATERAL (
        SELECT id, supplier_id, sender, recipient, form, body, concatenation, received_at, state, message_id,
               sender_ton, recipient_ton, organization_id, sealed
-         FROM inbound_messages
-        WHERE sender = item.sender AND recipient = item.recipient AND concatenation[1] = item.reference
-          AND received_at > item.after AND supplier_id = item.supplier_id AND concatenation[2] = item.total
-          AND concatenation IS NOT NULL AND state IN ('waiting', 'received', 'unassigned')
+         FROM (SELECT * FROM inbound_messages
+                WHERE sender = item.sender AND recipient = item.recipient AND concatenation[1] = item.reference
+                  AND received_at > item.after AND concatenation IS NOT NULL
+                ORDER BY received_at DESC LIMIT $8) recent
+        WHERE supplier_id = item.supplier_id AND concatenation[2] = item.total
+          AND state IN ('waiting', 'received', 'unassigned')
         ORDER BY received_at DESC LIMIT $7) part
 """
 
@@ -307,6 +314,7 @@ async def _repeated(conn: Connection, rows: Sequence[Row]) -> set[UUID]:
         [row.received_at - AGAIN for row in rows],
         [row.received_at for row in rows],
         MOST_SAME,
+        MOST_LOOKED // len(rows),
     )
     equal = {row["id"] for row in found if row["body"] is None}
     sealed = [row for row in found if row["body"] is not None and row["id"] not in equal]
@@ -327,7 +335,9 @@ async def _parts(conn: Connection, rows: Sequence[Row]) -> list[Row]:
     if not oldest:
         return []
     columns = [list(column) for column in zip(*oldest, strict=True)]
-    found = await conn.fetch(PARTS, *columns, [at - LATEST for at in oldest.values()], MOST_PARTS)
+    most = min(MOST_PARTS, MOST_OF_ALL // len(oldest))
+    after = [at - LATEST for at in oldest.values()]
+    found = await conn.fetch(PARTS, *columns, after, most, MOST_LOOKED // len(oldest))
     parts = await at_rest.opened(conn, list(map(row_of, found)))
     # This includes those whose time is up, however much has arrived since.
     known = {row.id: row for row in [*parts, *(row for row in rows if row.state == "waiting")]}

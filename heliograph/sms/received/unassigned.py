@@ -21,7 +21,7 @@ from heliograph.base.database.pool import RANGE_PLANS, Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7_floor
 from heliograph.sms.accepting import sender_ids
-from heliograph.sms.received import at_rest, inbox
+from heliograph.sms.received import at_rest, inbound, inbox
 from heliograph.sms.received.assembly import Group, Row, text_of
 
 #: How many of the newest messages are scanned, and how many have their text shown.
@@ -98,10 +98,6 @@ async def listed(conn: Connection) -> list[UnassignedNumber]:
     return found
 
 
-AGAIN = """
-UPDATE inbound_messages SET state = 'new', message_id = NULL, due_at = now()
- WHERE id IN (SELECT id FROM inbound_messages WHERE state = 'unassigned' AND recipient = $1 ORDER BY id FOR UPDATE)
-"""
 PLACED = "SELECT supplier_id, recipient_ton FROM inbound_messages WHERE state = 'unassigned' AND recipient = $1 LIMIT 1"
 
 
@@ -130,7 +126,7 @@ async def assign(conn: Connection, actor: Actor, *, recipient: str) -> int | Non
         mine = await sender_ids.review(conn, actor, id=mine.id, status="approved")
         if mine.status != "approved":
             return None
-        return int((await conn.execute(AGAIN, recipient)).rpartition(" ")[2])
+    return await inbound.retry(conn, recipient=recipient)
 
 
 OTHERS = """

@@ -61,15 +61,19 @@ SELECT supplier.id, newest.* FROM unnest($1::uuid[]) AS supplier (id) CROSS JOIN
           AND received_at < now() - interval '2 seconds' AND cardinality(keys) > 0
         ORDER BY received_at DESC LIMIT {SAMPLE}) newest
 """
+#: How many messages with one id are examined for each receipt: some suppliers give all messages the same.
+MOST_ALIKE = 100
 FITS = f"({same_end('recipient_suffix', 'item.one')} OR recipient_suffix = item.other)"
 KNOWN = f"""
 SELECT item.n FROM unnest($2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS item (id_key, one, other, n)
- WHERE EXISTS (SELECT FROM attempts WHERE target_id = $1 AND supplier_message_id = item.id_key AND message_id >= $5
-                  AND message_id < $6
-                  AND {FITS})
-    OR EXISTS (SELECT FROM sms_parts WHERE supplier_id = $1 AND id_key = item.id_key AND answered_on >= $7
-                  AND answered_on < $8
-                  AND {FITS})
+ WHERE EXISTS (SELECT FROM (
+               SELECT recipient_suffix FROM attempts
+                WHERE target_id = $1 AND supplier_message_id = item.id_key AND message_id >= $5 AND message_id < $6
+                LIMIT {MOST_ALIKE}) alike WHERE {FITS})
+    OR EXISTS (SELECT FROM (
+               SELECT recipient_suffix FROM sms_parts
+                WHERE supplier_id = $1 AND id_key = item.id_key AND answered_on >= $7 AND answered_on < $8
+                LIMIT {MOST_ALIKE}) alike WHERE {FITS})
 """
 
 

@@ -32,7 +32,16 @@ from heliograph.base.retry import receipt_pause
 from heliograph.base.sentences import said
 from heliograph.sending.results import UnmatchedReports
 from heliograph.sms.reports import parts, receipts_without_id
-from heliograph.sms.reports.keys import ReceivedReceipt, fingerprint, id_bounds, ids, same_end, suffix, weak_keys
+from heliograph.sms.reports.keys import (
+    SUFFIX,
+    ReceivedReceipt,
+    fingerprint,
+    id_bounds,
+    ids,
+    same_end,
+    suffix,
+    weak_keys,
+)
 from heliograph.sms.status import BY_RECEIPT, Move, Moved, after_all, move_many
 from heliograph.webhooks.recording.events import Wanting, wanted
 
@@ -70,31 +79,37 @@ async def store(
     return Applied(moved.deliveries, found.matched, len(received) - found.matched)
 
 
+#: How many messages are searched for a batch of receipts, divided among them: a supplier that gives many messages to
+#: one number the same id must not keep those of others waiting.
+MOST_LOOKED = 400_000
 # A match needs one of the receipt's ids and, if the receipt has an address, the same suffix; of several messages with a
 # recycled id, the newest wins. $1 to $4 limit the search to partitions of the last days: each further one would cost
 # another search. Each id is an item of its own: `supplier_message_id IN (…)` is two searches, and a plan made while
 # there are a few hundred attempts would prefer one search by the primary key, through all messages since $1.
-FITS = f"({same_end('recipient_suffix', 'item.suffix1')} OR recipient_suffix = item.suffix2)"
-FIND = f"""
+_FIND = """
 SELECT found.organization_id, found.message_id, found.attempt, found.part, found.parts
   FROM unnest($5::uuid[], $6::text[], $7::text[], $8::text[]) WITH ORDINALITY
        AS item (supplier_id, key, suffix1, suffix2, n)
   LEFT JOIN LATERAL (
        SELECT * FROM (
-           SELECT organization_id, message_id, attempt, 1::smallint AS part, 1::smallint AS parts, ended_at AS at
-             FROM attempts
-            WHERE supplier_message_id = item.key AND target_id = item.supplier_id
-              AND message_id >= $1 AND message_id < $2
-              AND ({FITS} OR item.suffix1 = '')
+           (SELECT organization_id, message_id, attempt, 1::smallint AS part, 1::smallint AS parts, ended_at AS at,
+                   recipient_suffix
+              FROM attempts
+             WHERE supplier_message_id = item.key AND target_id = item.supplier_id
+               AND message_id >= $1 AND message_id < $2{indexed} LIMIT $9)
             UNION ALL
-           SELECT organization_id, message_id, attempt, part, parts, created_at
-             FROM sms_parts
-            WHERE id_key = item.key AND supplier_id = item.supplier_id
-              AND answered_on >= $3 AND answered_on < $4
-              AND ({FITS} OR item.suffix1 = '')) either
+           (SELECT organization_id, message_id, attempt, part, parts, created_at, recipient_suffix
+              FROM sms_parts
+             WHERE id_key = item.key AND supplier_id = item.supplier_id
+               AND answered_on >= $3 AND answered_on < $4{indexed} LIMIT $9)) either
+        WHERE {fits}
         ORDER BY at DESC LIMIT 1) found ON true
  ORDER BY item.n
 """
+# The suffix is part of the indexes: some suppliers give all messages the same id.
+FIND = _FIND.format(indexed=" AND recipient_suffix IN (item.suffix1, item.suffix2)", fits="true")
+# For receipts without an address, or with a short one, that the former does not find.
+FIND_SHORT = _FIND.format(indexed="", fits=f"item.suffix1 = '' OR {same_end('recipient_suffix', 'item.suffix1')}")
 
 
 async def match(
@@ -245,20 +260,28 @@ async def _find(conn: Connection, items: Sequence[ReceivedReceipt], at: datetime
     none."""
     keys = [ids(one.receipt) for one in items]
     second = [n for n, (one, two) in enumerate(keys) if two is not None and two != one]
-    asked = [*items, *[items[n] for n in second]] if second else items
-    rows = await conn.fetch(
-        FIND,
-        *id_bounds(at),
-        [one.supplier_id for one in asked],
-        [one for one, _ in keys] + [keys[n][1] for n in second],
-        [suffix(storable(one.receipt.recipient)) for one in asked],
-        [suffix(storable(one.receipt.sender)) for one in asked],
-    )
+    named = [(one, first) for one, (first, _) in zip(items, keys, strict=True)]
+    asked = [
+        (one.supplier_id, key, suffix(storable(one.receipt.recipient)), suffix(storable(one.receipt.sender)))
+        for one, key in [*named, *((items[n], keys[n][1]) for n in second)]
+    ]
+    rows = await _search(conn, FIND, asked, at)
+    short = [n for n, (_, key, end, _) in enumerate(asked) if len(end) < SUFFIX and key and not rows[n]["message_id"]]
+    if short:
+        for n, row in zip(short, await _search(conn, FIND_SHORT, [asked[n] for n in short], at), strict=True):
+            rows[n] = row
     found = rows[: len(items)]
     for n, row in zip(second, rows[len(items) :], strict=True):
         if found[n]["message_id"] is None:
             found[n] = row
     return found
+
+
+async def _search(
+    conn: Connection, statement: str, asked: Sequence[tuple[UUID, str | None, str, str]], at: datetime
+) -> list[asyncpg.Record]:
+    columns = zip(*asked, strict=True)
+    return await conn.fetch(statement, *id_bounds(at), *map(list, columns), max(MOST_LOOKED // len(asked), 1))
 
 
 # An existing receipt is changed only if it now has a message and had none.

@@ -40,7 +40,8 @@ class ReceiptWithoutId(msgspec.Struct, frozen=True, gc=False):
 
 
 # For each message the parts without a receipt, in order: the first that no other receipt takes. A single-part message
-# has its state in `messages`. Each key is an item of its own, as in FIND of `receipts.py`.
+# has its state in `messages`. Each key is an item of its own, as in FIND of `receipts.py`. The suffix in it is compared
+# as well: where nearly all ids are equal, the index would not be used for the id alone.
 CANDIDATES = f"""
 SELECT item.n, part.organization_id, part.message_id, part.attempt, part.part, part.parts
   FROM unnest($1::uuid[], $2::text[], $3::text[], $4::integer[], $5::timestamptz[], $6::integer[])
@@ -49,11 +50,11 @@ SELECT item.n, part.organization_id, part.message_id, part.attempt, part.part, p
        SELECT * FROM (
            SELECT organization_id, message_id, attempt, 1::smallint AS part, 1::smallint AS parts, ended_at AS at
              FROM attempts
-            WHERE supplier_message_id = item.key AND target_id = item.supplier_id AND message_id >= $7
-              AND message_id < $8
+            WHERE supplier_message_id = item.key AND recipient_suffix = substr(item.key, 4)
+              AND target_id = item.supplier_id AND message_id >= $7 AND message_id < $8
            UNION ALL
            SELECT organization_id, message_id, attempt, part, parts, created_at FROM sms_parts
-            WHERE id_key = item.key AND supplier_id = item.supplier_id
+            WHERE id_key = item.key AND recipient_suffix = substr(item.key, 4) AND supplier_id = item.supplier_id
               AND answered_on >= $9 AND answered_on < $10 AND state IS NULL) either
         WHERE at BETWEEN item.received_at - interval '{SINCE}' AND item.received_at + interval '{AHEAD}'
         ORDER BY at DESC LIMIT 50) part

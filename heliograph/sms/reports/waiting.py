@@ -26,6 +26,8 @@ from heliograph.traffic import reconciliation
 
 #: Receipts read for an attempt whose answer was lost.
 MOST_FITTING = 20
+#: Receipts read for an answer's id, by each of a receipt's two; further ones wait for their next check.
+MOST_EARLY = 20
 
 
 class Named(msgspec.Struct, frozen=True, gc=False):
@@ -60,13 +62,13 @@ COLUMNS = """supplier_id, fingerprint, keys, state, recipient, sender, reference
 # index of its own: a supplier whose receipts never match must not make every answer read all of them.
 EARLY = f"""
 SELECT receipt.* FROM unnest($1::uuid[], $2::text[]) AS answer (supplier_id, id_key) CROSS JOIN LATERAL (
-       SELECT {COLUMNS} FROM receipts
-        WHERE supplier_id = answer.supplier_id AND keys[1] = answer.id_key
-          AND message_id IS NULL AND next_try_at IS NOT NULL
+       (SELECT {COLUMNS} FROM receipts
+         WHERE supplier_id = answer.supplier_id AND keys[1] = answer.id_key
+           AND message_id IS NULL AND next_try_at IS NOT NULL LIMIT {MOST_EARLY})
        UNION ALL
-       SELECT {COLUMNS} FROM receipts
-        WHERE supplier_id = answer.supplier_id AND keys[2] = answer.id_key
-          AND message_id IS NULL AND next_try_at IS NOT NULL) receipt
+       (SELECT {COLUMNS} FROM receipts
+         WHERE supplier_id = answer.supplier_id AND keys[2] = answer.id_key
+           AND message_id IS NULL AND next_try_at IS NOT NULL LIMIT {MOST_EARLY})) receipt
  ORDER BY received_at
 """
 ANY_UNMATCHED = "SELECT EXISTS (SELECT FROM receipts WHERE message_id IS NULL AND next_try_at IS NOT NULL)"
@@ -79,7 +81,8 @@ async def early(
     caller must make, and how many receipts now have a message."""
     if not answers or not await conn.fetchval(ANY_UNMATCHED):
         return [], 0
-    rows = await conn.fetch(EARLY, [supplier for supplier, _ in answers], [key for _, key in answers])
+    distinct = dict.fromkeys(answers)  # some suppliers give all messages the same id
+    rows = await conn.fetch(EARLY, [supplier for supplier, _ in distinct], [key for _, key in distinct])
     if not rows:
         return [], 0
     found = await match(conn, [read(row) for row in rows], policies=policies)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import urllib.parse
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -142,8 +142,7 @@ class Found(msgspec.Struct):
         if kind == "regex":
             match = pattern(rest).search(text_in(self.body))
             return "" if match is None else match.group(1) or ""
-        raw = text_in(self.body) if kind == "form" else urllib.parse.urlsplit(self.url).query
-        return pairs(raw).get(rest, "")
+        return (pairs(text_in(self.body)) if kind == "form" else _query(self.url)).get(rest, "")
 
     def _pointed(self, pointer: str) -> Any:
         if self.json is msgspec.UNSET:
@@ -156,6 +155,12 @@ class Found(msgspec.Struct):
             else:
                 value = value.get(step) if isinstance(value, dict) else None
         return value
+
+
+@lru_cache(maxsize=1)
+def _query(url: str) -> Mapping[str, str]:
+    """The parameters of an address; all items of a list have the same."""
+    return pairs(urllib.parse.urlsplit(url).query)
 
 
 _NO_BREAKS = str.maketrans("", "", "\r\n\0")
