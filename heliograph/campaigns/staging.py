@@ -46,15 +46,17 @@ COMPLETE = -1
 
 #: SQL condition: a campaign's step is due.
 ANY_STEP = "EXISTS (SELECT FROM campaigns WHERE step_at <= now())"
-# Organizations take turns, beginning after the last one served ($1), each with the campaign that has waited longest.
+# The next organization after the last one served ($1), with its campaign that has waited longest: read in the order of
+# the index, so that what a step costs does not grow with the campaigns that wait.
 TAKE = """
 SELECT c.organization_id, c.id, c.channel, c.status, c.status_reason, c.mode, c.audience_tags, c.audience_import,
        c.audience_tag_match_mode, c.excluded_tags, c.not_written_days, c.with_names, c.messages_per_minute,
        c.request_id, c.gather_tag, c.gather_after, c.staged_to, c.total, c.due_at,
        clock_timestamp() AS at, o.state, o.smart_encoding, o.replace_accents, o.allowed_countries
-  FROM campaigns c JOIN organizations o ON o.id = c.organization_id
- WHERE c.step_at <= now()
- ORDER BY c.organization_id <= $1, c.organization_id, c.step_at LIMIT 1 FOR UPDATE OF c SKIP LOCKED
+  FROM campaigns c CROSS JOIN LATERAL (
+       SELECT * FROM organizations WHERE id = c.organization_id LIMIT 1) o
+ WHERE c.step_at <= now() AND c.organization_id > $1
+ ORDER BY c.organization_id, c.step_at LIMIT 1 FOR UPDATE OF c SKIP LOCKED
 """
 # The approval moves it on.
 WAIT = "UPDATE campaigns SET step_at = NULL WHERE organization_id = $1 AND id = $2"
@@ -90,7 +92,7 @@ class Stager:
             await asyncio.wait([self._ahead.task])
         try:
             async with self._pool.acquire() as conn, conn.transaction():
-                row = await conn.fetchrow(TAKE, self._served)
+                row = await conn.fetchrow(TAKE, self._served) or await conn.fetchrow(TAKE, UUID(int=0))
                 if row is None:
                     return 0
                 due = DueCampaign(*row.values())
@@ -200,9 +202,9 @@ class Stager:
         return None if ahead.task.cancelled() or ahead.task.exception() else ahead.task.result()
 
 
-GATHERED = """
+GATHERED = f"""
 UPDATE campaigns SET total = total + $3, pending = pending + $3, gather_tag = $4, gather_after = $5,
-                     step_at = clock_timestamp()
+                     step_at = CASE WHEN $4::smallint = {COMPLETE} THEN step_at ELSE clock_timestamp() END
  WHERE organization_id = $1 AND id = $2
 """
 

@@ -704,6 +704,22 @@ async def test_organizations_take_turns(pool: Pool) -> None:
     assert (await get(pool, modest, made.id)).counts.queued >= 5
 
 
+async def test_campaigns_that_are_due_together_start_one_after_the_other(pool: Pool) -> None:
+    """If each step of one waited for the same step of all others, nobody of thousands would get anything for
+    minutes."""
+    actor = await organization(pool)
+    await contact(pool, actor, number(1), "all")
+    first = await create(pool, actor, audience_tags=["all"])
+    for n in range(2, 6):
+        await create(pool, actor, recipients=[number(n)])
+    stager = Stager(pool)
+    for _ in range(4):  # it begins, is gathered, is complete, is staged
+        await stager.round()
+    assert (await get(pool, actor, first.id)).counts.queued == 1
+    await run(pool)
+    assert await pool.fetchval("SELECT count(*) FROM campaigns WHERE queued = 1") == 5
+
+
 async def test_single_sends_go_first(pool: Pool) -> None:
     busy, other = await organization(pool), await organization(pool)
     for _ in range(3):
