@@ -737,6 +737,23 @@ async def test_single_sends_go_first(pool: Pool) -> None:
 # ── The end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+async def test_more_chunks_than_one_transaction_counts_are_counted_in_one_run(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of small campaigns have a chunk each, and whoever has one more waits for all of them."""
+    monkeypatch.setattr(counting, "CHUNKS", 2)
+    monkeypatch.setattr(counting, "SECONDS", 3600.0)
+    actor = await organization(pool)
+    for n in range(7):
+        await create(pool, actor, recipients=[number(n)])
+    await run(pool)
+    await pool.execute("UPDATE campaign_chunks SET count_at = now()")
+    async with pool.acquire() as conn:
+        assert await counting.count_all_due(conn, most=2) == 4
+        assert await counting.count_all_due(conn) == 3
+        assert await counting.count_all_due(conn) == 0
+
+
 async def test_it_completes_once_and_says_so(pool: Pool) -> None:
     actor = await organization(pool)
     await endpoint(pool, actor, "campaign.completed")
