@@ -35,8 +35,7 @@ from heliograph.consent.skipped import SkippedRecipient
 
 log = structlog.get_logger()
 
-#: Pause before a paused campaign checks whether it may continue, and after a failed step.
-RETRY = timedelta(seconds=1)
+#: Pause after a failed step.
 FAILED = timedelta(seconds=30)
 #: How long prefetched recipients may be used, in seconds: somebody may have opted out since.
 FRESH = 1.0
@@ -81,6 +80,7 @@ class Stager:
         self._on_staged = on_staged
         self._served = UUID(int=0)
         self._ahead: _Ahead | None = None
+        self._patience = pausing.Patience()
         #: The chunk staged in this round.
         self._done: _Chunk | None = None
 
@@ -138,14 +138,14 @@ class Stager:
         """Stage the next chunk, as far as its funds and pace allow."""
         campaign = due.organization_id, due.id
         if due.state in STOPPED:
-            await _pause(conn, due, plan.SUSPENDED)
+            await self._pause(conn, due, plan.SUSPENDED)
             return False
         batch = await CHANNELS[due.channel].open(conn, due)
         if isinstance(batch, StagingStop):
             if batch.fails:
                 await plan.move(conn, *campaign, "failed", reason=batch.reason, was=due.status)
             else:
-                await _pause(conn, due, batch.reason)
+                await self._pause(conn, due, batch.reason)
             return False
         base, each, limit = _pace(due, self._chunk or CHANNELS[due.channel].most)
         wanted = _Wanted(due, batch, due.staged_to, limit)
@@ -154,7 +154,7 @@ class Stager:
             chunk = _judge(wanted, chunk.rows, short=batch.short)
             if not chunk.passed:
                 assert chunk.short is not None
-                await _pause(conn, due, chunk.short)
+                await self._pause(conn, due, chunk.short)
                 return False
         elif each is None and len(chunk.rows) == limit:
             self._read_ahead(_Wanted(due, batch, chunk.last, limit))
@@ -182,6 +182,10 @@ class Stager:
         if ended and done:
             await plan.move(conn, *campaign, "completed")
         return count > 0
+
+    async def _pause(self, conn: Connection, due: DueCampaign, reason: str) -> None:
+        await plan.move(conn, due.organization_id, due.id, "paused", reason=reason, was=due.status)
+        await conn.execute(LATER, due.organization_id, due.id, self._patience.pause(due.id))
 
     def _read_ahead(self, wanted: _Wanted) -> None:
         """Prefetch the next chunk while this one is being stored, which saves a third of the time."""
@@ -393,8 +397,3 @@ def _pace(due: DueCampaign, most: int) -> tuple[datetime, timedelta | None, int]
     each = timedelta(minutes=1) / due.messages_per_minute
     base = max(due.due_at or due.at, due.at)
     return base, each, max(1, min(most, (due.at + plan.LEAD - base) // each))
-
-
-async def _pause(conn: Connection, due: DueCampaign, reason: str) -> None:
-    await plan.move(conn, due.organization_id, due.id, "paused", reason=reason, was=due.status)
-    await conn.execute(LATER, due.organization_id, due.id, RETRY)

@@ -22,7 +22,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.process import measures
-from heliograph.campaigns import audience, counting, plan, record, template
+from heliograph.campaigns import audience, counting, pausing, plan, record, template
 from heliograph.campaigns.approval import approving, rule
 from heliograph.campaigns.approval.approving import CampaignApprovalByAnother
 from heliograph.campaigns.approval.rule import CampaignApprovalRequired
@@ -702,6 +702,30 @@ async def test_organizations_take_turns(pool: Pool) -> None:
     for _ in range(16):
         await stager.round()
     assert (await get(pool, modest, made.id)).counts.queued >= 5
+
+
+async def test_a_campaign_that_stays_paused_is_checked_less_and_less_often(pool: Pool) -> None:
+    """A thousand of them, checked every second, took half a processor for as long as they were paused."""
+    at, waits = 0.0, []
+    patience, id, other = pausing.Patience(lambda: at), uuid7(), uuid7()
+    for _ in range(100):
+        waits.append(patience.pause(id).total_seconds())
+        at += waits[-1]
+    assert waits[:20] == [1.0] * 20
+    assert waits == sorted(waits)
+    assert waits[-1] == 15.0
+    assert patience.pause(other).total_seconds() == 1.0
+    at += 3600.0
+    assert patience.pause(id).total_seconds() == 1.0  # it was sent meanwhile
+
+    patience.pause = lambda id: timedelta(hours=5)  # type: ignore[method-assign]
+    actor = await organization(pool, quota=0)
+    await create(pool, actor, recipients=[number(1)])
+    stager = Stager(pool)
+    stager._patience = patience
+    while await stager.round():
+        pass
+    assert await pool.fetchval("SELECT step_at > now() + interval '4 hours' FROM campaigns WHERE status = 'paused'")
 
 
 async def test_campaigns_that_are_due_together_start_one_after_the_other(pool: Pool) -> None:

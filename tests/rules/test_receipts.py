@@ -747,7 +747,7 @@ async def test_parts_whose_last_word_never_comes_are_taken_for_delivered(pool: P
 
 
 async def test_parts_that_wait_are_looked_at_in_steps(pool: Pool) -> None:
-    """All those of a supplier that delivers no receipts wait: reading them all took longer than a statement may, and
+    """All those of a supplier that delivers no receipts wait: reading them all takes longer than a statement may, and
     then nobody's message was taken for delivered."""
     actor = await organization(pool)
     old = timedelta(minutes=20)
