@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from time import monotonic
 from uuid import UUID
 
 import asyncpg
@@ -20,8 +21,10 @@ from heliograph.base.database.pool import Connection
 from heliograph.campaigns import plan
 from heliograph.campaigns.channels.table import CHANNELS
 
-#: Chunks counted per transaction: at most some 50,000 messages, 50 ms.
+#: Chunks counted per transaction: at most some 50,000 messages, 50 ms; and transactions per run, or until it has taken
+#: this many seconds. Thousands of small campaigns have thousands of chunks.
 CHUNKS = 50
+MOST, SECONDS = 20, 0.8
 #: Pause between two counts of a chunk: half the time since the last change, within these bounds.
 SOONEST, LATEST_QUEUED, LATEST_SENT = timedelta(seconds=1), timedelta(seconds=10), timedelta(seconds=60)
 #: How often to recheck final statuses that late receipts can still improve, and for how long.
@@ -43,6 +46,18 @@ LOCK = """
 SELECT organization_id, id, channel FROM campaigns c
  WHERE (organization_id, id) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[])) ORDER BY organization_id, id FOR UPDATE
 """
+
+
+async def count_all_due(conn: Connection, *, most: int = MOST) -> int:
+    """Count the chunks that are due, as many as a run may; each transaction is a commit. Returns how many."""
+    counted, deadline = 0, monotonic() + SECONDS
+    for _ in range(most):
+        async with conn.transaction():
+            done = await count_due(conn)
+        counted += done
+        if done < CHUNKS or monotonic() >= deadline:
+            break
+    return counted
 
 
 async def count_due(conn: Connection) -> int:

@@ -9,7 +9,10 @@ postpones its rows, so nothing is postponed twice and nothing is lost.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from time import monotonic
+from uuid import UUID
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -64,6 +67,31 @@ UPDATE campaigns SET step_at = (
        HAVING count(*) > 0)
  WHERE organization_id = $1 AND id = $2
 """
+
+
+#: How soon a campaign that is paused for want of something is checked again: a twentieth of the time for which it has
+#: been paused, within these bounds. There may be thousands, some of them paused for good.
+CHECKED_SOONEST, CHECKED_LATEST = 1.0, 15.0
+
+
+class Patience:
+    """How soon a worker checks paused campaigns again. It only knows what it has seen itself."""
+
+    def __init__(self, now: Callable[[], float] = monotonic) -> None:
+        """`now` gives seconds."""
+        self._now = now
+        #: When each was first and last found paused, the last one last.
+        self._seen: dict[UUID, tuple[float, float]] = {}
+
+    def pause(self, id: UUID) -> timedelta:
+        """The time until the next check of a campaign that was just found paused."""
+        now = self._now()
+        # What it has not seen for a while was sent or canceled.
+        while self._seen and now - self._seen[eldest := next(iter(self._seen))][1] > 4 * CHECKED_LATEST:
+            del self._seen[eldest]
+        first, _ = self._seen.pop(id, (now, now))
+        self._seen[id] = first, now
+        return timedelta(seconds=min(max((now - first) / 20, CHECKED_SOONEST), CHECKED_LATEST))
 
 
 def is_put_off(due_at: datetime) -> bool:

@@ -278,7 +278,8 @@ def guard(status: str) -> str:
     return f"status IN ({', '.join(repr(name) for name in STATES[status])})"
 
 
-#: The guarded change of state. Recipients pending when a campaign is canceled or fails will never get it.
+#: The guarded change of state. Recipients pending when a campaign is canceled or fails will never get it. A campaign
+#: that starts keeps its turn: of thousands that are due together, the first ones are sent before the others start.
 MOVES = {
     status: f"""
 UPDATE campaigns SET status = '{status}', status_reason = $3,
@@ -286,7 +287,9 @@ UPDATE campaigns SET status = '{status}', status_reason = $3,
        completed_at = CASE WHEN '{status}' = 'completed' THEN now() END,
        canceled = canceled + CASE WHEN '{status}' IN ('canceled', 'failed') THEN pending ELSE 0 END,
        pending = CASE WHEN '{status}' IN ('canceled', 'failed') THEN 0 ELSE pending END,
-       step_at = CASE WHEN '{status}' = 'completed' THEN NULL ELSE clock_timestamp() END
+       step_at = CASE WHEN '{status}' = 'completed' THEN NULL
+                      WHEN '{status}' IN ('staging', 'running') THEN least(step_at, clock_timestamp())
+                      ELSE clock_timestamp() END
  WHERE organization_id = $1 AND id = $2 AND {guard(status)}
 RETURNING {COLUMNS}, organization_id, mode, request_id, completed_at AS at
 """

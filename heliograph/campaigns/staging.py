@@ -35,8 +35,7 @@ from heliograph.consent.skipped import SkippedRecipient
 
 log = structlog.get_logger()
 
-#: Pause before a paused campaign checks whether it may continue, and after a failed step.
-RETRY = timedelta(seconds=1)
+#: Pause after a failed step.
 FAILED = timedelta(seconds=30)
 #: How long prefetched recipients may be used, in seconds: somebody may have opted out since.
 FRESH = 1.0
@@ -46,15 +45,17 @@ COMPLETE = -1
 
 #: SQL condition: a campaign's step is due.
 ANY_STEP = "EXISTS (SELECT FROM campaigns WHERE step_at <= now())"
-# Organizations take turns, beginning after the last one served ($1), each with the campaign that has waited longest.
+# The next organization after the last one served ($1), with its campaign that has waited longest: read in the order of
+# the index, so that what a step costs does not grow with the campaigns that wait.
 TAKE = """
 SELECT c.organization_id, c.id, c.channel, c.status, c.status_reason, c.mode, c.audience_tags, c.audience_import,
        c.audience_tag_match_mode, c.excluded_tags, c.not_written_days, c.with_names, c.messages_per_minute,
        c.request_id, c.gather_tag, c.gather_after, c.staged_to, c.total, c.due_at,
        clock_timestamp() AS at, o.state, o.smart_encoding, o.replace_accents, o.allowed_countries
-  FROM campaigns c JOIN organizations o ON o.id = c.organization_id
- WHERE c.step_at <= now()
- ORDER BY c.organization_id <= $1, c.organization_id, c.step_at LIMIT 1 FOR UPDATE OF c SKIP LOCKED
+  FROM campaigns c CROSS JOIN LATERAL (
+       SELECT * FROM organizations WHERE id = c.organization_id LIMIT 1) o
+ WHERE c.step_at <= now() AND c.organization_id > $1
+ ORDER BY c.organization_id, c.step_at LIMIT 1 FOR UPDATE OF c SKIP LOCKED
 """
 # The approval moves it on.
 WAIT = "UPDATE campaigns SET step_at = NULL WHERE organization_id = $1 AND id = $2"
@@ -79,6 +80,7 @@ class Stager:
         self._on_staged = on_staged
         self._served = UUID(int=0)
         self._ahead: _Ahead | None = None
+        self._patience = pausing.Patience()
         #: The chunk staged in this round.
         self._done: _Chunk | None = None
 
@@ -90,7 +92,7 @@ class Stager:
             await asyncio.wait([self._ahead.task])
         try:
             async with self._pool.acquire() as conn, conn.transaction():
-                row = await conn.fetchrow(TAKE, self._served)
+                row = await conn.fetchrow(TAKE, self._served) or await conn.fetchrow(TAKE, UUID(int=0))
                 if row is None:
                     return 0
                 due = DueCampaign(*row.values())
@@ -136,14 +138,14 @@ class Stager:
         """Stage the next chunk, as far as its funds and pace allow."""
         campaign = due.organization_id, due.id
         if due.state in STOPPED:
-            await _pause(conn, due, plan.SUSPENDED)
+            await self._pause(conn, due, plan.SUSPENDED)
             return False
         batch = await CHANNELS[due.channel].open(conn, due)
         if isinstance(batch, StagingStop):
             if batch.fails:
                 await plan.move(conn, *campaign, "failed", reason=batch.reason, was=due.status)
             else:
-                await _pause(conn, due, batch.reason)
+                await self._pause(conn, due, batch.reason)
             return False
         base, each, limit = _pace(due, self._chunk or CHANNELS[due.channel].most)
         wanted = _Wanted(due, batch, due.staged_to, limit)
@@ -152,7 +154,7 @@ class Stager:
             chunk = _judge(wanted, chunk.rows, short=batch.short)
             if not chunk.passed:
                 assert chunk.short is not None
-                await _pause(conn, due, chunk.short)
+                await self._pause(conn, due, chunk.short)
                 return False
         elif each is None and len(chunk.rows) == limit:
             self._read_ahead(_Wanted(due, batch, chunk.last, limit))
@@ -181,6 +183,10 @@ class Stager:
             await plan.move(conn, *campaign, "completed")
         return count > 0
 
+    async def _pause(self, conn: Connection, due: DueCampaign, reason: str) -> None:
+        await plan.move(conn, due.organization_id, due.id, "paused", reason=reason, was=due.status)
+        await conn.execute(LATER, due.organization_id, due.id, self._patience.pause(due.id))
+
     def _read_ahead(self, wanted: _Wanted) -> None:
         """Prefetch the next chunk while this one is being stored, which saves a third of the time."""
 
@@ -200,9 +206,9 @@ class Stager:
         return None if ahead.task.cancelled() or ahead.task.exception() else ahead.task.result()
 
 
-GATHERED = """
+GATHERED = f"""
 UPDATE campaigns SET total = total + $3, pending = pending + $3, gather_tag = $4, gather_after = $5,
-                     step_at = clock_timestamp()
+                     step_at = CASE WHEN $4::smallint = {COMPLETE} THEN step_at ELSE clock_timestamp() END
  WHERE organization_id = $1 AND id = $2
 """
 
@@ -391,8 +397,3 @@ def _pace(due: DueCampaign, most: int) -> tuple[datetime, timedelta | None, int]
     each = timedelta(minutes=1) / due.messages_per_minute
     base = max(due.due_at or due.at, due.at)
     return base, each, max(1, min(most, (due.at + plan.LEAD - base) // each))
-
-
-async def _pause(conn: Connection, due: DueCampaign, reason: str) -> None:
-    await plan.move(conn, due.organization_id, due.id, "paused", reason=reason, was=due.status)
-    await conn.execute(LATER, due.organization_id, due.id, RETRY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.database.pool import Pool
 from heliograph.campaigns import counting
 from heliograph.campaigns.staging import ANY_STEP, Stager
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
@@ -23,7 +23,4 @@ class CampaignWork(Work):
         return (Loop("campaigns", self._stager.round, self._wake, when=ANY_STEP),)
 
     def timers(self) -> Sequence[Timer | SharedTimer]:
-        return (SharedTimer("campaigns", self._count, 1.0, when=counting.ANY_DUE),)
-
-    async def _count(self, conn: Connection) -> None:
-        await counting.count_due(conn)
+        return (SharedTimer("campaigns", counting.count_all_due, 1.0, when=counting.ANY_DUE, in_steps=True),)

@@ -22,7 +22,8 @@ from heliograph.base.ids import uuid7
 from heliograph.base.network.smtp import Mail
 from heliograph.base.process.settings import Settings
 
-#: Maximum mails waiting in an installation, and per organization and kind in a day.
+#: Maximum mails of a kind waiting in an installation, organizations' and its own apart, and per organization and kind
+#: in a day.
 MOST_WAITING, MOST_A_DAY = 1000, 200
 #: Mails taken at once, and for how long; sending one takes at most 40 s.
 TAKEN, LEASE = 4, timedelta(seconds=120)
@@ -58,24 +59,31 @@ def seal_key(settings: Settings) -> Key:
     return derive_key(settings.secret_keys, "mails")
 
 
-# Both counts stop at their limit.
-PUT = """
+# Both counts stop at their limit. Other kinds do not count: notices that wait for a server for hours must not keep
+# anybody from getting a new password.
+_WAITING = """(SELECT count(*) FROM (
+        SELECT FROM mails WHERE state = 'waiting' AND kind = {kind} AND (organization_id IS NULL) = ({owner} IS NULL)
+         LIMIT $7) w)"""
+# Mails that somebody waits for, and those to operators, go before notices to organizations, of which there may be many.
+_FIRST = "now() - interval '1 day'"
+PUT = f"""
 INSERT INTO mails (id, kind, organization_id, subject_id, sealed, created_at, due_at, deadline)
-SELECT $1, $2, $3, $4, $5, now(), now(), now() + $6::interval
- WHERE (SELECT count(*) FROM (SELECT FROM mails WHERE state = 'waiting' LIMIT $7) w) < $7
+SELECT $1, $2, $3, $4, $5, now(), {_FIRST}, now() + $6::interval
+ WHERE {_WAITING.format(kind="$2", owner="$3::uuid")} < $7
    AND ($3::uuid IS NULL OR (SELECT count(*) FROM (
         SELECT FROM mails WHERE organization_id = $3 AND created_at > now() - interval '1 day' AND kind = $2
          LIMIT $8) o) < $8)
 RETURNING true
 """
-# Per organization, as many as it may still send today.
-PUT_MANY = """
+# Per organization, as many as it may still send today. All are organizations', or none is.
+PUT_MANY = f"""
 INSERT INTO mails (id, kind, organization_id, subject_id, sealed, created_at, due_at, deadline)
-SELECT item.id, $1, item.organization_id, item.subject_id, item.sealed, now(), now(), now() + $6::interval
+SELECT item.id, $1, item.organization_id, item.subject_id, item.sealed, now(),
+       CASE WHEN item.organization_id IS NULL THEN {_FIRST} ELSE now() END, now() + $6::interval
   FROM (SELECT *, row_number() OVER () AS place, row_number() OVER (PARTITION BY organization_id) AS own
           FROM unnest($2::uuid[], $3::uuid[], $4::uuid[], $5::bytea[])
             AS item (id, organization_id, subject_id, sealed)) item
-       CROSS JOIN (SELECT count(*) FROM (SELECT FROM mails WHERE state = 'waiting' LIMIT $7) w) waiting (mails)
+       CROSS JOIN (SELECT {_WAITING.format(kind="$1", owner="($3::uuid[])[1]")}) waiting (mails)
        CROSS JOIN LATERAL (SELECT count(*) FROM (
             SELECT FROM mails WHERE organization_id = item.organization_id AND created_at > now() - interval '1 day'
                AND kind = $1 LIMIT $8) o) today (mails)
@@ -94,7 +102,8 @@ async def put(
     subject_id: UUID | None = None,
 ) -> bool:
     """Queue a mail, to be sent once the caller's transaction commits; replaces one that waits for the same subject.
-    False: too many are waiting, or the organization has sent too many today. `within`: it is given up after this."""
+    False: too many of its kind are waiting, or the organization has sent too many today. `within`: it is given up after
+    this."""
     id = uuid7()
     if subject_id is not None:
         await drop(conn, subject_id=subject_id)

@@ -211,7 +211,7 @@ async def _sweep(conn: Connection, *, table: Table, place: str, until: datetime)
     the name under which the position is stored. A position after `until` was stored before the clock was set back, and
     counts as `until`: what has come since has not been swept.
 
-    The time range of a statement grows while it finds little, and halves when it finds too much.
+    The time range of a statement grows while it finds little, and halves when it finds too much, or takes too long.
     """
     budget = _Budget()
     last = await conn.fetchrow(PLACE, place)
@@ -221,12 +221,18 @@ async def _sweep(conn: Connection, *, table: Table, place: str, until: datetime)
         await conn.execute(MOVE, place, until, None)
         return True
     swept = min(last["done_until"], until)
-    start, stretch = swept - OVERLAP, timedelta(hours=1)
+    start, stretch, longest = swept - OVERLAP, timedelta(hours=1), LONGEST
     while start < until:
         end = min(start + stretch, until)
-        done = await _once(conn, _swept(table), start, end, STEP)
+        try:
+            done = await _once(conn, _swept(table), start, end, STEP)
+        except asyncpg.QueryCanceledError:
+            if stretch <= SHORTEST or budget.spent(0):
+                raise
+            stretch = longest = max(stretch / 2, SHORTEST)
+            continue
         if done < STEP:
-            start, stretch = end, min(stretch * 2, LONGEST)
+            start, stretch = end, min(stretch * 2, longest)
             await conn.execute(MOVE, place, max(end, swept), None)
         else:
             stretch = max(stretch / 2, SHORTEST)

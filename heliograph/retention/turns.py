@@ -70,7 +70,8 @@ TURN = """
 SELECT (mark ->> 'last')::uuid AS last, (mark ->> 'more')::boolean AS more FROM retention_places WHERE name = $1
 """
 PLACE = """
-SELECT done_until, (mark ->> 'whole')::timestamptz AS whole FROM retention_places WHERE name = $1
+SELECT done_until, (mark ->> 'whole')::timestamptz AS whole,
+       make_interval(secs => (mark ->> 'longest')::float8) AS longest FROM retention_places WHERE name = $1
 """
 MOVE = """
 INSERT INTO retention_places (name, done_until, mark) VALUES ($1, $2, $3)
@@ -93,7 +94,12 @@ async def in_turn(
     place = await conn.fetchrow(TURN, name)
     last, more = (place["last"], place["more"]) if place is not None else (NIL, False)
     for number, row in enumerate(await conn.fetch(organizations, last)):
-        if not await work(row, budget):
+        try:
+            is_done = await work(row, budget)
+        except Exception:
+            await _pass_on(conn, name, row["id"], more=True)  # or the next round would fail here as well
+            raise
+        if not is_done:
             if number == 0:  # it had the whole round, and gets its next one after the others
                 last, more = row["id"], True
             await _pass_on(conn, name, last, more=more)
@@ -113,28 +119,40 @@ async def sweep(conn: Connection, swept: SweptRows, change: Change, budget: Budg
     """Process an organization's ids in order, from where the last round ended; False: the round is over before that is
     done. A position ahead of `until`, or a scan ahead of now, was stored before the clock was set back.
 
-    The time range given to `change` grows while it finds little, and halves when it finds too much.
+    The time range given to `change` grows while it finds little, and halves when it finds too much, or takes longer
+    than a statement may because of what it does not find; the next rounds remember that.
     """
     now: datetime = await conn.fetchval("SELECT now()")
     place = await conn.fetchrow(PLACE, swept.name)
+    longest = LONGEST
     if place is not None and place["whole"] is not None and now - AGAIN < place["whole"] <= now:
-        start, whole = min(place["done_until"], swept.until) - OVERLAP, place["whole"]
+        reached, whole = min(place["done_until"], swept.until), place["whole"]
+        start, longest = reached - OVERLAP, place["longest"] or LONGEST
     else:
         first = await conn.fetchval(swept.first, swept.organization_id)
         start, whole = (swept.until if first is None else time_of(first)), now
+        reached = start
     if swept.since is not None:
         start = max(start, swept.since)
-    mark = msgspec.json.encode({"whole": whole}).decode()
-    stretch = timedelta(hours=1)
+    stretch = min(timedelta(hours=1), longest)
     while start < swept.until and not budget.is_spent:
         end = min(start + stretch, swept.until)
-        done = await change(start, end)
-        budget.spend(done)
-        if done < STEP:
-            start, stretch = end, min(stretch * 2, LONGEST)
-            await conn.execute(MOVE, swept.name, start, mark)
+        try:
+            done = await change(start, end)
+        except asyncpg.QueryCanceledError:
+            if stretch <= SHORTEST:
+                raise
+            done, longest = 0, max(stretch / 2, SHORTEST)
+            stretch = longest
         else:
-            stretch = max(stretch / 2, SHORTEST)
+            if done < STEP:
+                start, stretch = end, min(stretch * 2, longest)
+            else:
+                stretch = max(stretch / 2, SHORTEST)
+        budget.spend(done)
+        reached = max(start, reached)
+        mark = {"whole": whole} | ({"longest": longest.total_seconds()} if longest < LONGEST else {})
+        await conn.execute(MOVE, swept.name, reached, msgspec.json.encode(mark).decode())
     return start >= swept.until
 
 

@@ -149,7 +149,7 @@ class SmsWork(Work):
             SharedTimer("receipt ids", self._adviser.look, 20.0),
             SharedTimer("held", self._expiring(held.expire), 5.0, when=held.ANY),
             SharedTimer(held.TIMER, self._expiring(held.expire_stalled), stalled.EVERY, when=stalled.ANY),
-            SharedTimer("quiet", parts.close_quiet, 60.0),
+            SharedTimer(parts.TIMER, parts.close_quiet, 60.0, in_steps=True),
             SharedTimer("silent", self._close_silent, 60.0, in_steps=True),
         )
 

@@ -81,7 +81,6 @@ UNRECORDED = {
     "heliograph.campaigns.counting.recount": PROGRESS,
     "heliograph.campaigns.staging.Stager": PROGRESS,
     "heliograph.campaigns.staging._gather": PROGRESS,
-    "heliograph.campaigns.staging._pause": "its caller's move is recorded",
     "heliograph.campaigns.pausing.put_off": PROGRESS,
     "heliograph.campaigns.pausing._look_again": PROGRESS,
     "heliograph.campaigns.pausing.take_up": PROGRESS,

@@ -23,7 +23,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.process import measures
-from heliograph.campaigns import audience, counting, plan, record, template
+from heliograph.campaigns import audience, counting, pausing, plan, record, template
 from heliograph.campaigns.approval import approving, rule
 from heliograph.campaigns.approval.approving import CampaignApprovalByAnother
 from heliograph.campaigns.approval.rule import CampaignApprovalRequired
@@ -733,6 +733,46 @@ async def test_organizations_take_turns(pool: Pool) -> None:
     assert (await get(pool, modest, made.id)).counts.queued >= 5
 
 
+async def test_a_campaign_that_stays_paused_is_checked_less_and_less_often(pool: Pool) -> None:
+    """A thousand of them, checked every second, took half a processor for as long as they were paused."""
+    at, waits = 0.0, []
+    patience, id, other = pausing.Patience(lambda: at), uuid7(), uuid7()
+    for _ in range(100):
+        waits.append(patience.pause(id).total_seconds())
+        at += waits[-1]
+    assert waits[:20] == [1.0] * 20
+    assert waits == sorted(waits)
+    assert waits[-1] == 15.0
+    assert patience.pause(other).total_seconds() == 1.0
+    at += 3600.0
+    assert patience.pause(id).total_seconds() == 1.0  # it was sent meanwhile
+
+    patience.pause = lambda id: timedelta(hours=5)  # type: ignore[method-assign]
+    actor = await organization(pool, quota=0)
+    await create(pool, actor, recipients=[number(1)])
+    stager = Stager(pool)
+    stager._patience = patience
+    while await stager.round():
+        pass
+    assert await pool.fetchval("SELECT step_at > now() + interval '4 hours' FROM campaigns WHERE status = 'paused'")
+
+
+async def test_campaigns_that_are_due_together_start_one_after_the_other(pool: Pool) -> None:
+    """If each step of one waited for the same step of all others, nobody of thousands would get anything for
+    minutes."""
+    actor = await organization(pool)
+    await contact(pool, actor, number(1), "all")
+    first = await create(pool, actor, audience_tags=["all"])
+    for n in range(2, 6):
+        await create(pool, actor, recipients=[number(n)])
+    stager = Stager(pool)
+    for _ in range(4):  # it begins, is gathered, is complete, is staged
+        await stager.round()
+    assert (await get(pool, actor, first.id)).counts.queued == 1
+    await run(pool)
+    assert await pool.fetchval("SELECT count(*) FROM campaigns WHERE queued = 1") == 5
+
+
 async def test_single_sends_go_first(pool: Pool) -> None:
     busy, other = await organization(pool), await organization(pool)
     for _ in range(3):
@@ -748,6 +788,23 @@ async def test_single_sends_go_first(pool: Pool) -> None:
 
 
 # ── The end ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_more_chunks_than_one_transaction_counts_are_counted_in_one_run(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of small campaigns have a chunk each, and whoever has one more waits for all of them."""
+    monkeypatch.setattr(counting, "CHUNKS", 2)
+    monkeypatch.setattr(counting, "SECONDS", 3600.0)
+    actor = await organization(pool)
+    for n in range(7):
+        await create(pool, actor, recipients=[number(n)])
+    await run(pool)
+    await pool.execute("UPDATE campaign_chunks SET count_at = now()")
+    async with pool.acquire() as conn:
+        assert await counting.count_all_due(conn, most=2) == 4
+        assert await counting.count_all_due(conn) == 3
+        assert await counting.count_all_due(conn) == 0
 
 
 async def test_it_completes_once_and_says_so(pool: Pool) -> None:

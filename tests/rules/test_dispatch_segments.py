@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from heliograph.base.database.pool import Pool
+from heliograph.queue import timers
 from heliograph.sms.reports import parts
 from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Submission, Verdict
 from tests.rules.dispatching import Bench, attempts, queued
@@ -95,7 +96,8 @@ async def test_no_policy_delivers_a_message_of_which_segments_were_never_sent(po
     await pool.execute("UPDATE sms_parts SET created_at = now() - interval '1 hour'")
     await pool.execute("UPDATE sms_parts SET state = NULL WHERE part = 2")
     await pool.execute("UPDATE receipts SET received_at = now() - interval '1 hour'")
-    async with pool.acquire() as conn, conn.transaction():
+    async with pool.acquire() as conn:
+        await timers.ensure(conn, parts.TIMER)
         assert await parts.close_quiet(conn) == 0
     assert await status_of(pool, id) == "sending"
 

@@ -6,6 +6,7 @@ import asyncio
 import re
 import ssl
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from heliograph import doctor
 from heliograph.base.actor import Actor, Principal
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
 from heliograph.base.network import smtp
 from heliograph.base.network.smtp import Mail, Mailer, MailNotSent
 from heliograph.base.process.settings import Settings, SettingsError
@@ -287,6 +289,31 @@ async def test_the_outbox_is_bounded(pool: Pool, acme: Actor, post: Post, monkey
     monkeypatch.setattr(outbox, "MOST_A_DAY", 200)
     monkeypatch.setattr(outbox, "MOST_WAITING", 1)
     assert not await mailed("c@example.com")
+
+
+async def test_notices_that_wait_keep_nobody_from_a_password_and_operators_from_an_alert(
+    pool: Pool, acme: Actor, post: Post, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that puts off five organizations' notices had filled the outbox for twelve hours."""
+    monkeypatch.setattr(outbox, "MOST_WAITING", 3)
+    box, within = post.box, timedelta(hours=1)
+    assert box is not None
+    async with pool.acquire() as conn:
+        await users.ensure(conn, acme, email="ana@example.com", name="Ana")
+        notices = [
+            (acme.organization_id, uuid7(), msgspec.structs.replace(LETTER, to=f"{n}@example.com")) for n in range(4)
+        ]
+        assert await outbox.put_many(conn, box, notices, kind="notices", within=within) == 3
+        assert await outbox.put_many(conn, box, notices, kind="notices", within=within) == 0
+        alert = [(None, uuid7(), msgspec.structs.replace(LETTER, to="operator@example.com"))]
+        assert await outbox.put_many(conn, box, alert, kind="notices", within=within) == 1
+    await forgotten.ask(pool, box, email="ana@example.com", language="en", address="192.0.2.1")
+    monkeypatch.setattr(outbox, "TAKEN", 2)
+    async with pool.acquire() as conn:
+        first = await outbox.take(conn)
+    assert {one.kind for one in first} == {"notices", "forgotten"}
+    owners = await pool.fetch("SELECT organization_id FROM mails WHERE id = ANY ($1)", [one.id for one in first])
+    assert {row["organization_id"] for row in owners} == {None}
 
 
 async def test_a_forgotten_password(pool: Pool, acme: Actor, post: Post, mailbox: Mailbox) -> None:

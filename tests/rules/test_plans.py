@@ -15,7 +15,7 @@ import pytest
 from heliograph.base.database import pulse
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import audience
+from heliograph.campaigns import audience, staging
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.consent import history, optouts, people, skipped
 from heliograph.contacts import importing, marked, recency, records, undoing
@@ -66,6 +66,7 @@ STATEMENTS = {
         audience.NEXT_BY_RECENCY,
         {"opt_outs": "organization_id person", "contacts": "organization_id mode phone"},
     ),
+    "the next campaign whose step is due": (staging.TAKE, {"campaigns": "organization_id step_at"}),
     "who a campaign skipped for a reason": (
         skipped.LIST,
         {"campaign_skipped": "organization_id campaign_id reason id", "contacts": "organization_id mode phone"},

@@ -65,9 +65,10 @@ async def sweep(pool: Pool, policies: Mapping[UUID, str] | None = None) -> tuple
     return applied.matched, orphans
 
 
-async def close_quiet(pool: Pool) -> int:
-    async with pool.acquire() as conn, conn.transaction():
-        return await parts.close_quiet(conn)
+async def close_quiet(pool: Pool, *, most: int = parts.MOST, limit: int = parts.STEP) -> int:
+    async with pool.acquire() as conn:
+        await timers.ensure(conn, parts.TIMER)
+        return await parts.close_quiet(conn, most=most, limit=limit)
 
 
 async def stored(pool: Pool, id: UUID) -> int:
@@ -791,14 +792,34 @@ async def test_parts_whose_last_word_never_comes_are_taken_for_delivered(pool: P
     assert await close_quiet(pool) == 0
 
 
+async def test_parts_that_wait_are_looked_at_in_steps(pool: Pool) -> None:
+    """All those of a supplier that delivers no receipts wait: reading them all takes longer than a statement may, and
+    then nobody's message was taken for delivered."""
+    actor = await organization(pool)
+    old = timedelta(minutes=20)
+    for n in range(6):
+        await sent(pool, actor, ONE, f"{n}a", f"{n}b", age=timedelta(minutes=40 - n))
+    late = await sent(pool, actor, ONE, "1", "2", age=old)
+    await receive(pool, receipt("1"))
+    await age_receipts(pool, old)
+    # Two messages are looked at in each step, and parts of one second stay together.
+    assert [await close_quiet(pool, most=1, limit=3) for _ in range(4)] == [0, 0, 0, 1]
+    assert await status_of(pool, late) == "delivered"
+    early = await pool.fetchval("SELECT message_id FROM sms_parts WHERE id_key = '0a'")
+    await receive(pool, receipt("0a"))
+    await age_receipts(pool, old)
+    assert await close_quiet(pool, most=1, limit=3) == 1  # after the last one comes the first one again
+    assert await status_of(pool, early) == "delivered"
+
+
 # -- never -------------------------------------------------------------------------------------------------------------
 
 DEADLINE, SPAN = timedelta(hours=72), timedelta(hours=1)
 
 
-async def close_silent(pool: Pool, *, most: int = silence.MOST) -> int:
+async def close_silent(pool: Pool, *, most: int = silence.MOST, limit: int = silence.STEP) -> int:
     async with pool.acquire() as conn:
-        return await silence.close_silent(conn, deadline=DEADLINE, span=SPAN, most=most)
+        return await silence.close_silent(conn, deadline=DEADLINE, span=SPAN, most=most, limit=limit)
 
 
 async def test_a_message_of_which_nothing_is_heard_becomes_unknown_without_an_event(pool: Pool) -> None:
@@ -832,6 +853,18 @@ async def test_no_message_is_passed_over_while_no_worker_runs(pool: Pool) -> Non
     await pool.execute("UPDATE timers SET done_until = done_until - interval '14 days'")
     assert sum(closed) + await close_silent(pool) == 40
     assert {await status_of(pool, id) for id in ids} == {"unknown"}
+
+
+async def test_an_hour_of_messages_without_receipts_is_closed_in_steps(pool: Pool) -> None:
+    """A supplier that delivers no receipts may have taken more in that hour than one statement can move."""
+    actor = await organization(pool)
+    ids = [await sent(pool, actor, ONE, str(n), age=timedelta(hours=73, seconds=n)) for n in range(10)]
+    last = await sent(pool, actor, ONE, "last", age=timedelta(hours=72, minutes=1))
+    await pool.execute("INSERT INTO timers VALUES ('silent', now(), now() - interval '73 hours 30 minutes')")
+    steps = [await close_silent(pool, most=1, limit=3) for _ in range(3)]
+    assert max(steps) == 3  # what a step leaves is not passed over
+    assert sum(steps) + await close_silent(pool, limit=3) == 11
+    assert {await status_of(pool, id) for id in (*ids, last)} == {"unknown"}
 
 
 # -- the batches -------------------------------------------------------------------------------------------------------

@@ -6,8 +6,10 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
+import asyncpg
 import msgspec
 import pytest
 from structlog.testing import capture_logs
@@ -399,6 +401,23 @@ async def test_a_round_has_a_bound_and_the_next_one_goes_on(pool: Pool, monkeypa
         assert left == sorted(set(left), reverse=True)
         assert await texts(pool) == [young]
         await pool.execute("DELETE FROM messages")
+
+
+async def test_a_sweep_that_takes_too_long_goes_on_in_shorter_times(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = forgetting._once
+
+    async def slow(conn: Connection, sql: str, *values: Any) -> int:
+        if "UPDATE messages SET body" in sql and timedelta(minutes=20) < values[1] - values[0] < timedelta(days=99):
+            raise asyncpg.QueryCanceledError("canceling statement due to statement timeout")
+        return await once(conn, sql, *values)
+
+    monkeypatch.setattr(forgetting, "_once", slow)
+    await pool.execute("INSERT INTO retention_places VALUES ('messages', $1)", NOW - timedelta(days=30, hours=5))
+    await text(pool, timedelta(days=30, hours=1))
+    await forget(pool)
+    assert await texts(pool) == []
 
 
 async def test_texts_go_after_a_clock_that_was_ahead_has_been_set_back(pool: Pool) -> None:

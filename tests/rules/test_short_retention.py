@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
+import asyncpg
 import pytest
 
 from heliograph.accounts import send_defaults
@@ -170,6 +172,56 @@ async def test_each_organization_has_its_turn(pool: Pool, monkeypatch: pytest.Mo
         rounds += 1
         assert rounds < 300
     assert not any((await left(pool, some[0])).values())
+
+
+async def test_more_than_a_statement_can_read_is_looked_through_in_shorter_times(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An organization may have millions of events in a day of which none has a text: whoever came after it never had
+    their turn."""
+    some = sorted([await organization(pool) for _ in range(2)], key=lambda actor: actor.organization_id)
+    for actor in some:
+        await store(pool, actor, 3)
+        await keep_for(pool, actor, 1)
+    erase, asked = shorter._erase, []
+
+    async def slow(conn: Any, organization_id: UUID, table: str, budget: Any, start: datetime, end: datetime) -> int:
+        if organization_id == some[0].organization_id and table == "events":
+            asked.append(end - start)
+            if end - start > timedelta(minutes=20):
+                raise asyncpg.QueryCanceledError("canceling statement due to statement timeout")
+        return await erase(conn, organization_id, table, budget, start, end)
+
+    monkeypatch.setattr(shorter, "_erase", slow)
+    monkeypatch.setattr(turns, "STATEMENTS", 12)
+    rounds = 0
+    while not await forget(pool):
+        rounds += 1
+        assert rounds < 300
+    assert not any([any((await left(pool, actor)).values()) for actor in some])
+    # What was too long is not tried again in each round.
+    assert sorted(asked, reverse=True)[:3] == [timedelta(hours=1), timedelta(minutes=30), timedelta(minutes=15)]
+
+
+async def test_an_organization_that_fails_leaves_the_next_round_to_the_others(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = sorted([await organization(pool) for _ in range(2)], key=lambda actor: actor.organization_id)
+    for actor in some:
+        await store(pool, actor, 3)
+        await keep_for(pool, actor, 1)
+    erase = shorter._erase
+
+    async def broken(conn: Any, organization_id: UUID, *rest: Any) -> int:
+        if organization_id == some[0].organization_id:
+            raise ZeroDivisionError
+        return await erase(conn, organization_id, *rest)
+
+    monkeypatch.setattr(shorter, "_erase", broken)
+    with pytest.raises(ZeroDivisionError):
+        await forget(pool)
+    assert not await forget(pool)
+    assert not any((await left(pool, some[1])).values())
 
 
 async def test_what_repeats_a_text_goes_with_it(pool: Pool) -> None:

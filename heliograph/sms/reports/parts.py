@@ -14,6 +14,7 @@ import msgspec
 
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
+from heliograph.queue import timers
 from heliograph.sms.reports.keys import PartId, ReceivedReceipt
 from heliograph.sms.status import BY_RECEIPT, Move, move_many
 from heliograph.suppliers.contract import Receipt
@@ -119,35 +120,66 @@ async def apply(
     return moves
 
 
-# Starts from waiting parts that are old enough, and reads the states of their messages' other parts. All parts must
-# exist: missing ones were never sent.
+#: The timer that ends quiet messages, which keeps its position.
+TIMER = "quiet"
+#: Waiting parts that one step looks at, and the maximum steps per run: of a supplier that delivers no receipts, all
+#: parts wait.
+STEP, MOST = 5_000, 20
+PLACE = "SELECT coalesce(done_until, '-infinity') FROM timers WHERE name = $1 FOR UPDATE"
+# Starts from waiting parts that are old enough, in the order of time, and reads the states of their messages' other
+# parts. All parts must exist: missing ones were never sent.
 QUIET_PARTS = """
-WITH waiting AS MATERIALIZED (
-    SELECT DISTINCT organization_id, message_id FROM sms_parts
-     WHERE parts > 1 AND state IS NULL AND created_at BETWEEN now() - interval '4 days' AND now() - $1::interval
+WITH looked AS MATERIALIZED (
+    SELECT organization_id, message_id, created_at FROM sms_parts
+     WHERE parts > 1 AND state IS NULL AND created_at > greatest($2, now() - interval '4 days')
+       AND created_at <= now() - $1::interval
+     ORDER BY created_at FETCH FIRST ($3) ROWS WITH TIES
 )
-SELECT waiting.organization_id, waiting.message_id
-  FROM waiting CROSS JOIN LATERAL (
-       SELECT FROM sms_parts WHERE message_id = waiting.message_id AND parts > 1
-        GROUP BY attempt HAVING count(DISTINCT part) = max(parts) AND bool_or(state = 'delivered')
-           AND bool_and(coalesce(state, 'delivered') = 'delivered') LIMIT 1) heard
- WHERE NOT EXISTS (SELECT FROM receipts r
-                    WHERE r.message_id = waiting.message_id AND r.received_at > now() - $1::interval)
- LIMIT 1000
+SELECT (SELECT count(*) FROM looked) AS rows, (SELECT max(created_at) FROM looked) AS last,
+       ARRAY(SELECT (waiting.organization_id, waiting.message_id)
+               FROM (SELECT DISTINCT organization_id, message_id FROM looked) waiting CROSS JOIN LATERAL (
+                    SELECT FROM sms_parts WHERE message_id = waiting.message_id AND parts > 1
+                     GROUP BY attempt HAVING count(DISTINCT part) = max(parts) AND bool_or(state = 'delivered')
+                        AND bool_and(coalesce(state, 'delivered') = 'delivered') LIMIT 1) heard
+              WHERE NOT EXISTS (SELECT FROM receipts r
+                                 WHERE r.message_id = waiting.message_id AND r.received_at > now() - $1::interval)
+       ) AS quiet
 """
 
 
-async def close_quiet(conn: Connection) -> int:
+async def close_quiet(conn: Connection, *, limit: int = STEP, most: int = MOST) -> int:
     """End messages with several parts of which some were delivered, none failed, and nothing has arrived for a
-    while."""
+    while; returns how many.
+
+    Looks at the parts that wait for a receipt, `limit` of them in each of at most `most` steps, each of which is a
+    commit; the next run continues where this one stopped, and after the last part from the beginning.
+    """
+    closed = 0
+    for _ in range(most):
+        async with conn.transaction():
+            after = await conn.fetchval(PLACE, TIMER)
+            if after is None:
+                break
+            row = await conn.fetchrow(QUIET_PARTS, QUIET, after, limit)
+            assert row is not None
+            closed += await _close(conn, row["quiet"])
+            is_last = row["rows"] < limit
+            await timers.reach(conn, TIMER, None if is_last else row["last"])
+        if is_last:
+            break
+    return closed
+
+
+async def _close(conn: Connection, quiet: Sequence[tuple[UUID, UUID]]) -> int:
+    if not quiet:
+        return 0
     at = now()
-    rows = await conn.fetch(QUIET_PARTS, QUIET)
     # Parts before messages, in the same order as when receipts are applied.
     await conn.execute(
         "UPDATE sms_parts SET state = 'delivered' WHERE message_id = ANY ($1) AND parts > 1 AND state IS NULL",
-        [message for _, message in rows],
+        [message for _, message in quiet],
     )
-    moved = await move_many(conn, [move_to(org, message, "delivered", at) for org, message in rows])
+    moved = await move_many(conn, [move_to(org, message, "delivered", at) for org, message in quiet])
     return len(moved.ids)
 
 
