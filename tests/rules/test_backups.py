@@ -150,8 +150,8 @@ async def test_half_a_dump_leaves_an_empty_database(dump: Backup, empty_database
 LOAD = """
 import asyncio, sys
 from pathlib import Path
-from heliograph.base.embedded import copies
-asyncio.run(copies.load(Path(sys.argv[1]), sys.argv[2], password=sys.argv[3], then="SELECT 1;\\n"))
+from heliograph.base.embedded import dumps
+asyncio.run(dumps.load(Path(sys.argv[1]), sys.argv[2], password=sys.argv[3], then="SELECT 1;\\n"))
 """
 OTHERS = """
 SELECT count(*) FILTER (WHERE wait_event_type = 'Lock') AS waiting, count(*) AS here FROM pg_stat_activity
