@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -13,8 +14,10 @@ from heliograph.base.database.pool import Connection
 from heliograph.cli.organization import configuring, notes, rate_limits, send_defaults
 from heliograph.cli.organization.configuring import countries, shown
 from heliograph.cli.terminal.console import DataDir, moment, on_database, organization, settings_of, shell
-from heliograph.cli.terminal.printing import Json, as_plain, group, show
+from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.overview.installation import rates
+from heliograph.sealing import text_keys
+from heliograph.sealing.text_keys import Sealed
 
 app = group("Create, show, rename, configure, suspend and resume organizations, and assign plans.")
 app.add_typer(notes.app, name="note")
@@ -189,16 +192,24 @@ def plan(
 def state(
     which: Which,
     state: Annotated[str, typer.Argument(help=f"One of {', '.join(organizations.STATES)}.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a key is destroyed.")] = False,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
     """Set an organization's commercial state. In `suspended` and `closed` its keys can only read. `closed` destroys the
-    key of its sealed texts (`heliograph org configure ORG --seal-texts`), which nobody can read from then on.
+    key of its sealed texts (`heliograph org configure ORG --seal-texts`), which nobody can read from then on; this has
+    to be confirmed.
 
     \b
     Example:
       heliograph org state "Acme Lda" past_due
     """
+    settings = settings_of(data_dir)
+    if state == "closed" and not yes:
+        name, seal = on_database(partial(_seal, which=which), settings)
+        if seal.key == "kept":
+            say(f"The key of {name}'s sealed texts is destroyed: nobody can read them again, also once it is reopened.")
+            typer.confirm("Close it?", abort=True, err=True)
     _set_state(which, state, json, data_dir)
 
 
@@ -242,6 +253,12 @@ app.command("configure")(configuring.configure)
 
 
 app.command("rate-limits")(rate_limits.limits)
+
+
+async def _seal(conn: Connection, which: str) -> tuple[str, Sealed]:
+    """An organization's name, and whether its texts are sealed."""
+    found = await organization(conn, which)
+    return found.name, await text_keys.get(conn, organization_id=found.id)
 
 
 def _set_state(which: str, state: str, json: bool, data_dir: DataDir) -> None:
