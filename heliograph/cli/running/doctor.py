@@ -114,6 +114,8 @@ def _remedy(error: BaseException) -> Sentence | None:
         return said("Correct the user, the password or the name of the database in its URL.")
     if isinstance(error, asyncpg.ProtocolViolationError):
         return said("If that is PgBouncer, set HELIOGRAPH_DATABASE_DIRECT_URL to the address of PostgreSQL itself.")
+    if isinstance(error, asyncpg.DiskFullError):
+        return said("Make room on its disk; then it goes on by itself.")
     if isinstance(error, asyncpg.PostgresError):
         return said("It is running, but accepts no connections now: its log says why.")
     return None
