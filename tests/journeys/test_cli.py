@@ -682,6 +682,9 @@ async def test_closing_what_nobody_can_read_again_has_to_be_confirmed(cli: Cli) 
     shown = await cli("org", "show", "Acme", "--json")
     assert (shown.data["state"], shown.data["texts"]["key"]) == ("active", "kept")
     assert (await cli("org", "state", "Acme", "closed", "--yes", "--json")).data["state"] == "closed"
+    # Suspending it would make it less than closed.
+    assert (await cli("org", "suspend", "Acme")).status == 1
+    assert (await cli("org", "show", "Acme", "--json")).data["state"] == "closed"
     # Nothing of this one is destroyed.
     assert (await cli("org", "state", "Bakery", "closed", "--json")).data["state"] == "closed"
 

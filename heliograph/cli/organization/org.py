@@ -13,7 +13,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.cli.organization import configuring, notes, rate_limits, send_defaults
 from heliograph.cli.organization.configuring import countries, shown
-from heliograph.cli.terminal.console import DataDir, moment, on_database, organization, settings_of, shell
+from heliograph.cli.terminal.console import DataDir, Problem, moment, on_database, organization, settings_of, shell
 from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.overview.installation import rates
 from heliograph.sealing import text_keys
@@ -210,7 +210,12 @@ def state(
         if seal.key == "kept":
             say(f"The key of {name}'s sealed texts is destroyed: nobody can read them again, also once it is reopened.")
             typer.confirm("Close it?", abort=True, err=True)
-    _set_state(which, state, json, data_dir)
+
+    async def work(conn: Connection) -> Organization:
+        found = await organization(conn, which)
+        return await organizations.set_state(conn, id=found.id, state=state, by=shell())
+
+    show(on_database(work, settings), json)
 
 
 @app.command("suspend")
@@ -221,7 +226,15 @@ def suspend(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
     Example:
       heliograph org suspend "Acme Lda"
     """
-    _set_state(which, "suspended", json, data_dir)
+
+    async def work(conn: Connection) -> Organization:
+        found = await organization(conn, which)
+        if found.state == "closed":
+            # It would be closed no longer, and its texts be sealed with a new key.
+            raise Problem("It is closed, so its keys can only read already. `heliograph org state` changes that.")
+        return await organizations.set_state(conn, id=found.id, state="suspended", by=shell())
+
+    show(on_database(work, settings_of(data_dir)), json)
 
 
 @app.command("resume")
@@ -259,11 +272,3 @@ async def _seal(conn: Connection, which: str) -> tuple[str, Sealed]:
     """An organization's name, and whether its texts are sealed."""
     found = await organization(conn, which)
     return found.name, await text_keys.get(conn, organization_id=found.id)
-
-
-def _set_state(which: str, state: str, json: bool, data_dir: DataDir) -> None:
-    async def work(conn: Connection) -> Organization:
-        found = await organization(conn, which)
-        return await organizations.set_state(conn, id=found.id, state=state, by=shell())
-
-    show(on_database(work, settings_of(data_dir)), json)
