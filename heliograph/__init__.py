@@ -10,5 +10,7 @@ if "rich" not in sys.modules and "structlog" not in sys.modules:
     sys.modules["rich"] = None  # type: ignore[assignment]
     try:
         import structlog  # noqa: F401
+    except KeyboardInterrupt:  # see `__main__`
+        raise SystemExit(130) from None
     finally:
         del sys.modules["rich"]

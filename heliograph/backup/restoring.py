@@ -22,7 +22,7 @@ from heliograph.base.actor import Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import QUERY_SEMANTICS, Connection, follow_clock
 from heliograph.base.embedded import archive as archives
-from heliograph.base.embedded import copies, tunnel
+from heliograph.base.embedded import copies, dumps, tunnel
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import Embedded
 from heliograph.base.ids import uuid7
@@ -218,7 +218,7 @@ async def _load(backup: Backup, url: str) -> None:
     values = ", ".join(f"('{uuid7()}', '{kind}', '{_reason(backup)}', true)" for kind in holds.OUTGOING)
     hold = f"INSERT INTO public.queue_holds (id, kind, reason, restored) VALUES {values};\n"
     async with tunnel.for_programs(url) as (where, password):
-        await copies.load(backup.path / store.DUMP, where, password=password, then=hold)
+        await dumps.load(backup.path / store.DUMP, where, password=password, then=hold)
 
 
 async def _settle(conn: Connection, backup: Backup, by: Principal, *, pause: bool) -> Restored:

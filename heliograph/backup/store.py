@@ -67,6 +67,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     #: is needed to start it. Empty: there is no archive.
     archive: Annotated[str, msgspec.Meta(pattern="^[0-9a-f-]*$")] = ""
     first_wal: str = ""
+    #: The installation that it was taken from, also after upgrades and restores; empty: unknown.
+    installation: str = ""
 
 
 class Backup(msgspec.Struct, frozen=True):
@@ -163,11 +165,16 @@ def unfinished(to: Path) -> Iterator[Path]:
         os.close(lock)
 
 
-def prune(directory: Path, *, keep: int, now: datetime) -> list[Path]:
-    """Remove all but the newest `keep` backups, and the remains of interrupted ones. Returns the removed backups.
-    `now`: as for `listed`. Raises BackupError."""
+def of_installation(backups: Iterable[Backup], installation: str) -> list[Backup]:
+    """The backups that were taken from an installation, or may have been."""
+    return [one for one in backups if one.manifest.installation in ("", installation)]
+
+
+def prune(directory: Path, *, keep: int, now: datetime, installation: str) -> list[Path]:
+    """Remove all but the newest `keep` backups of an installation, and the remains of interrupted ones. Returns the
+    removed backups. `now`: as for `listed`. Raises BackupError."""
     gone = []
-    for path in [one.path for one in listed(directory, now=now)[keep:]]:
+    for path in [one.path for one in of_installation(listed(directory, now=now), installation)[keep:]]:
         try:
             # A partly removed backup must neither look complete nor be left behind: the next run finishes the removal.
             path.rename(directory / f"{UNFINISHED}{secrets.token_hex(4)}")

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import shutil
 from collections.abc import AsyncIterator, Callable
+from datetime import datetime
 from pathlib import Path
 from uuid import UUID
 
@@ -31,6 +32,8 @@ NOW = """
 SELECT now(), current_setting('server_version'), current_setting('cluster_name'),
        pg_walfile_name(pg_current_wal_lsn())
 """
+# When its schema was made: the same after upgrades and restores, and different from that of any other.
+INSTALLATION = "SELECT applied_at FROM schema_migrations ORDER BY applied_at LIMIT 1"
 #: One lock for all backups: "backu" in ASCII. The checkpoint that begins a second copy removes WAL that the first one
 #: needs and has not reserved yet. Backups are named by the second: one that waited for another gets a later name.
 LOCK = "SELECT pg_try_advisory_lock(422540700533)"
@@ -106,6 +109,7 @@ async def take(
                     has_secrets=store.SECRETS in files,
                     archive="" if home is None else cluster,
                     first_wal="" if home is None else first_wal,
+                    installation=await installation(conn),
                 )
                 backup = await asyncio.to_thread(store.finish, place, final, manifest)
                 async with conn.transaction():
@@ -118,6 +122,12 @@ async def take(
             raise BackupError(str(error)) from None
         except OSError as error:
             raise BackupError(f"cannot write to {to}: {error.strerror}") from None
+
+
+async def installation(conn: Connection) -> str:
+    """What distinguishes this installation's backups from those of others in the same directory."""
+    made_at: datetime = await conn.fetchval(INSTALLATION)
+    return made_at.isoformat()
 
 
 async def _now(conn: Connection) -> asyncpg.Record:

@@ -405,3 +405,32 @@ async def test_a_backup_of_an_older_version_is_verified_restored_and_brought_ove
     await demand_all(elsewhere)
     assert await ask(server.url, "SELECT count(*) FROM messages") == 1
     assert await ask(server.url, "SELECT count(*) FROM queue_holds WHERE reason LIKE 'restored from the backup%'") == 3
+
+
+async def test_a_dump_is_restored_into_an_older_server(public_place: Path, embedded: Start) -> None:
+    """The programs that load it are of this version, and set what PostgreSQL 16 does not know."""
+    home = public_place / "postgres"
+    await make_old(home)
+    server = embedded(home, packages=only_old(public_place))
+    await server.start()
+    await execute(server.owner_url, "DROP TABLE kept")
+    await migrate(server.owner_url, application=server.url)
+    pool = await open_pool(server.url, size=2)
+    try:
+        await message(pool, await organization(pool))
+        async with pool.acquire() as conn:
+            taken = await taking.take(
+                *(conn, public_place / "store"),
+                home=None,
+                owner_url=server.owner_url,
+                sealed=None,
+                passphrase="",
+                by=SYSTEM,
+                say=quiet,
+            )
+    finally:
+        pool.terminate()
+    await execute(server.owner_url, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    assert taken.manifest.postgres.startswith("16")
+    found = await restoring.into_database(taken, server.owner_url, by=SYSTEM)
+    assert (found.rows["messages"], found.rows["queue"], found.unbalanced) == (1, 1, 0)

@@ -673,6 +673,22 @@ async def test_doctor_opens_the_texts_that_are_sealed(cli: Cli) -> None:
     ] == []
 
 
+async def test_closing_what_nobody_can_read_again_has_to_be_confirmed(cli: Cli) -> None:
+    for name in ("Acme", "Bakery"):
+        await cli("org", "create", name, "--country", "any")
+    await cli("org", "configure", "Acme", "--seal-texts")
+    asked = await cli("org", "state", "Acme", "closed")
+    assert (asked.status, "nobody can read them again" in " ".join(asked.err.split())) == (1, True)
+    shown = await cli("org", "show", "Acme", "--json")
+    assert (shown.data["state"], shown.data["texts"]["key"]) == ("active", "kept")
+    assert (await cli("org", "state", "Acme", "closed", "--yes", "--json")).data["state"] == "closed"
+    # Suspending it would make it less than closed.
+    assert (await cli("org", "suspend", "Acme")).status == 1
+    assert (await cli("org", "show", "Acme", "--json")).data["state"] == "closed"
+    # Nothing of this one is destroyed.
+    assert (await cli("org", "state", "Bakery", "closed", "--json")).data["state"] == "closed"
+
+
 async def test_a_value_that_is_wrong_whatever_is_stored_is_wrong_usage(cli: Cli) -> None:
     await cli("org", "create", "Acme", "--country", "any")
     begins = datetime.now(UTC).replace(day=1) + timedelta(days=40)

@@ -44,6 +44,11 @@ async def test_everything_works_behind_a_pooler(prepared: int, database_url: str
             assert await migrating.ended() == 0
             assert said in Path(f"{log}.err").read_text()
         await bouncer.reconnect()
+        if not prepared:
+            lying = made.environment | {"HELIOGRAPH_DATABASE_POOLER_PREPARES": "true"}
+            early = await Program.start("worker", log=tmp_path / "lying", environment=lying)
+            assert await early.ended() != 0
+            assert "set max_prepared_statements there" in (tmp_path / "lying.err").read_text()
         await made.api()
         for worker in (await made.worker(), await made.worker()):
             await worker.ready()

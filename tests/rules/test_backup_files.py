@@ -44,7 +44,7 @@ def test_a_backup_from_before_a_clock_was_set_back_does_not_outlive_newer_ones(
     ahead, newest = two
     now = newest.manifest.taken_at
     assert store.listed(tmp_path, now=now) == [newest, ahead]
-    assert store.prune(tmp_path, keep=1, now=now) == [ahead.path]
+    assert store.prune(tmp_path, keep=1, now=now, installation="") == [ahead.path]
     assert store.listed(tmp_path, now=now) == [newest]
 
 
@@ -64,9 +64,9 @@ def test_a_removal_that_is_killed_leaves_no_half_backup(
     with monkeypatch.context() as half:
         half.setattr(store.shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
-            store.prune(tmp_path, keep=1, now=NOW)
+            store.prune(tmp_path, keep=1, now=NOW, installation="")
     assert store.listed(tmp_path, now=NOW) == two[:1]
-    assert store.prune(tmp_path, keep=1, now=NOW) == []
+    assert store.prune(tmp_path, keep=1, now=NOW, installation="") == []
     assert list(tmp_path.iterdir()) == [two[0].path], "the next time finishes it"
 
 
@@ -78,7 +78,7 @@ def test_a_backup_that_cannot_be_removed_is_told(
 
     monkeypatch.setattr(Path, "rename", refused)
     with pytest.raises(BackupError, match=f"^{two[1].path} cannot be removed: Permission denied$"):
-        store.prune(tmp_path, keep=1, now=NOW)
+        store.prune(tmp_path, keep=1, now=NOW, installation="")
     assert store.listed(tmp_path, now=NOW) == two
 
 
@@ -90,11 +90,11 @@ def test_a_backup_that_another_command_removes_is_told_by_that_one_only(
     def second(path: Path, target: Path) -> Path:
         """Another command comes first."""
         monkeypatch.setattr(Path, "rename", rename)
-        others.extend(store.prune(tmp_path, keep=1, now=NOW))
+        others.extend(store.prune(tmp_path, keep=1, now=NOW, installation=""))
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", second)
-    assert (store.prune(tmp_path, keep=1, now=NOW), others) == ([], [two[1].path])
+    assert (store.prune(tmp_path, keep=1, now=NOW, installation=""), others) == ([], [two[1].path])
 
 
 def test_credentials_that_cannot_be_read_are_told(tmp_path: Path) -> None:

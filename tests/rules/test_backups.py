@@ -150,8 +150,8 @@ async def test_half_a_dump_leaves_an_empty_database(dump: Backup, empty_database
 LOAD = """
 import asyncio, sys
 from pathlib import Path
-from heliograph.base.embedded import copies
-asyncio.run(copies.load(Path(sys.argv[1]), sys.argv[2], password=sys.argv[3], then="SELECT 1;\\n"))
+from heliograph.base.embedded import dumps
+asyncio.run(dumps.load(Path(sys.argv[1]), sys.argv[2], password=sys.argv[3], then="SELECT 1;\\n"))
 """
 OTHERS = """
 SELECT count(*) FILTER (WHERE wait_event_type = 'Lock') AS waiting, count(*) AS here FROM pg_stat_activity
@@ -291,7 +291,7 @@ async def test_a_backup_that_is_being_taken_is_not_pruned(
     async def pruned(arguments: Sequence[str | Path], **options: Any) -> None:
         await dump(arguments, **options)
         (to / f"{store.UNFINISHED}1234").mkdir()
-        assert store.prune(to, keep=1, now=datetime.now(UTC)) == []
+        assert store.prune(to, keep=1, now=datetime.now(UTC), installation="") == []
         assert not (to / f"{store.UNFINISHED}1234").exists()
 
     monkeypatch.setattr(taking.copies, "run", pruned)
@@ -336,7 +336,7 @@ async def test_what_lies_beside_the_backups_stops_nothing(dump: Backup, pool: Po
     assert [any(str(path) in text for text in told) for path in damaged] == [True, True, True]
     await until_the_next_second(pool)
     second = await take(pool, owner_url, to)
-    assert store.prune(to, keep=1, now=datetime.now(UTC)) == [dump.path]
+    assert store.prune(to, keep=1, now=datetime.now(UTC), installation=second.manifest.installation) == [dump.path]
     assert [one.path for one in store.listed(to, now=datetime.now(UTC))] == [second.path]
     assert all(path.exists() for path in damaged)
     found = CliRunner().invoke(app, ["backup", "list", str(to)])
@@ -377,8 +377,23 @@ async def test_the_newest_are_kept(dump: Backup, pool: Pool, owner_url: str) -> 
     await until_the_next_second(pool)
     second = await take(pool, owner_url, to)
     assert [one.path for one in store.listed(to, now=datetime.now(UTC))] == [second.path, dump.path]
-    assert store.prune(to, keep=1, now=datetime.now(UTC)) == [dump.path]
+    async with pool.acquire() as conn:
+        await _prune(conn, to, 1, None)
     assert [path.name for path in to.iterdir()] == [second.path.name]
+
+
+async def test_the_backups_of_another_installation_are_not_removed(
+    dump: Backup, pool: Pool, owner_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two that take theirs into one directory would otherwise remove each other's."""
+    other = msgspec.structs.replace(dump.manifest, installation="another")
+    (dump.path / store.MANIFEST).write_bytes(msgspec.json.encode(other))
+    await until_the_next_second(pool)
+    kept = await take(pool, owner_url, dump.path.parent)
+    async with pool.acquire() as conn:
+        await _prune(conn, dump.path.parent, 1, None)
+    assert [one.path for one in store.listed(dump.path.parent, now=datetime.now(UTC))] == [kept.path, dump.path]
+    assert "1 backup of another installation stays." in capsys.readouterr().err
 
 
 async def test_archived_wal_stays_as_long_as_a_backup_needs_it(pool: Pool, tmp_path: Path) -> None:

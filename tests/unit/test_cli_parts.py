@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Annotated, Any
 
+import asyncpg
 import msgspec
 import pytest
 import typer
@@ -349,6 +350,32 @@ def test_doctor_tells_a_stranger_from_the_api_and_how_an_embedded_database_is_st
     up = f"`heliograph up --data-dir {data_dir}`"
     assert found["database"]["remedy"] == f"Start it: {up}."
     assert examined("http://127.0.0.1:1")["api"]["remedy"] == f"Start {up}, or give its URL with --url."
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), "Start it, or set"),
+        (TimeoutError(), "It hangs, or the network drops"),
+        (asyncpg.InvalidPasswordError("password authentication failed"), "Correct the user, the password or"),
+        (asyncpg.InvalidCatalogNameError('database "x" does not exist'), "Correct the user, the password or"),
+        (asyncpg.ProtocolViolationError("unsupported startup parameter"), "If that is PgBouncer, set"),
+        (asyncpg.DiskFullError("could not write init file: No space left on device"), "Make room on its disk"),
+        (asyncpg.TooManyConnectionsError("sorry, too many clients already"), "It is running, but accepts no"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
+)
+def test_doctor_says_to_start_only_what_may_not_be_running(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, remedy: str
+) -> None:
+    async def failed(*words: Any, **options: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(console, "connect", failed)
+    environment = {"HELIOGRAPH_DATABASE_URL": "postgresql://x@127.0.0.1:1/x", "HELIOGRAPH_DATABASE_DIRECT_URL": None}
+    done = CliRunner().invoke(app, ["doctor", "--url", "http://127.0.0.1:1", "--json"], env=environment)
+    (found,) = [one for one in msgspec.json.decode(done.stdout) if one["check"] == "database"]
+    assert found["remedy"].startswith(remedy)
 
 
 def test_a_receiver_says_what_is_wrong_before_it_listens() -> None:

@@ -233,11 +233,40 @@ def test_no_colour_where_none_is_wanted() -> None:
         ("DRAIN_SECONDS", "-1"),
         ("UNCERTAIN_GRACE_SECONDS", "nan"),
         ("WEBHOOK_TIMEOUT_SECONDS", "inf"),
+        # In other units, or for ever: no date is that long ago.
+        ("WEBHOOK_TIMEOUT_SECONDS", "150000"),
+        ("TEXT_RETENTION_DAYS", "999999"),
+        ("METADATA_RETENTION_MONTHS", "99999"),
+        ("IDEMPOTENCY_HOURS", "9999999"),
     ],
 )
 def test_a_number_that_makes_no_sense_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=f"HELIOGRAPH_{name} must be"):
         from_environment({f"HELIOGRAPH_{name}": value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("WEBHOOK_ALLOW_NETWORKS", "10.0.0.1;10.0.0.2"),
+        ("TRUSTED_PROXIES", "10.0.0.5/8"),
+        ("PUBLIC_URL", "sms.example.com"),
+        ("PUBLIC_URL", "https:///sms"),
+        ("CONSOLE_URL", "console.example.com:8443"),
+        ("BOARD_URL", "javascript:alert(1)"),
+    ],
+)
+def test_what_is_no_network_and_no_url_is_refused_by_name(name: str, value: str) -> None:
+    """Links and signed addresses begin with the URL; a wrong network ended the process with a traceback."""
+    with pytest.raises(SettingsError, match=f"HELIOGRAPH_{name} must"):
+        from_environment({f"HELIOGRAPH_{name}": value})
+
+
+def test_the_longest_times_are_dates() -> None:
+    found = from_environment(
+        {"HELIOGRAPH_TEXT_RETENTION_DAYS": "36525", "HELIOGRAPH_METADATA_RETENTION_MONTHS": "1200"}
+    )
+    assert (found.text_retention_days, found.metadata_retention_months) == (36_525, 1_200)
 
 
 def test_a_time_may_be_nothing() -> None:

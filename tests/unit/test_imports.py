@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
+
+import pytest
+
+from tests.house.project import ROOT
 
 #: Everything that a web process and a worker load, and then what the command line shows its progress with.
 LOADED = """
@@ -41,3 +46,28 @@ def test_a_command_does_not_look_for_garbage_in_what_it_imports() -> None:
     done = subprocess.run([sys.executable, "-c", COLLECTED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[] True True"
+
+
+#: The command is interrupted while a module that it needs is being loaded.
+INTERRUPTED = """
+import runpy, sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupts())
+runpy.run_module("heliograph", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("module", ["structlog", "heliograph.cli", "heliograph.cli.terminal.console", "typer"])
+def test_ctrl_c_while_a_command_is_loaded_ends_it_without_a_traceback(module: str) -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED.format(module=module)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_the_installed_command_is_the_module() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"heliograph": "heliograph.__main__:main"}

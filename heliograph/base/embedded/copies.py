@@ -48,11 +48,6 @@ PATIENCE = 600.0
 #: PostgreSQL's messages about a point in time that it did not reach, and about the last transaction replayed.
 TOO_LATE = "recovery ended before configured recovery target was reached"
 LAST = "last completed transaction was at log time "
-#: A note that servers of late 2026 (such as 17.12) keep with a column, and that an older `pg_dump` takes for one of the
-#: column's options. Such a server ignores it in a dump; an older one, including ours, rejects it.
-NOTE = re.compile(rb"pg_attver=\d+")
-#: The options of a column in a dump.
-OPTIONS = re.compile(rb"^(ALTER TABLE ONLY \S+ ALTER COLUMN \S+ SET )\((.*)\);\n", re.MULTILINE)
 #: How lines of output mark an error: those of the programs, and those of the server.
 ERROR = re.compile(r"\b(error|fatal|ERROR|FATAL|PANIC): ")
 
@@ -125,57 +120,6 @@ async def copy(home: Path, place: Path, *, label: str) -> None:
         ],
         password=password,
     )
-
-
-async def load(dump: Path, url: str, *, password: str, then: str) -> None:
-    """Load a dump of `pg_dump` into an empty database and run the statements `then`, all in one transaction.
-
-    `url`: without its password. Raises PostgresError with the program's error; nothing is written then, nor if this
-    process is killed: the script's COMMIT comes from us, since `psql` would commit at the end of any script, and both
-    programs outlive us.
-    """
-    script: list[str | Path] = ["pg_restore", "--no-owner", "--no-privileges", "--file=-", dump]
-    with tempfile.NamedTemporaryFile(prefix="heliograph-") as file:
-        await run([*script, "--section=pre-data"], stdout=file.fileno())
-        tables = Path(file.name)
-        tables.write_bytes(OPTIONS.sub(_without_note, tables.read_bytes()))
-        await _apply(tables, [*script, "--section=data", "--section=post-data"], url, password=password, then=then)
-
-
-def _without_note(statement: re.Match[bytes]) -> bytes:
-    """Nothing, if the note was the only option."""
-    options = b", ".join(one for one in statement[2].split(b", ") if not NOTE.fullmatch(one))
-    return b"%b(%b);\n" % (statement[1], options) if options else b""
-
-
-async def _apply(tables: Path, script: Sequence[str | Path], url: str, *, password: str, then: str) -> None:
-    """Run the statements in `tables`, those that the program `script` writes, and `then`, in one transaction."""
-    read, write = os.pipe()
-    apply = ["psql", f"--dbname={url}", "--no-psqlrc", "--quiet", "--no-password"]
-    apply += ["--set=ON_ERROR_STOP=1", "--output=/dev/null", "--command=BEGIN", f"--file={tables}", "--file=-"]
-    applying = asyncio.create_task(run(apply, password=password, stdin=read))
-    restoring = asyncio.create_task(run(script, stdout=write))
-    try:
-        await asyncio.wait((restoring, applying), return_when=asyncio.FIRST_COMPLETED)
-        if not applying.done():
-            restoring.result()
-            os.write(write, f"{then}COMMIT;\n".encode())
-            os.close(write)
-            write = -1
-        await applying
-    finally:
-        # The end of half a script must not look like the end of a whole one: psql ends first, and with it its
-        # transaction.
-        await _ended(applying)
-        await _ended(restoring)
-        os.close(read)
-        if write >= 0:
-            os.close(write)
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 async def prune_archive(directory: Path, oldest: str) -> None:

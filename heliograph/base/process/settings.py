@@ -60,6 +60,10 @@ OTHERS = frozenset(
         "WHATSAPP_TOKEN",
     )
 )
+#: Suffix of a number's name → its largest value: a day of seconds, or a hundred years. A larger one is meant in another
+#: unit, or there is no date so long ago.
+MOST = {"_seconds": 86_400, "_hours": 876_600, "_days": 36_525, "_months": 1_200}
+_is_url = re.compile(r"https?://[^/?#\s]\S*").fullmatch
 #: Suppliers' secrets other than the password, as named in their modules (`cli/traffic/supplier_kinds.py`).
 _is_suppliers_secret = re.compile(r"HELIOGRAPH_SUPPLIER_[A-Z_]+_(?:KEY|PASSWORD|SECRET|TOKEN)").fullmatch
 
@@ -282,10 +286,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             retry.webhook(self.webhook_schedule)
         except ValueError as error:
             raise SettingsError(f"HELIOGRAPH_WEBHOOK_SCHEDULE is invalid: {error}") from None
-        try:
-            parse_networks(self.trusted_proxies)
-        except ValueError as error:
-            raise SettingsError(f"HELIOGRAPH_TRUSTED_PROXIES must list networks: {error}") from None
+        for name in ("trusted_proxies", "webhook_allow_networks"):
+            try:
+                parse_networks(getattr(self, name))
+            except ValueError as error:
+                raise SettingsError(f"HELIOGRAPH_{name.upper()} must list networks: {error}") from None
+        for name in ("public_url", "console_url", "board_url"):
+            if (url := getattr(self, name)) and not _is_url(url):
+                raise SettingsError(
+                    f"HELIOGRAPH_{name.upper()} must begin with http:// or https:// and a host, not be {url!r}"
+                )
 
     @property
     def secret_keys(self) -> tuple[str, ...]:
@@ -326,7 +336,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             smtp.parse_sender(self.mail_from)
         except ValueError as error:
             raise SettingsError(f"HELIOGRAPH_MAIL_FROM, which HELIOGRAPH_SMTP_URL needs, is invalid: {error}") from None
-        if not self.public_url.startswith(("http://", "https://")):
+        if not self.public_url:
             # A request's Host header can be forged, and the link in a mail must not lead there.
             raise SettingsError(
                 "HELIOGRAPH_PUBLIC_URL must be set with HELIOGRAPH_SMTP_URL: it begins the links in mails"
@@ -411,6 +421,9 @@ def _demand_sense(name: str, kind: type, value: Any) -> None:
         raise SettingsError(f"{variable} must be 0 or more and finite, not {value:g}")
     if name == "lease_seconds" and value == 0:
         raise SettingsError(f"{variable} must be more than 0")
+    for unit, most in MOST.items() if kind is not str else ():
+        if name.endswith(unit) and value > most:
+            raise SettingsError(f"{variable} must be {most:,} or less, not {value:,}: it counts {unit[1:]}")
 
 
 def _kept(name: str, environment: Mapping[str, str]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -12,9 +13,11 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.cli.organization import configuring, notes, rate_limits, send_defaults
 from heliograph.cli.organization.configuring import countries, shown
-from heliograph.cli.terminal.console import DataDir, moment, on_database, organization, settings_of, shell
-from heliograph.cli.terminal.printing import Json, as_plain, group, show
+from heliograph.cli.terminal.console import DataDir, Problem, moment, on_database, organization, settings_of, shell
+from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.overview.installation import rates
+from heliograph.sealing import text_keys
+from heliograph.sealing.text_keys import Sealed
 
 app = group("Create, show, rename, configure, suspend and resume organizations, and assign plans.")
 app.add_typer(notes.app, name="note")
@@ -189,17 +192,30 @@ def plan(
 def state(
     which: Which,
     state: Annotated[str, typer.Argument(help=f"One of {', '.join(organizations.STATES)}.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a key is destroyed.")] = False,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
     """Set an organization's commercial state. In `suspended` and `closed` its keys can only read. `closed` destroys the
-    key of its sealed texts (`heliograph org configure ORG --seal-texts`), which nobody can read from then on.
+    key of its sealed texts (`heliograph org configure ORG --seal-texts`), which nobody can read from then on; this has
+    to be confirmed.
 
     \b
     Example:
       heliograph org state "Acme Lda" past_due
     """
-    _set_state(which, state, json, data_dir)
+    settings = settings_of(data_dir)
+    if state == "closed" and not yes:
+        name, seal = on_database(partial(_seal, which=which), settings)
+        if seal.key == "kept":
+            say(f"The key of {name}'s sealed texts is destroyed: nobody can read them again, also once it is reopened.")
+            typer.confirm("Close it?", abort=True, err=True)
+
+    async def work(conn: Connection) -> Organization:
+        found = await organization(conn, which)
+        return await organizations.set_state(conn, id=found.id, state=state, by=shell())
+
+    show(on_database(work, settings), json)
 
 
 @app.command("suspend")
@@ -210,7 +226,15 @@ def suspend(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
     Example:
       heliograph org suspend "Acme Lda"
     """
-    _set_state(which, "suspended", json, data_dir)
+
+    async def work(conn: Connection) -> Organization:
+        found = await organization(conn, which)
+        if found.state == "closed":
+            # It would be closed no longer, and its texts be sealed with a new key.
+            raise Problem("It is closed, so its keys can only read already. `heliograph org state` changes that.")
+        return await organizations.set_state(conn, id=found.id, state="suspended", by=shell())
+
+    show(on_database(work, settings_of(data_dir)), json)
 
 
 @app.command("resume")
@@ -244,9 +268,7 @@ app.command("configure")(configuring.configure)
 app.command("rate-limits")(rate_limits.limits)
 
 
-def _set_state(which: str, state: str, json: bool, data_dir: DataDir) -> None:
-    async def work(conn: Connection) -> Organization:
-        found = await organization(conn, which)
-        return await organizations.set_state(conn, id=found.id, state=state, by=shell())
-
-    show(on_database(work, settings_of(data_dir)), json)
+async def _seal(conn: Connection, which: str) -> tuple[str, Sealed]:
+    """An organization's name, and whether its texts are sealed."""
+    found = await organization(conn, which)
+    return found.name, await text_keys.get(conn, organization_id=found.id)

@@ -35,10 +35,19 @@ COLUMNS = ("organization", "email", "name", "role", "second_factor", "signed_in_
 INVITATION_COLUMNS = ("email", "role", "invited_by", "expires_at", "has_expired", "mail")
 OPERATOR_COLUMNS = ("email", "name", "role", "has_factor", "sessions", "signed_in_at")
 Email = Annotated[str, typer.Argument(metavar="EMAIL", help="E-mail address of the person.")]
+
+
+def _with_scheme(url: str | None) -> str | None:
+    if url and not url.startswith(("http://", "https://")):
+        raise typer.BadParameter("must begin with http:// or https://")
+    return url
+
+
 Url = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
+        callback=_with_scheme,
         show_default=False,
         help=(
             "Address of the dashboard or console. Defaults to HELIOGRAPH_PUBLIC_URL or HELIOGRAPH_CONSOLE_URL, or else "

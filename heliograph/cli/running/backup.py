@@ -39,13 +39,17 @@ def take(
     to: Annotated[Path, typer.Option(help="Directory to put it in; a new directory is created there.")],
     keep: Annotated[
         int | None,
-        typer.Option(min=1, show_default=False, help="Afterwards remove all but the newest N backups there."),
+        typer.Option(
+            min=1,
+            show_default=False,
+            help="Afterwards remove all but this installation's newest N backups there.",
+        ),
     ] = None,
     wal: Annotated[
         Path | None,
         typer.Option(
             show_default=False,
-            help="HELIOGRAPH_WAL_ARCHIVE; with --keep: also remove what no remaining backup needs from it.",
+            help="HELIOGRAPH_WAL_ARCHIVE; with --keep: also remove what no remaining backup in --to needs from it.",
         ),
     ] = None,
     passphrase_file: PassphraseFile = None,
@@ -157,13 +161,17 @@ def verify(
 
 async def _prune(conn: Connection, to: Path, keep: int, wal: Path | None) -> None:
     """Remove what is not to be kept, and report it. Raises BackupError."""
-    now = await conn.fetchval("SELECT now()")
-    for path in store.prune(to, keep=keep, now=now):
+    now, ours = await conn.fetchval("SELECT now()"), await taking.installation(conn)
+    for path in store.prune(to, keep=keep, now=now, installation=ours):
         say(f"Removed {path}.")
     damaged: list[str] = []
-    left = store.listed(to, now=now, damaged=damaged.append)
+    found = store.listed(to, now=now, damaged=damaged.append)
+    left = store.of_installation(found, ours)
     for text in damaged:
         say(f"{text}.")
+    if len(found) > len(left):
+        stay = ("backup of another installation stays", "backups of other installations stay")
+        say(f"{with_noun(len(found) - len(left), *stay)}.")
     if wal is not None and damaged:
         say(f"Nothing was removed from {wal}: it is not known what the damaged backup needs of it.")
     elif wal is not None:

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
+import asyncpg
 import typer
 
 from heliograph import doctor
@@ -17,6 +18,7 @@ from heliograph.base.sentences import Check, Sentence, quoted, said
 from heliograph.cli.terminal.console import (
     FAILED,
     DataDir,
+    NoDatabase,
     Problem,
     connection,
     embedded_home,
@@ -86,18 +88,37 @@ async def _examine(url: str, data_dir: Path | None) -> list[Check]:
     try:
         async with connection(settings.database_url) as conn:
             checks += await doctor.examine(conn, settings)
-    except Problem as problem:
-        if is_embedded:
-            remedy = said("Start it: `%(command)s`.", command=_up(data_dir))
-        else:
-            remedy = said("Start it, or set HELIOGRAPH_DATABASE_URL to its address.")
-        checks.append(Check(said("database"), "failed", quoted(str(problem)), remedy))
+    except NoDatabase as problem:
+        start = (
+            said("Start it: `%(command)s`.", command=_up(data_dir))
+            if is_embedded
+            else said("Start it, or set HELIOGRAPH_DATABASE_URL to its address.")
+        )
+        checks.append(Check(said("database"), "failed", quoted(str(problem)), _remedy(problem.error) or start))
     if is_embedded:
         remedy = said("Start `%(command)s`, or give its URL with --url.", command=_up(data_dir))
     else:
         remedy = said("Start `heliograph api`, or give its URL with --url.")
     checks.append(await asyncio.to_thread(_api, url, remedy))
     return checks
+
+
+def _remedy(error: BaseException) -> Sentence | None:
+    """What helps with a database that is running, but cannot be used; None: it may not be running."""
+    if isinstance(error, TimeoutError):
+        return said(
+            "It hangs, or the network drops what is sent to it: look at its machine (disk, memory, processor), at its"
+            " log, and at the network in between."
+        )
+    if isinstance(error, asyncpg.InvalidAuthorizationSpecificationError | asyncpg.InvalidCatalogNameError):
+        return said("Correct the user, the password or the name of the database in its URL.")
+    if isinstance(error, asyncpg.ProtocolViolationError):
+        return said("If that is PgBouncer, set HELIOGRAPH_DATABASE_DIRECT_URL to the address of PostgreSQL itself.")
+    if isinstance(error, asyncpg.DiskFullError):
+        return said("Make room on its disk; then it goes on by itself.")
+    if isinstance(error, asyncpg.PostgresError):
+        return said("It is running, but accepts no connections now: its log says why.")
+    return None
 
 
 def _up(data_dir: Path | None) -> str:

@@ -81,6 +81,14 @@ class Problem(Exception):
         self.exit_status = exit_status
 
 
+class NoDatabase(Problem):
+    """The database cannot be reached."""
+
+    def __init__(self, text: str, error: BaseException) -> None:
+        super().__init__(text, UNREACHABLE)
+        self.error = error
+
+
 #: Commands that log to stderr, with the format of their logs unless it is set. What reads lines of JSON there has to be
 #: able to read all of them.
 LOGS = {"api": "json", "worker": "json", "up": "text"}
@@ -178,10 +186,10 @@ async def connection(url: str) -> AsyncIterator[Connection]:
             await conn.close(timeout=2)
 
 
-def no_database(url: str, error: BaseException) -> Problem:
+def no_database(url: str, error: BaseException) -> NoDatabase:
     """The message about a database that cannot be reached."""
     why = reason(error) if str(error) else "it does not answer"
-    return Problem(f"the database at {database_url.shown(url)} cannot be reached: {why}", UNREACHABLE)
+    return NoDatabase(f"the database at {database_url.shown(url)} cannot be reached: {why}", error)
 
 
 async def organization(conn: Connection, reference: str | None) -> Organization:

@@ -27,6 +27,14 @@ PAUSE = 0.1
 #: How long to wait before logging that, in seconds.
 QUIET = 3.0
 
+#: Whether a statement of ours has, at the server, the name that we gave it. A pooler that keeps prepared statements
+#: gives them names of its own; behind one that does not, they are not found, or others are run instead.
+KEEPS_OURS = "SELECT EXISTS (SELECT FROM pg_prepared_statements WHERE name LIKE '\\_\\_asyncpg%')"
+PREPARES_NOTHING = (
+    "the PgBouncer of HELIOGRAPH_DATABASE_URL keeps no prepared statements: set max_prepared_statements there, which"
+    " needs version 1.21, and RECONNECT, or remove HELIOGRAPH_DATABASE_POOLER_PREPARES"
+)
+
 
 def begin(data_dir: Path | None, *, part: str) -> Settings:
     """Load settings with an explicit secret key, and set up logs and traces. `part`: `api` or `worker`. Raises
@@ -73,10 +81,14 @@ async def _found(settings: Settings, wait: float) -> tuple[list[str], bool]:
         pool = await open_pool(settings.database_url, size=1, wait=wait, pooler=settings.pooler)
     except RoleUnset as error:
         raise Problem(str(error)) from None
+    except (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError):
+        raise Problem(PREPARES_NOTHING) from None
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
         raise no_database(settings.database_url, error) from None
     try:
         async with pool.acquire() as conn:
+            if settings.pooler == "prepared" and await conn.fetchval(KEEPS_OURS):
+                raise Problem(PREPARES_NOTHING)
             pending = await migrate.pending(conn)
             known: bool = await conn.fetchval("SELECT to_regclass('organizations') IS NOT NULL")
             return pending, known
