@@ -39,7 +39,11 @@ async def test_a_person_is_shown_and_erased(database_url: str, pool: Pool, tmp_p
         ("contact", "Ana", False),
         ("message", None, True),
     ]
-    receipt = msgspec.json.decode(await run("erase", ANA, "--json"))
+    kept = await asyncio.to_thread(
+        CliRunner().invoke, app, ["person", "erase", ANA, *org], env=environment, input="n\n"
+    )
+    assert (kept.exit_code, f"Erase {ANA} (Ana) of " in kept.output) == (1, True)
+    receipt = msgspec.json.decode(await run("erase", ANA, "--json", "--yes"))
     assert receipt["erased"] == {"contacts": 1, "sms_sent": 1}
     assert receipt["kept"] == {"messages_without_text": 1, "opt_outs": 0, "linked_names": 0}
     (left,) = [msgspec.json.decode(line) for line in (await run("export", ANA)).splitlines() if line.startswith("{")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -15,6 +16,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.console import DataDir, Org, Problem, acting_for, on_database, organization, settings_of
 from heliograph.cli.terminal.files import unless_stdout, writable, writing
 from heliograph.cli.terminal.printing import Json, JsonOnly, group, say, show
+from heliograph.contacts import records
 from heliograph.privacy import erasure, holdings
 from heliograph.privacy.erasure import ErasureReceipt
 from heliograph.sealing import text_keys
@@ -69,22 +71,42 @@ def export(
 
 
 @app.command("erase")
-def erase(who: Person, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+def erase(
+    who: Person,
+    org: Org = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
     """Erase a person: the contact and the texts of all messages to and from them, under every linked number and user
-    id. What is still to be sent to them is canceled and refunded. Prints a receipt, which is also in the audit log.
+    id. What is still to be sent to them is canceled and refunded. Asks first, with the contact's name. Prints a
+    receipt, which is also in the audit log.
 
     Records needed for billing are kept, and so is an opt-out.
 
     \b
-    Example:
+    Examples:
       heliograph person erase +258841234567 --org "Acme Lda"
+      heliograph person erase +258841234567 --org "Acme Lda" --yes
     """
+    settings = settings_of(data_dir)
+    if not yes:
+        typer.confirm(f"Erase {on_database(partial(_told, who=who, org=org), settings)}?", abort=True, err=True)
 
     async def work(conn: Connection) -> ErasureReceipt:
         found = await organization(conn, org)
         return await erasure.erase(conn, acting_for(found), address=_address(who, found))
 
-    show(on_database(work, settings_of(data_dir)), json)
+    show(on_database(work, settings), json)
+
+
+async def _told(conn: Connection, *, who: str, org: str | None) -> str:
+    """The person as a question names them: `+258841234567 (Ana) of Acme`."""
+    found = await organization(conn, org)
+    address = _address(who, found)
+    known = [] if is_user_id(address) else await records.find(conn, acting_for(found), text=address, country=None)
+    name = f" ({known[0].name})" if known and known[0].name != address else ""
+    return f"{address}{name} of {found.name}, for good"
 
 
 def _address(who: str, found: Organization) -> str:
