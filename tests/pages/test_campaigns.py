@@ -361,7 +361,7 @@ async def test_what_was_refused_before_it_was_sent_is_told_from_what_failed_afte
     # A supplier that had it after all says so later.
     await pool.execute("UPDATE messages SET sent_at = now() WHERE sent_at IS NULL")
     await count(pool)
-    # Not the chart, which shows what was counted in minutes that have passed.
+    # Not the chart: what was counted in an earlier minute stays there.
     await pool.execute("DELETE FROM campaign_minutes")
     page = await owner.get(where)
     assert ("Failed 2" in page.words, "before it was sent" in page.words) == (True, False)

@@ -312,13 +312,11 @@ def _chart(request: Request, course: Progress) -> Chart:
         Series(text("Sent"), "way", [one.sent for one in counted]),
         Series(text("Delivered"), "good", [one.delivered for one in counted]),
     ]
-    if refused > 0:
+    if refused:
         title += " " + locale.count(
             "%(num)s failed before it was sent.", "%(num)s failed before they were sent.", refused
         )
-        # Less than 0 where a supplier turned out to have had messages that failed in an earlier minute.
-        never = [max(0, one.never_sent) for one in counted]
-        series.append(Series(text("Failed before it was sent"), "bad", never))
+        series.append(Series(text("Failed before it was sent"), "bad", [one.never_sent for one in counted]))
     marks = [
         Mark(one.at, text("a pause") if one.status == "paused" else text("in progress"))
         for one in course.moves
