@@ -138,15 +138,7 @@ async def limit(
             await conn.execute(LIFT, organization_id, which)
         else:
             await conn.execute(SET, organization_id, which, segments, by_operator)
-        await audit.record(
-            conn,
-            by,
-            "spend_limit.changed",
-            object_id=key_id or organization_id,
-            organization_id=organization_id,
-            before={"segments_a_day": before},
-            after={"segments_a_day": segments},
-        )
+        await _record(conn, by, organization_id, key_id, before=before, after=segments)
         return await limits(conn, organization_id)
 
 
@@ -164,12 +156,24 @@ async def hand_on(conn: Connection, organization_id: UUID, *, key_id: UUID, to: 
     await conn.fetchval(TURN, organization_id)
     segments = await conn.fetchval(HAND_ON, organization_id, key_id, to)
     if segments is not None:
-        await audit.record(
-            conn,
-            by,
-            "spend_limit.changed",
-            object_id=to,
-            organization_id=organization_id,
-            before={"segments_a_day": None},
-            after={"segments_a_day": segments},
-        )
+        await _record(conn, by, organization_id, to, before=None, after=segments)
+
+
+async def _record(
+    conn: Connection,
+    by: Actor | Principal,
+    organization_id: UUID,
+    key_id: UUID | None,
+    *,
+    before: int | None,
+    after: int | None,
+) -> None:
+    await audit.record(
+        conn,
+        by,
+        "spend_limit.changed",
+        object_id=key_id or organization_id,
+        organization_id=organization_id,
+        before={"segments_a_day": before},
+        after={"segments_a_day": after},
+    )
