@@ -52,7 +52,7 @@ async def show(request: Request) -> Answer:
         "history": history,
         "forecast": _forecast(samples, kept_tables, known.database.room),
         "room": known.database.room,
-        "board": settings.board_url if settings.board_url.startswith(("http://", "https://")) else "",
+        "board": settings.board_url,
         "metrics": sorted({one.metrics for one in processes if one.metrics}),
         "versions": (("Heliograph", __version__), ("PostgreSQL", postgres.split()[0])),
     }
