@@ -150,7 +150,7 @@ class SmsWork(Work):
             SharedTimer("held", self._expiring(held.expire), 5.0, when=held.ANY),
             SharedTimer(held.TIMER, self._expiring(held.expire_stalled), stalled.EVERY, when=stalled.ANY),
             SharedTimer(parts.TIMER, parts.close_quiet, 60.0, in_steps=True),
-            SharedTimer("silent", self._close_silent, 60.0, in_steps=True),
+            SharedTimer(silence.TIMER, self._close_silent, 60.0, in_steps=True),
         )
 
     def gauges(self) -> Iterable[Gauge]:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Hashable
 import pytest
 
 from heliograph.base.database.pool import Pool
-from heliograph.pages.serving.turns import MOST, Turns
+from heliograph.pages.serving.turns import MOST, PageTurns
 
 from .conftest import Api, Browser, Page, Tenant, make_person
 from .test_messages import send
@@ -123,17 +123,17 @@ async def test_an_organizations_pages_are_made_a_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch, tenant: Tenant, owner: Browser
 ) -> None:
     """Hundreds of requests with one session took the few connections for reads: everybody's pages failed."""
-    turn, under_way, most = Turns.of, Counter[Hashable](), Counter[Hashable]()
+    turn, under_way, most = PageTurns.of, Counter[Hashable](), Counter[Hashable]()
 
     @contextlib.asynccontextmanager
-    async def of(self: Turns, whose: Hashable) -> AsyncIterator[None]:
+    async def of(self: PageTurns, whose: Hashable) -> AsyncIterator[None]:
         async with turn(self, whose):
             under_way[whose] += 1
             most[whose] = max(most[whose], under_way[whose])
             yield
             under_way[whose] -= 1
 
-    monkeypatch.setattr(Turns, "of", of)
+    monkeypatch.setattr(PageTurns, "of", of)
     pages = await asyncio.gather(*(owner.get("/messages") for _ in range(12)), region(owner, "/", seen=1))
     assert {page.status for page in pages} == {200}
     assert most.keys() == {tenant.id}

@@ -36,7 +36,7 @@ from heliograph.pages.routes import Route, Table
 from heliograph.pages.serving import proving, receiving, recording
 from heliograph.pages.serving.receiving import Receive
 from heliograph.pages.serving.rendering import ALWAYS, Frame, Rendering, kit
-from heliograph.pages.serving.turns import Turns
+from heliograph.pages.serving.turns import PageTurns
 from heliograph.pages.uploads import Disconnected
 from heliograph.people import memberships
 from heliograph.people.roles import RoleRequired
@@ -88,7 +88,7 @@ class Pages:
         self._rendering = Rendering(made, frame)
         self._admit = admit
         self._regions: Sharing[Answer] = Sharing()
-        self._turns = Turns()
+        self._turns = PageTurns()
         self._places = table.places | {ASSETS.strip("/")}
 
     def owns(self, path: str) -> bool:

@@ -20,7 +20,7 @@ class _Line(msgspec.Struct):
     count: int = 0
 
 
-class Turns:
+class PageTurns:
     """One per process and realm."""
 
     def __init__(self, most: int = MOST) -> None:

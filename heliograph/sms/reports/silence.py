@@ -9,11 +9,13 @@ from heliograph.base.database.pool import RANGE_PLANS, Connection
 from heliograph.queue import timers
 from heliograph.sms.status import NO_RECEIPT, Move, move_many
 
+#: The timer that ends them, which keeps its position.
+TIMER = "silent"
 # The position in time is stored with the timer; it advances in the transaction that closes the last of what lies before
 # it.
 PLACE = """
 SELECT coalesce(done_until, now() - $1::interval - interval '1 day') AS start, now() - $1::interval AS goal
-  FROM timers WHERE name = 'silent' FOR UPDATE
+  FROM timers WHERE name = $2 FOR UPDATE
 """
 #: Maximum steps per run: enough for three weeks. After a longer standstill, the next run continues.
 MOST = 500
@@ -43,7 +45,7 @@ async def close_silent(
     closed, stretch = 0, span
     for _ in range(most):
         async with conn.transaction():
-            place = await conn.fetchrow(PLACE, deadline)
+            place = await conn.fetchrow(PLACE, deadline, TIMER)
             if place is None:
                 break
             until = min(place["start"] + stretch, place["goal"])
@@ -55,7 +57,7 @@ async def close_silent(
             closed += len((await move_many(conn, moves)).ids)
             is_whole = len(rows) < limit
             if is_whole:
-                await timers.reach(conn, "silent", until)
+                await timers.reach(conn, TIMER, until)
         if is_whole and until == place["goal"]:
             break
         stretch = min(stretch * 2, span) if is_whole else max(stretch / 2, SHORTEST)
