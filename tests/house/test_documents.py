@@ -41,6 +41,7 @@ from tests.house.project import DOCS, ROOT, blocks, documents, files, prose, tab
 REMAKE = "run `python -m tests.house.tables`"
 README = ROOT / "README.md"
 LIFE = DOCS / "life-of-a-message.md"
+OPERATIONS = DOCS / "operations.md"
 
 
 @pytest.mark.parametrize(("path", "name", "make"), tables.PLACES, ids=[name for _, name, _ in tables.PLACES])
@@ -157,6 +158,30 @@ def test_every_crash_point_has_its_consequence() -> None:
     documented = re.findall(r"^\| `(\w+\.\w+)` \|", LIFE.read_text(), re.M)
     # No message passes an upgrade of the embedded PostgreSQL: decision 179 has its consequences.
     assert sorted(documented) == sorted(point for point in points if not point.startswith("upgrade."))
+
+
+def log_lines() -> Iterator[str]:
+    """What the product's modules log, as patterns: a value in a line may be anything."""
+    for path in (path for path in files(".py") if path.is_relative_to(ROOT / "heliograph")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(ast.Attribute(ast.Name("log"), _), [ast.Constant(str(line)), *_]):
+                    yield re.escape(line)
+                case ast.Call(ast.Attribute(ast.Name("log"), _), [ast.JoinedStr(parts), *_]):
+                    yield "".join(re.escape(part.value) if isinstance(part, ast.Constant) else ".+" for part in parts)
+
+
+def test_every_line_of_the_log_that_is_documented_is_written() -> None:
+    written = re.compile("|".join(log_lines()))
+    rows = re.search(r"^\| Line \| Meaning \|\n(.+?)\n\n", f"{OPERATIONS.read_text()}\n\n", re.M | re.S)
+    assert rows is not None
+    documented = [name for row in rows[1].splitlines()[1:] for name in re.findall("`([^`]+)`", row.split(" | ")[0])]
+    assert len(documented) > 30
+    assert [name for name in documented if not written.fullmatch(name)] == []
+
+
+def test_lines_of_the_log_are_phrases() -> None:
+    assert [line for line in log_lines() if re.search("[a-z]_[a-z]", line)] == []
 
 
 def test_every_status_is_in_the_drawing() -> None:

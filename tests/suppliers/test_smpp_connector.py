@@ -193,7 +193,7 @@ async def test_a_handler_of_answers_that_raises_leaves_nothing_unanswered(peer: 
         may_go_on.set()
         await until(lambda: len(peer.got(p.DeliverSmResp)) == 2)
     assert [pdu.status for pdu in peer.got(p.DeliverSmResp)] == [0, 0]
-    assert [entry["event"] for entry in logged if entry["log_level"] == "error"] == ["smpp_answered_handler_failed"] * 2
+    assert [entry["event"] for entry in logged if entry["log_level"] == "error"] == ["handler of stored SMPP messages failed"] * 2
     await connector.stop(grace=0.2)
 
 
@@ -278,7 +278,7 @@ async def test_undecodable_receipts_are_refused_for_good_and_reported(peer: Peer
     assert peer.got(p.DeliverSmResp) == [p.DeliverSmResp(77, 0x66, ""), p.DeliverSmResp(78, 0x66, "")]
     assert account.connector.health().sessions == 1
     (report,) = logged
-    assert (report["event"], report["pdu"], report["reason"]) == ("smpp_unreadable", "deliver_sm", "body too short")
+    assert (report["event"], report["pdu"], report["reason"]) == ("SMPP message unreadable", "deliver_sm", "body too short")
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------
@@ -545,7 +545,7 @@ async def test_a_mistake_does_not_end_a_link(peer: Peer) -> None:
     account = PeerAccount(peer.port, host="some.example", lookup=lookup)
     with capture_logs() as logged:
         await account.start()
-    assert [entry["event"] for entry in logged if entry["log_level"] == "error"] == ["smpp_connect_failed"]
+    assert [entry["event"] for entry in logged if entry["log_level"] == "error"] == ["SMPP connect failed"]
     await account.connector.stop(grace=0.2)
 
 
@@ -564,7 +564,7 @@ async def test_a_machine_out_of_threads_does_not_end_a_link(peer: Peer, monkeypa
     with capture_logs() as logged:
         await account.start()
     assert not [entry["event"] for entry in logged if entry["log_level"] == "error"]
-    (down,) = [entry for entry in logged if entry["event"] == "smpp_down"]
+    (down,) = [entry for entry in logged if entry["event"] == "SMPP session down"]
     assert down["error"] == "cannot connect: [Errno 11] can't start new thread"
     await account.connector.stop(grace=0.2)
 

@@ -92,7 +92,7 @@ def refusal_of(error: Exception, *, request_id: str, operation: str, trace: Cont
         return refusals.of_http(error)
     if is_down(error):
         log.warning(
-            "database_unavailable",
+            "database unavailable",
             request_id=request_id,
             operation=operation,
             error=type(error).__name__,
@@ -100,7 +100,7 @@ def refusal_of(error: Exception, *, request_id: str, operation: str, trace: Cont
         )
         return Unavailable()
     log.error(
-        "request_failed",
+        "request failed",
         request_id=request_id,
         operation=operation,
         error=type(error).__name__,

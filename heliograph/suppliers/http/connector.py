@@ -455,7 +455,7 @@ class HttpConnector:
         try:
             self._on_outcome(submission, outcome)
         except Exception:
-            log.exception("http_outcome_handler_failed", message_id=str(submission.message_id))
+            log.exception("outcome handler failed", message_id=str(submission.message_id))
 
 
 def _is_remembered(request: Request) -> bool:

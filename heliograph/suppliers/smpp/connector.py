@@ -322,7 +322,7 @@ class SmppConnector:
     def link_ready(self, link: Link) -> None:
         if sum(one.bound for one in self._transmitters) == 1:
             self._since = clock.now()
-        log.info("smpp_bound", link=link.name)
+        log.info("SMPP session bound", link=link.name)
         self._pump()
 
     def link_down(self, link: Link, reason: Sentence) -> None:
@@ -370,7 +370,11 @@ class SmppConnector:
         self._unreadable += 1
         if self._loop.time() - self._reported_at >= _SAY_EVERY:
             log.warning(
-                "smpp_unreadable", link=link.name, pdu=event.command, reason=event.reason, count=self._unreadable
+                "SMPP message unreadable",
+                link=link.name,
+                pdu=event.command,
+                reason=event.reason,
+                count=self._unreadable,
             )
             self._unreadable, self._reported_at = 0, self._loop.time()
 
@@ -533,7 +537,7 @@ class SmppConnector:
         try:
             self._on_outcome(attempt.submission, outcome)
         except Exception:
-            log.exception("smpp_outcome_handler_failed", message_id=str(attempt.submission.message_id))
+            log.exception("outcome handler failed", message_id=str(attempt.submission.message_id))
 
 
 _NEVER = float("inf")

@@ -92,7 +92,9 @@ class PduIntake(Generic[Item]):
                 try:
                     on_answered = await self._handle([item for item, _, _ in batch])
                 except Exception as error:
-                    log.error("smpp_not_stored", intake=self._name, count=len(batch), error=type(error).__name__)
+                    log.error(
+                        "SMPP messages not stored", intake=self._name, count=len(batch), error=type(error).__name__
+                    )
                     status = LATER
                 self._wait()
                 answered = [
@@ -109,7 +111,7 @@ class PduIntake(Generic[Item]):
         try:
             on_answered(answered)
         except Exception:
-            log.exception("smpp_answered_handler_failed", intake=self._name, count=len(answered))
+            log.exception("handler of stored SMPP messages failed", intake=self._name, count=len(answered))
 
     def _wait(self) -> None:
         """Restart the timeout of the batch in flight, if a connection is waiting for it."""
@@ -122,7 +124,9 @@ class PduIntake(Generic[Item]):
     def _give_up(self) -> None:
         """The batch in flight is stuck, so the items behind it cannot be stored either."""
         waiting, self._queue = self._queue, []
-        log.error("smpp_not_stored", intake=self._name, count=len(waiting), error="the previous batch is stuck")
+        log.error(
+            "SMPP messages not stored", intake=self._name, count=len(waiting), error="the previous batch is stuck"
+        )
         for _, connection, pdu in waiting:
             connection.respond(pdu, LATER)
         self._release()

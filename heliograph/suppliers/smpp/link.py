@@ -211,7 +211,7 @@ class Connection(asyncio.Protocol):
             elif kind is Unreadable:
                 owner.unreadable(link, event)
             elif kind is PeerUnbinds:
-                log.info("smpp_peer_unbinds", link=link.name)
+                log.info("SMPP unbind received", link=link.name)
         owner.settled(link)
         self._flush()
 
@@ -336,7 +336,7 @@ class Link:
             except Exception as error:
                 # Anything else is a mistake, which may concern this try alone.
                 if not isinstance(error, OSError | ValueError):
-                    log.exception("smpp_connect_failed", link=self.name)
+                    log.exception("SMPP connect failed", link=self.name)
                 self.last_error = said("cannot connect: %(why)s", why=str(error) or type(error).__name__)
             else:
                 await connection.closed
@@ -351,7 +351,9 @@ class Link:
             if refused is not None:
                 self.last_error = bind_refused(refused, wait)
             wait *= 0.7 + 0.6 * self._random()
-            log.warning("smpp_down", link=self.name, error=str(self.last_error), next_try_seconds=round(wait, 1))
+            log.warning(
+                "SMPP session down", link=self.name, error=str(self.last_error), next_try_seconds=round(wait, 1)
+            )
             failures += 1
             try:
                 await asyncio.wait_for(self._stopping.wait(), wait)

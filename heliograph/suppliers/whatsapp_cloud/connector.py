@@ -270,12 +270,12 @@ class CloudConnector:
         try:
             self._on_outcome(submission, outcome)
         except Exception:
-            log.exception("whatsapp_outcome_handler_failed", message_id=str(submission.message_id))
+            log.exception("outcome handler failed", message_id=str(submission.message_id))
 
 
 def _failed(submission: CloudSubmission, error: Exception) -> CloudOutcome:
     """Something of our own failed while a message was being sent: its bytes may have left."""
-    log.exception("whatsapp_send_failed", error=type(error).__name__, message_id=str(submission.message_id))
+    log.exception("request to Meta failed", error=type(error).__name__, message_id=str(submission.message_id))
     return CloudOutcome(Verdict.UNKNOWN, fault=classify(None), code=type(error).__name__)
 
 
