@@ -193,7 +193,7 @@ async def test_a_handler_of_answers_that_raises_leaves_nothing_unanswered(peer: 
         may_go_on.set()
         await until(lambda: len(peer.got(p.DeliverSmResp)) == 2)
     assert [pdu.status for pdu in peer.got(p.DeliverSmResp)] == [0, 0]
-    assert [entry["event"] for entry in logged if entry["log_level"] == "error"] == ["handler of stored SMPP messages failed"] * 2
+    assert [entry["event"] for entry in logged if entry["log_level"] == "error"] == ["SMPP intake handler failed"] * 2
     await connector.stop(grace=0.2)
 
 
@@ -278,7 +278,11 @@ async def test_undecodable_receipts_are_refused_for_good_and_reported(peer: Peer
     assert peer.got(p.DeliverSmResp) == [p.DeliverSmResp(77, 0x66, ""), p.DeliverSmResp(78, 0x66, "")]
     assert account.connector.health().sessions == 1
     (report,) = logged
-    assert (report["event"], report["pdu"], report["reason"]) == ("SMPP message unreadable", "deliver_sm", "body too short")
+    assert (report["event"], report["pdu"], report["reason"]) == (
+        "SMPP message unreadable",
+        "deliver_sm",
+        "body too short",
+    )
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------

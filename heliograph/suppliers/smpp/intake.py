@@ -111,7 +111,7 @@ class PduIntake(Generic[Item]):
         try:
             on_answered(answered)
         except Exception:
-            log.exception("handler of stored SMPP messages failed", intake=self._name, count=len(answered))
+            log.exception("SMPP intake handler failed", intake=self._name, count=len(answered))
 
     def _wait(self) -> None:
         """Restart the timeout of the batch in flight, if a connection is waiting for it."""
