@@ -24,7 +24,7 @@ from heliograph.queue import timers
 from heliograph.queue.backlog import Backlog
 from heliograph.retention import forgetting
 from heliograph.sms.accepting.accept import Acceptor
-from heliograph.sms.received import inbound, inbox, replies
+from heliograph.sms.received import at_rest, inbound, inbox, keyword_effects, replies
 from heliograph.suppliers.contract import Inbound
 from heliograph.suppliers.smpp.codec import texts as forms
 from tests.rules.dispatching import Bench
@@ -825,7 +825,7 @@ async def test_parts_known_of_many_messages_are_bounded_for_a_batch(
         await hear(pool, *(part(number, "x", total=9, reference=n) for n in range(20)))
     await receive(pool, *(part(7, "x", total=9, reference=n) for n in range(20)))
     async with pool.acquire() as conn:
-        due = [inbox.row_of(row) for row in await conn.fetch("SELECT * FROM inbound_messages WHERE state = 'new'")]
+        due = [at_rest.row_of(row) for row in await conn.fetch("SELECT * FROM inbound_messages WHERE state = 'new'")]
         assert len(await inbox._parts(conn, due)) == 40
 
 
@@ -851,7 +851,7 @@ async def test_stops_of_many_to_a_shared_number_search_its_owners_messages_once(
 async def test_the_owners_of_a_shared_number_share_what_a_batch_may_search(
     pool: Pool, acme: Actor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inbox, "MOST_LOOKED", 10)
+    monkeypatch.setattr(keyword_effects, "MOST_LOOKED", 10)
     other = await organization(pool)
     await sender(pool, other, NUMBER)
     acceptor = Acceptor(pool)

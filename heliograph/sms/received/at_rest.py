@@ -7,6 +7,7 @@ A part whose organization is not yet known is stored unsealed, as is one that be
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -17,6 +18,27 @@ from heliograph.sealing.text_keys import Sealing
 from heliograph.sms.received.assembly import Row
 
 _BODY, _RAW = "inbound_messages/body", "inbound_messages/raw"
+
+
+def row_of(row: Any) -> Row:
+    """A row of `inbound_messages`, not yet opened."""
+    parts = row["concatenation"]
+    return Row(
+        row["id"],
+        row["supplier_id"],
+        row["sender"],
+        row["recipient"],
+        row["form"],
+        row["body"],
+        (parts[0], parts[1], parts[2]) if parts else None,
+        row["received_at"],
+        row["state"],
+        row["message_id"],
+        row["sender_ton"],
+        row["recipient_ton"],
+        row["organization_id"],
+        row["sealed"],
+    )
 
 
 async def opened(conn: Connection, rows: Sequence[Row]) -> list[Row]:

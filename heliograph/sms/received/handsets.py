@@ -1,4 +1,4 @@
-"""The handset's number as given by a supplier: E.164, or unusable. Pure.
+"""How suppliers write what comes from handsets: numbers, in E.164 or unusable, and the octets of texts.
 
 Suppliers write handsets' numbers in international or national form, and indicate which by the type of number (TON),
 sometimes wrongly. Their account has a country and a rule for prefixes.
@@ -9,9 +9,14 @@ and unusable otherwise: a STOP attributed to somebody else silences a stranger, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
+import asyncpg
 import msgspec
 
 from heliograph.base import phones
+from heliograph.suppliers import kinds
 
 #: SMPP 3.4 §5.2.5.
 UNKNOWN, INTERNATIONAL, NATIONAL, SUBSCRIBER = 0, 1, 2, 4
@@ -48,3 +53,36 @@ def e164(address: str, ton: int, numbering: Numbering) -> str | None:
         return abroad
     # Its type is unknown: only an unambiguous number is treated as an international one.
     return abroad if abroad is not None and phones.is_valid(abroad) else None
+
+
+SUPPLIERS = """
+SELECT id, kind, settings::text AS settings, coalesce((settings->>'handles_stop')::boolean, false) AS answers,
+       coalesce(settings->>'country', '') AS country, coalesce(settings->>'inbound_strip', '') AS strip,
+       coalesce(settings->>'inbound_prepend', '') AS prepend
+  FROM suppliers WHERE id = ANY ($1)
+"""
+
+
+def sender_of(address: str, ton: int, supplier: asyncpg.Record | None) -> str | None:
+    """A handset's number in E.164, as far as it is certain. `supplier`: a row of SUPPLIERS; None: it is gone."""
+    return e164(address, ton, _numbering(supplier))
+
+
+def called(recipient: str, ton: int, supplier: asyncpg.Record | None) -> list[str]:
+    """The forms that our number may have as a sender ID: as written by the supplier (a row of SUPPLIERS), and in
+    full."""
+    whole = e164(recipient, ton, _numbering(supplier))
+    written = recipient.lower().removeprefix("+").removeprefix("00")
+    return [written, *([whole[1:]] if whole else [])]
+
+
+def reading(supplier: asyncpg.Record | None) -> Callable[[bytes, str], str | None]:
+    """The function that decodes octets from a supplier (a row of SUPPLIERS). One that no longer exists is assumed to
+    have used SMPP, if the octets have a form."""
+    if supplier is None:
+        return partial(kinds.read, kinds.SMPP, {})
+    return partial(kinds.read, supplier["kind"], msgspec.json.decode(supplier["settings"]))
+
+
+def _numbering(supplier: asyncpg.Record | None) -> Numbering:
+    return Numbering(supplier["country"], supplier["strip"], supplier["prepend"]) if supplier else Numbering()

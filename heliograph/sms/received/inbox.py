@@ -6,41 +6,32 @@ its event, and the effect of its keyword: an opt-out or its end, and a reply. A 
 nothing of a batch behind.
 
 The rule nobody may break: a message stops being due only in the commit that contains its consequences.
-
-It has over 400 lines because they are the steps of one transaction, in their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any
 from uuid import UUID
 
 import asyncpg
 import msgspec
 import structlog
 
-from heliograph.base import phones
 from heliograph.base.database.bounded_scan import LOOK
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.base.process.crash import crash_point
-from heliograph.consent import keywords, names, optouts
-from heliograph.consent.history import Statement
-from heliograph.consent.optouts import OptOut, Pair
+from heliograph.consent import keywords
 from heliograph.inbox import threads
 from heliograph.inbox.threads import InboundMessage
 from heliograph.queue import timers
 from heliograph.sealing.text_keys import Sealing
 from heliograph.senders import owners as numbers
-from heliograph.sms.received import at_rest, handsets, replies
+from heliograph.sms.received import at_rest, handsets, keyword_effects, replies
 from heliograph.sms.received.assembly import AGAIN, LATEST, Group, Row, assemble, text_of
-from heliograph.sms.received.handsets import Numbering
-from heliograph.sms.received.replies import KeywordReply
-from heliograph.suppliers import kinds
+from heliograph.sms.received.message import Message, Owner
 from heliograph.webhooks.recording import events
 
 log = structlog.get_logger()
@@ -49,16 +40,13 @@ log = structlog.get_logger()
 TIMER = "inbound"
 #: Maximum length of a text in an event: even with all characters escaped, its body stays below 20 kB.
 SHOWN_TEXT = 3000
-#: A reply to an older message would surprise rather than inform: workers were down, or the number had no owner.
-REPLY_WITHIN = timedelta(hours=1)
 #: How many parts under one reference are examined: two messages with the maximum number of parts. How many for a batch,
 #: divided among its references.
 MOST_PARTS, MOST_OF_ALL = 510, 20_000
 #: How many earlier messages are compared with one, if they have to be opened for that.
 MOST_SAME = 100
-#: How many messages are searched for a batch, divided among those that they are searched for: half a second. They are
-#: what organizations sent, and earlier messages and parts from a handset: one that floods a number must not keep
-#: everybody's STOP waiting.
+#: How many earlier messages and parts are searched for a batch, divided among those that they are searched for: half a
+#: second. A handset that floods a number must not keep everybody's STOP waiting.
 MOST_LOOKED = 20 * LOOK
 #: Wait of a message that cannot be stored because its organization's text key cannot be opened.
 LOCKED_PAUSE = timedelta(minutes=1)
@@ -72,51 +60,6 @@ class BatchResult(msgspec.Struct, frozen=True):
     #: Webhook deliveries, and replies, queued.
     deliveries: int = 0
     replies: int = 0
-
-
-class _Owner(msgspec.Struct, frozen=True, gc=False):
-    """The organization that a number belongs to."""
-
-    organization_id: UUID
-    sender_id: UUID
-    sender: str
-    #: Its own words for STOP, folded.
-    words: frozenset[str]
-    country: str | None
-
-
-class _Message(msgspec.Struct, gc=False):
-    """A complete message, and its owner."""
-
-    group: Group
-    owner: _Owner
-    text: str | None
-    #: E.164; None: not a number in the supplier's format.
-    phone: str | None
-    #: It was shown before and is still incomplete: its text is extended, and nobody is notified.
-    quiet: bool
-    #: The supplier answers keywords itself.
-    answered: bool
-    #: Other organizations have this number too.
-    shared: bool
-    keyword: str | None = None
-    word: str = ""
-
-    @property
-    def pair(self) -> Pair:
-        assert self.phone is not None
-        return self.owner.organization_id, self.phone
-
-    @property
-    def is_assignable(self) -> bool:
-        """False for a message without a keyword to a number of several organizations: it could belong to any."""
-        return self.keyword is not None or not self.shared
-
-    @property
-    def person(self) -> Pair:
-        """The organization, and the number in the form shared by all its spellings."""
-        organization_id, phone = self.pair
-        return organization_id, phones.person(phone)
 
 
 ANY_DUE = "EXISTS (SELECT FROM inbound_messages WHERE due_at <= now())"
@@ -168,25 +111,6 @@ SELECT item.value, owner.* FROM unnest($1::text[]) AS item (value) CROSS JOIN LA
  ORDER BY owner.organization_id
 """
 
-SUPPLIERS = """
-SELECT id, kind, settings::text AS settings, coalesce((settings->>'handles_stop')::boolean, false) AS answers,
-       coalesce(settings->>'country', '') AS country, coalesce(settings->>'inbound_strip', '') AS strip,
-       coalesce(settings->>'inbound_prepend', '') AS prepend
-  FROM suppliers WHERE id = ANY ($1)
-"""
-
-# Messages have no index by recipient: an organization's newest ones are searched, once for everybody who wrote to it:
-# five hundred searches took longer than a statement may. This is done only for words that may be an answer, or if
-# several organizations share the number. `IS TRUE` makes the IN a look-up in a hash table rather than a join.
-LAST = """
-SELECT DISTINCT ON (organization_id, person) organization_id, person, campaign_id IS NOT NULL AS campaign
-  FROM unnest($1::uuid[]) AS one (organization_id) CROSS JOIN LATERAL (
-       SELECT id, person_of(recipient) AS person, campaign_id FROM messages
-        WHERE organization_id = one.organization_id ORDER BY id DESC LIMIT $3) recent
- WHERE (person IN (SELECT unnest($2::text[]))) IS TRUE
- ORDER BY organization_id, person, id DESC
-"""
-
 # A message shown with missing parts is completed by its late parts.
 RECEIVE = """
 INSERT INTO received_messages AS known (organization_id, id, supplier_id, sender, recipient, sender_id, segments,
@@ -213,40 +137,50 @@ async def process_due(conn: Connection, *, limit: int = 500) -> BatchResult:
         rows = await conn.fetch(DUE, limit)
         if not rows:
             return BatchResult()
-        done = await _process(conn, [row_of(row) for row in rows], rows[0]["at"])
+        done = await _process(conn, [at_rest.row_of(row) for row in rows], rows[0]["at"])
         crash_point("inbound.before_commit")
     crash_point("inbound.after_commit")
     return done
 
 
+class _Batch(msgspec.Struct, frozen=True):
+    """A batch as assembled: messages that can be shown, messages that wait for missing parts, and repetitions."""
+
+    at: datetime
+    ready: list[Group]
+    waiting: list[Group]
+    repeated: list[Row]
+    #: By the id of a first part or a repetition: the owners of the number that it was sent to.
+    holders: Mapping[UUID, list[Owner]]
+    suppliers: Mapping[UUID, asyncpg.Record]
+    sealing: Sealing
+
+    def sole_owner(self, first: Row) -> UUID | None:
+        """The organization of a number that belongs to one alone."""
+        owners = self.holders[first.id]
+        return owners[0].organization_id if len(owners) == 1 else None
+
+    def sealed_for(self, row: Row, owner: UUID | None) -> UUID | None:
+        """The organization whose key seals a part that does not yet belong to a message."""
+        if row.is_locked or owner is None or not self.sealing.seals(owner) or self.sealing.is_locked(owner):
+            return row.organization_id
+        return owner
+
+
 async def _process(conn: Connection, due: list[Row], at: datetime) -> BatchResult:
-    due = await at_rest.opened(conn, due)
-    new = [row for row in due if row.state == "new"]
-    again = await _repeated(conn, [row for row in new if row.concatenation is None])
-    known = await _parts(conn, [row for row in due if row.concatenation is not None])
-    groups, repeated = assemble(known, [row for row in new if row.id not in again])
-    repeated += [row for row in new if row.id in again]
-
-    waiting = [group for group in groups if group.missing and group.until > at and not group.shown]
-    ready = [group for group in groups if group.changed or not group.shown]
-    ready = [group for group in ready if group not in waiting]
-    firsts = [*(group.first for group in [*waiting, *ready]), *repeated]
-    suppliers = {row["id"]: row for row in await conn.fetch(SUPPLIERS, list({row.supplier_id for row in firsts}))}
-    called_by = {row.id: called(row.recipient, row.recipient_ton, suppliers.get(row.supplier_id)) for row in firsts}
-    owners = await _owners(conn, {name for names in called_by.values() for name in names})
-    holders = {id: next((owners[name] for name in names if name in owners), []) for id, names in called_by.items()}
-    sealing = await Sealing.of(conn, {one.organization_id for some in holders.values() for one in some})
+    batch = await _assembled(conn, await at_rest.opened(conn, due), at)
+    sealing = batch.sealing
     # Messages that cannot be read or stored for lack of a key stay as they are until it is available.
-    stuck = {group.id for group in ready if any(row.is_locked for row in group.parts.values())}
-    messages = []
-    for group in ready:
-        mine = [] if group.id in stuck else holders[group.first.id]
-        supplier = suppliers.get(group.first.supplier_id)
-        messages += [_message(group, owner, supplier, shared=len(mine) > 1) for owner in mine]
-    await _find_words(conn, messages)
+    stuck = {group.id for group in batch.ready if any(row.is_locked for row in group.parts.values())}
+    messages = [
+        _message(group, owner, batch)
+        for group in batch.ready
+        if group.id not in stuck
+        for owner in batch.holders[group.first.id]
+    ]
+    await keyword_effects.find(conn, messages)
     messages = [one for one in messages if one.is_assignable]
-
-    deliveries, wanted = await _obey(conn, messages, at)
+    deliveries, wanted = await keyword_effects.obey(conn, messages, at)
     messages = [one for one in messages if one.is_assignable]  # YES is a keyword only from somebody who had opted out
     # A keyword takes effect whether or not its text can be stored: STOP does not wait for an operator.
     stuck |= {one.group.id for one in messages if one.keyword is None and sealing.is_locked(one.owner.organization_id)}
@@ -255,32 +189,48 @@ async def _process(conn: Connection, due: list[Row], at: datetime) -> BatchResul
     deliveries += await events.record(conn, [_event(one, at) for one in messages if not one.quiet])
     queued = await replies.want(conn, wanted)
     await numbers.note(conn, {(one.owner.sender, one.group.first.supplier_id) for one in messages})
+    await _settle(conn, batch, taken={one.group.id for one in messages}, stuck=stuck)
+    return BatchResult(len(due), deliveries, queued)
 
-    taken = {message.group.id for message in messages}
+
+async def _assembled(conn: Connection, due: list[Row], at: datetime) -> _Batch:
+    new = [row for row in due if row.state == "new"]
+    again = await _repeated(conn, [row for row in new if row.concatenation is None])
+    known = await _parts(conn, [row for row in due if row.concatenation is not None])
+    groups, repeated = assemble(known, [row for row in new if row.id not in again])
+    repeated += [row for row in new if row.id in again]
+    waiting = [group for group in groups if group.missing and group.until > at and not group.shown]
+    ready = [group for group in groups if (group.changed or not group.shown) and group not in waiting]
+
+    firsts = [*(group.first for group in [*waiting, *ready]), *repeated]
+    ids = list({row.supplier_id for row in firsts})
+    suppliers = {row["id"]: row for row in await conn.fetch(handsets.SUPPLIERS, ids)}
+    called = {
+        one.id: handsets.called(one.recipient, one.recipient_ton, suppliers.get(one.supplier_id)) for one in firsts
+    }
+    owners = await _owners(conn, {name for names in called.values() for name in names})
+    holders = {id: next((owners[name] for name in names if name in owners), []) for id, names in called.items()}
+    sealing = await Sealing.of(conn, {one.organization_id for some in holders.values() for one in some})
+    return _Batch(at, ready, waiting, repeated, holders, suppliers, sealing)
+
+
+async def _settle(conn: Connection, batch: _Batch, *, taken: Collection[UUID], stuck: Collection[UUID]) -> None:
+    """Store what has become of the rows. `taken`: the messages that organizations got; `stuck`: those that wait for a
+    key."""
     settled: list[tuple[UUID, str, datetime | None, UUID | None, UUID | None]] = []
     kept: list[tuple[Row, UUID | None]] = []
-
-    def whose(first: Row) -> UUID | None:
-        mine = holders[first.id]
-        return mine[0].organization_id if len(mine) == 1 else None
-
-    def sealed_for(row: Row, owner: UUID | None) -> UUID | None:
-        """The organization whose key seals a part that does not yet belong to a message."""
-        if row.is_locked or owner is None or not sealing.seals(owner) or sealing.is_locked(owner):
-            return row.organization_id
-        return owner
-
-    for row in repeated:
-        kept.append((row, whose(row)))
-        settled.append((row.id, "duplicate", None, None, sealed_for(row, whose(row))))
-    for group in waiting:
+    for row in batch.repeated:
+        owner = batch.sole_owner(row)
+        kept.append((row, owner))
+        settled.append((row.id, "duplicate", None, None, batch.sealed_for(row, owner)))
+    for group in batch.waiting:
         for row in group.parts.values():
-            owner = sealed_for(row, whose(group.first))
+            owner = batch.sealed_for(row, batch.sole_owner(group.first))
             kept.append((row, owner))
             settled.append((row.id, "waiting", group.until, group.id, owner))
-    for group in ready:
+    for group in batch.ready:
         if group.id in stuck:
-            later = at + LOCKED_PAUSE
+            later = batch.at + LOCKED_PAUSE
             settled += [
                 (row.id, row.state, later, row.message_id, row.organization_id)
                 for row in group.parts.values()
@@ -288,15 +238,14 @@ async def _process(conn: Connection, due: list[Row], at: datetime) -> BatchResul
             ]
             continue
         state = "received" if group.id in taken else "unassigned"
-        owner = whose(group.first) if group.id in taken else None
+        owner = batch.sole_owner(group.first) if group.id in taken else None
         kept += [(row, owner) for row in group.parts.values()]
         settled += [(row.id, state, None, group.id, owner) for row in group.parts.values()]
-    await at_rest.keep(conn, kept, sealing)
+    await at_rest.keep(conn, kept, batch.sealing)
     await conn.execute(SETTLE, *(list(column) for column in zip(*settled, strict=True)))
-    unassigned = len(ready) - len(taken) - len(stuck)
+    unassigned = len(batch.ready) - len(taken) - len(stuck)
     if unassigned:
         log.warning("inbound messages unassigned", count=unassigned)
-    return BatchResult(len(due), deliveries, queued)
 
 
 async def _repeated(conn: Connection, rows: Sequence[Row]) -> set[UUID]:
@@ -338,130 +287,35 @@ async def _parts(conn: Connection, rows: Sequence[Row]) -> list[Row]:
     most = min(MOST_PARTS, MOST_OF_ALL // len(oldest))
     after = [at - LATEST for at in oldest.values()]
     found = await conn.fetch(PARTS, *columns, after, most, MOST_LOOKED // len(oldest))
-    parts = await at_rest.opened(conn, list(map(row_of, found)))
+    parts = await at_rest.opened(conn, list(map(at_rest.row_of, found)))
     # This includes those whose time is up, however much has arrived since.
     known = {row.id: row for row in [*parts, *(row for row in rows if row.state == "waiting")]}
     return [known[id] for id in sorted(known)]
 
 
-async def _owners(conn: Connection, numbers: Iterable[str]) -> Mapping[str, list[_Owner]]:
+async def _owners(conn: Connection, numbers: Iterable[str]) -> Mapping[str, list[Owner]]:
     """The owners of these numbers. Numbers without an owner are absent."""
-    found: dict[str, list[_Owner]] = {}
+    found: dict[str, list[Owner]] = {}
     for value, organization_id, sender_id, sender, words, country in await conn.fetch(OWNERS, list(numbers)):
-        owner = _Owner(organization_id, sender_id, sender, frozenset(map(keywords.fold, words)), country)
+        owner = Owner(organization_id, sender_id, sender, frozenset(map(keywords.fold, words)), country)
         found.setdefault(value, []).append(owner)
     return found
 
 
-def _numbering(supplier: asyncpg.Record | None) -> Numbering:
-    return Numbering(supplier["country"], supplier["strip"], supplier["prepend"]) if supplier else Numbering()
-
-
-def called(recipient: str, ton: int, supplier: asyncpg.Record | None) -> list[str]:
-    """The forms that our number may have as a sender ID: as written by the supplier (a row of SUPPLIERS), and in
-    full."""
-    whole = handsets.e164(recipient, ton, _numbering(supplier))
-    return [_number(recipient), *([whole[1:]] if whole else [])]
-
-
-def reading(supplier: asyncpg.Record | None) -> Callable[[bytes, str], str | None]:
-    """The function that decodes octets from a supplier (a row of SUPPLIERS). One that no longer exists is assumed to
-    have used SMPP, if the octets have a form."""
-    if supplier is None:
-        return partial(kinds.read, kinds.SMPP, {})
-    return partial(kinds.read, supplier["kind"], msgspec.json.decode(supplier["settings"]))
-
-
-def _message(group: Group, owner: _Owner, supplier: asyncpg.Record | None, *, shared: bool) -> _Message:
-    return _Message(
+def _message(group: Group, owner: Owner, batch: _Batch) -> Message:
+    first, supplier = group.first, batch.suppliers.get(group.first.supplier_id)
+    return Message(
         group,
         owner,
-        text_of(group, reading(supplier)),
-        handsets.e164(group.first.sender, group.first.sender_ton, _numbering(supplier)),
+        text_of(group, handsets.reading(supplier)),
+        handsets.sender_of(first.sender, first.sender_ton, supplier),
         quiet=group.shown and group.missing > 0,
         answered=supplier is not None and supplier["answers"],
-        shared=shared,
+        shared=len(batch.holders[first.id]) > 1,
     )
 
 
-async def _find_words(conn: Connection, messages: Sequence[_Message]) -> None:
-    """Set the keyword of each message that is one."""
-    whole = [(one, one.text) for one in messages if one.text is not None and not one.group.missing]
-    known = await names.of(conn, [(one.owner.organization_id, text) for one, text in whole])
-    sharing: dict[UUID, set[str]] = {}
-    for one, _ in whole:
-        sharing.setdefault(one.group.id, set()).update(known.get(one.owner.organization_id, ()))
-    for one, text in whole:
-        owner = one.owner
-        countries = [phones.country(one.phone) if one.phone else "", owner.country or ""]
-        mine = known.get(owner.organization_id, frozenset())
-        others = sharing[one.group.id]
-        found = keywords.find(text, additions=owner.words, countries=countries, names=mine, others=others)
-        if found is not None and one.phone is None:
-            log.warning("keyword from an invalid phone number", message_id=str(one.group.id), keyword=found[0])
-        elif found is not None:
-            one.keyword, one.word = found
-
-
-async def _obey(conn: Connection, messages: Sequence[_Message], at: datetime) -> tuple[int, list[KeywordReply]]:
-    """Act on keywords. Returns webhook deliveries queued, and the replies that follow."""
-    saying = [message for message in messages if message.keyword is not None]
-    campaign = await _last(conn, [one for one in saying if one.shared or one.keyword == "doubtful"])
-    for one in saying:
-        if one.keyword == "doubtful":
-            # Either the answer to a campaign, or a word that needs clarification: HELP says what to write.
-            one.keyword = "stop" if campaign.get(one.person) else "help"
-    opted_out = await optouts.current(conn, {message.person for message in saying})
-    deliveries = 0
-    wanted: list[KeywordReply] = []
-    for turn in _turns(saying):
-        out, back = [], []
-        for one in turn:
-            if one.keyword == "start" and one.person not in opted_out:
-                # There is nothing to confirm, and YES is an answer to something else.
-                one.keyword = None if one.word in keywords.ONLY_OPTED_OUT else one.keyword
-                continue
-            if one.keyword == "stop":
-                since = one.group.first.received_at
-                out.append(OptOut(*one.pair, since, optouts.KEYWORD, one.word, one.group.id))
-            elif one.keyword == "start":
-                said_at = one.group.first.received_at
-                back.append(Statement(*one.pair, said_at, optouts.KEYWORD, one.word, one.group.id))
-            # If organizations share a number, only those that have written to the person reply.
-            silent = one.answered or (one.shared and one.person not in campaign)
-            if not silent and at - one.group.first.received_at < REPLY_WITHIN:
-                wanted.append(KeywordReply(*one.pair, one.keyword or "", one.owner.sender_id, at))
-        deliveries += await optouts.suppress(conn, out)
-        opted_out |= {one.person for one in turn if one.keyword == "stop"}
-        await optouts.lift(conn, back)
-        opted_out -= {one.person for one in turn if one.keyword == "start"}
-    return deliveries, wanted
-
-
-async def _last(conn: Connection, messages: Sequence[_Message]) -> dict[Pair, bool]:
-    """For people to whom the organization has recently written: whether the last message was a campaign's."""
-    if not messages:
-        return {}
-    organizations = sorted({one.owner.organization_id for one in messages})
-    people = sorted({person for _, person in (one.person for one in messages)})
-    look = min(LOOK, MOST_LOOKED // len(organizations))
-    rows = await conn.fetch(LAST, organizations, people, look)
-    return {(row["organization_id"], row["person"]): row["campaign"] for row in rows}
-
-
-def _turns(messages: Sequence[_Message]) -> list[list[_Message]]:
-    """Messages in order of arrival, each number at most once per turn."""
-    turns: list[list[_Message]] = []
-    said: dict[Pair, int] = {}
-    for message in messages:
-        turn = said[message.person] = said.get(message.person, -1) + 1
-        if turn == len(turns):
-            turns.append([])
-        turns[turn].append(message)
-    return turns
-
-
-async def _receive(conn: Connection, messages: Sequence[_Message], sealing: Sealing) -> None:
+async def _receive(conn: Connection, messages: Sequence[Message], sealing: Sealing) -> None:
     await conn.execute(
         RECEIVE,
         [one.owner.organization_id for one in messages],
@@ -492,7 +346,7 @@ async def _receive(conn: Connection, messages: Sequence[_Message], sealing: Seal
     )
 
 
-def _stored(one: _Message, sealing: Sealing) -> str | None:
+def _stored(one: Message, sealing: Sealing) -> str | None:
     """Its text as stored; None: it has none, or it is a keyword whose text cannot be sealed now."""
     whose = one.owner.organization_id
     if one.text is None or sealing.is_locked(whose):
@@ -500,7 +354,7 @@ def _stored(one: _Message, sealing: Sealing) -> str | None:
     return sealing.sealed(whose, "received_messages", one.group.id, one.text)
 
 
-def _event(one: _Message, at: datetime) -> events.Event:
+def _event(one: Message, at: datetime) -> events.Event:
     data = {
         "message": {
             "id": one.group.id,
@@ -523,30 +377,4 @@ def _event(one: _Message, at: datetime) -> events.Event:
         data=msgspec.json.encode(data).decode(),
         created_at=at,
         message_id=one.group.id,
-    )
-
-
-def _number(address: str) -> str:
-    """An address normalized for comparison: without an international prefix."""
-    return address.lower().removeprefix("+").removeprefix("00")
-
-
-def row_of(row: Any) -> Row:
-    """A row of `inbound_messages`, not yet opened (`at_rest`)."""
-    parts = row["concatenation"]
-    return Row(
-        row["id"],
-        row["supplier_id"],
-        row["sender"],
-        row["recipient"],
-        row["form"],
-        row["body"],
-        (parts[0], parts[1], parts[2]) if parts else None,
-        row["received_at"],
-        row["state"],
-        row["message_id"],
-        row["sender_ton"],
-        row["recipient_ton"],
-        row["organization_id"],
-        row["sealed"],
     )

@@ -21,7 +21,7 @@ from heliograph.base.database.pool import RANGE_PLANS, Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7_floor
 from heliograph.sms.accepting import sender_ids
-from heliograph.sms.received import at_rest, inbound, inbox
+from heliograph.sms.received import at_rest, handsets, inbound
 from heliograph.sms.received.assembly import Group, Row, text_of
 
 #: How many of the newest messages are scanned, and how many have their text shown.
@@ -72,9 +72,9 @@ async def listed(conn: Connection) -> list[UnassignedNumber]:
     if not rows:
         return []
     ids = list({row["supplier_id"] for row in rows})
-    known = {row["id"]: row for row in await conn.fetch(inbox.SUPPLIERS, ids)}
+    known = {row["id"]: row for row in await conn.fetch(handsets.SUPPLIERS, ids)}
     names = {row["id"]: row["name"] for row in await conn.fetch(SUPPLIERS, ids)}
-    called = [inbox.called(row["recipient"], row["recipient_ton"], known.get(row["supplier_id"])) for row in rows]
+    called = [handsets.called(row["recipient"], row["recipient_ton"], known.get(row["supplier_id"])) for row in rows]
     holders: dict[str, list[asyncpg.Record]] = {}
     for one in await conn.fetch(HOLDERS, list({name for some in called for name in some})):
         holders.setdefault(one["value"], []).append(one)
@@ -113,8 +113,8 @@ async def assign(conn: Connection, actor: Actor, *, recipient: str) -> int | Non
         row = await conn.fetchrow(PLACED, recipient)
         if row is None:
             raise NotFound("No unassigned message came to this number.", recipient=recipient)
-        suppliers = await conn.fetch(inbox.SUPPLIERS, [row["supplier_id"]])
-        names = inbox.called(recipient, row["recipient_ton"], suppliers[0] if suppliers else None)
+        suppliers = await conn.fetch(handsets.SUPPLIERS, [row["supplier_id"]])
+        names = handsets.called(recipient, row["recipient_ton"], suppliers[0] if suppliers else None)
         holders = await conn.fetch(OTHERS, names, actor.organization_id)
         if holders:
             told = ", ".join(one["name"] for one in holders)
@@ -157,16 +157,16 @@ async def words(conn: Connection, *, by: Principal = SYSTEM) -> list[RawPart]:
     """The newest TEXTS unassigned messages with text and numbers; this is recorded in the audit log with the reason
     given in `by`."""
     async with conn.transaction():
-        rows = await at_rest.opened(conn, [inbox.row_of(row) for row in await conn.fetch(LATEST, TEXTS)])
+        rows = await at_rest.opened(conn, [at_rest.row_of(row) for row in await conn.fetch(LATEST, TEXTS)])
         suppliers = {
-            row["id"]: row for row in await conn.fetch(inbox.SUPPLIERS, list({one.supplier_id for one in rows}))
+            row["id"]: row for row in await conn.fetch(handsets.SUPPLIERS, list({one.supplier_id for one in rows}))
         }
         await audit.record(conn, by, "message.revealed", object_id="unassigned", after={"received": len(rows)})
     return [RawPart(one.received_at, one.sender, one.recipient, _text(one, suppliers)) for one in rows]
 
 
 def _text(one: Row, suppliers: dict[UUID, asyncpg.Record]) -> str | None:
-    return text_of(Group(one.id, one, 1, {1: one}), inbox.reading(suppliers.get(one.supplier_id)))
+    return text_of(Group(one.id, one, 1, {1: one}), handsets.reading(suppliers.get(one.supplier_id)))
 
 
 class Flood(msgspec.Struct, frozen=True):

@@ -1,0 +1,118 @@
+"""What keywords do: STOP opts a person out, START lifts that, and both are confirmed; HELP is answered.
+
+The rule nobody may break: keywords of a person take effect in the order in which they were written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import structlog
+
+from heliograph.base import phones
+from heliograph.base.database.bounded_scan import LOOK
+from heliograph.base.database.pool import Connection
+from heliograph.consent import keywords, names, optouts
+from heliograph.consent.history import Statement
+from heliograph.consent.optouts import OptOut, Pair
+from heliograph.sms.received.message import Message
+from heliograph.sms.received.replies import KeywordReply
+
+log = structlog.get_logger()
+
+#: A reply to an older message would surprise rather than inform: workers were down, or the number had no owner.
+REPLY_WITHIN = timedelta(hours=1)
+#: How many of the messages that organizations sent are searched for a batch, divided among the organizations: half a
+#: second.
+MOST_LOOKED = 20 * LOOK
+
+# Messages have no index by recipient: an organization's newest ones are searched, once for everybody who wrote to it:
+# five hundred searches took longer than a statement may. This is done only for words that may be an answer, or if
+# several organizations share the number. `IS TRUE` makes the IN a look-up in a hash table rather than a join.
+LAST = """
+SELECT DISTINCT ON (organization_id, person) organization_id, person, campaign_id IS NOT NULL AS campaign
+  FROM unnest($1::uuid[]) AS one (organization_id) CROSS JOIN LATERAL (
+       SELECT id, person_of(recipient) AS person, campaign_id FROM messages
+        WHERE organization_id = one.organization_id ORDER BY id DESC LIMIT $3) recent
+ WHERE (person IN (SELECT unnest($2::text[]))) IS TRUE
+ ORDER BY organization_id, person, id DESC
+"""
+
+
+async def find(conn: Connection, messages: Sequence[Message]) -> None:
+    """Set the keyword of each message that is one."""
+    whole = [(one, one.text) for one in messages if one.text is not None and not one.group.missing]
+    known = await names.of(conn, [(one.owner.organization_id, text) for one, text in whole])
+    sharing: dict[UUID, set[str]] = {}
+    for one, _ in whole:
+        sharing.setdefault(one.group.id, set()).update(known.get(one.owner.organization_id, ()))
+    for one, text in whole:
+        owner = one.owner
+        countries = [phones.country(one.phone) if one.phone else "", owner.country or ""]
+        mine = known.get(owner.organization_id, frozenset())
+        others = sharing[one.group.id]
+        found = keywords.find(text, additions=owner.words, countries=countries, names=mine, others=others)
+        if found is not None and one.phone is None:
+            log.warning("keyword from an invalid phone number", message_id=str(one.group.id), keyword=found[0])
+        elif found is not None:
+            one.keyword, one.word = found
+
+
+async def obey(conn: Connection, messages: Sequence[Message], at: datetime) -> tuple[int, list[KeywordReply]]:
+    """Act on keywords. Returns webhook deliveries queued, and the replies that follow."""
+    saying = [message for message in messages if message.keyword is not None]
+    campaign = await _last(conn, [one for one in saying if one.shared or one.keyword == "doubtful"])
+    for one in saying:
+        if one.keyword == "doubtful":
+            # Either the answer to a campaign, or a word that needs clarification: HELP says what to write.
+            one.keyword = "stop" if campaign.get(one.person) else "help"
+    opted_out = await optouts.current(conn, {message.person for message in saying})
+    deliveries = 0
+    wanted: list[KeywordReply] = []
+    for turn in _turns(saying):
+        out, back = [], []
+        for one in turn:
+            if one.keyword == "start" and one.person not in opted_out:
+                # There is nothing to confirm, and YES is an answer to something else.
+                one.keyword = None if one.word in keywords.ONLY_OPTED_OUT else one.keyword
+                continue
+            if one.keyword == "stop":
+                since = one.group.first.received_at
+                out.append(OptOut(*one.pair, since, optouts.KEYWORD, one.word, one.group.id))
+            elif one.keyword == "start":
+                said_at = one.group.first.received_at
+                back.append(Statement(*one.pair, said_at, optouts.KEYWORD, one.word, one.group.id))
+            # If organizations share a number, only those that have written to the person reply.
+            silent = one.answered or (one.shared and one.person not in campaign)
+            if not silent and at - one.group.first.received_at < REPLY_WITHIN:
+                wanted.append(KeywordReply(*one.pair, one.keyword or "", one.owner.sender_id, at))
+        deliveries += await optouts.suppress(conn, out)
+        opted_out |= {one.person for one in turn if one.keyword == "stop"}
+        await optouts.lift(conn, back)
+        opted_out -= {one.person for one in turn if one.keyword == "start"}
+    return deliveries, wanted
+
+
+async def _last(conn: Connection, messages: Sequence[Message]) -> dict[Pair, bool]:
+    """For people to whom the organization has recently written: whether the last message was a campaign's."""
+    if not messages:
+        return {}
+    organizations = sorted({one.owner.organization_id for one in messages})
+    people = sorted({person for _, person in (one.person for one in messages)})
+    look = min(LOOK, MOST_LOOKED // len(organizations))
+    rows = await conn.fetch(LAST, organizations, people, look)
+    return {(row["organization_id"], row["person"]): row["campaign"] for row in rows}
+
+
+def _turns(messages: Sequence[Message]) -> list[list[Message]]:
+    """Messages in order of arrival, each number at most once per turn."""
+    turns: list[list[Message]] = []
+    said: dict[Pair, int] = {}
+    for message in messages:
+        turn = said[message.person] = said.get(message.person, -1) + 1
+        if turn == len(turns):
+            turns.append([])
+        turns[turn].append(message)
+    return turns
