@@ -38,7 +38,7 @@ SECTIONS: dict[str, Sequence[str]] = {
     "Send and receive": ("api", "webhooks", "errors", "whatsapp", "cli"),
     "Suppliers and routing": ("adding-a-supplier", "routing", "senders", "prices", "guard"),
     "Operations": ("operations", "settings", "sizing", "proxies", "runbook"),
-    "Internals": ("life-of-a-message", "locks"),
+    "Internals": ("life-of-a-message", "development", "locks"),
 }
 DECISIONS = "decisions"
 #: The longest query, and the maximum number of results.
