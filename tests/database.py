@@ -17,25 +17,21 @@ import os
 import shutil
 import signal
 import tempfile
-import threading
 import urllib.parse
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
 
 import asyncpg
 import psutil
-import uvloop
 
 from heliograph.base.database.migrate import migrate
 from heliograph.base.embedded.server import ROLE, Embedded
 from tests import sessions
 from tests.clearing import Clearing, Untouched
 from tests.recycling import Recycling, end_sessions
-
-Result = TypeVar("Result")
+from tests.sessions import LoopThread
 
 #: How directories for servers are called: those of single tests, and among them the numbered ones of test processes.
 PREFIX = "heliograph-"
@@ -85,7 +81,9 @@ class Cluster:
     Clones are made ahead of those who need them, and dropped behind them, on a loop that is not the tests'.
     """
 
-    def __init__(self, url: str, owner_url: str, superuser_url: str, loop: _Loop, *, is_ours: bool = False) -> None:
+    def __init__(
+        self, url: str, owner_url: str, superuser_url: str, loop: LoopThread, *, is_ours: bool = False
+    ) -> None:
         """`is_ours`: an embedded server, whose files are at hand."""
         self.url, self.owner_url, self.superuser_url = url, owner_url, superuser_url
         self._is_ours = is_ours
@@ -296,7 +294,8 @@ def cluster() -> Iterator[Cluster]:
     """The server that `HELIOGRAPH_TEST_DATABASE_URL` names, or an embedded one, with the template in place."""
     given = os.environ.get("HELIOGRAPH_TEST_DATABASE_URL")
     with contextlib.ExitStack() as stack:
-        loop = stack.enter_context(_Loop())
+        loop = LoopThread()
+        stack.callback(loop.end)
         if given:
             found = Cluster(given, given, given, loop)
         else:
@@ -384,7 +383,7 @@ def processes(program: str, directory: Path) -> list[int]:
 
 
 @contextlib.contextmanager
-def _embedded(loop: _Loop) -> Iterator[Embedded]:
+def _embedded(loop: LoopThread) -> Iterator[Embedded]:
     with _numbered_directory() as home:
         if home.exists():
             remains = Embedded(home, on_progress=_ignore, extra_settings=QUICK | ROOMY)
@@ -428,27 +427,6 @@ def _quick_place() -> Path:
         if found.f_bavail * found.f_frsize >= 4 * 2**30 and not found.f_flag & os.ST_NOEXEC:
             return memory
     return Path(tempfile.gettempdir())
-
-
-class _Loop:
-    """An event loop in a thread of its own, for what outlives the loops of single tests."""
-
-    def __enter__(self) -> _Loop:
-        self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def submit(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return self.submit(work).result()
 
 
 def _ignore(line: str) -> None:

@@ -125,18 +125,19 @@ def _keep(pool: Any) -> None:
                 holder._con = one._pool_holder = None
 
 
-class Thread:
-    """A thread with a loop that outlives those who use it, one at a time."""
+class LoopThread:
+    """A thread with an event loop, for what outlives the loops of single tests."""
 
     def __init__(self) -> None:
         self._loop = uvloop.new_event_loop()
-        lasting.add(self._loop)
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
-    def run(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
-        """Run it there, and end the tasks that it leaves."""
-        return asyncio.run_coroutine_threadsafe(_alone(work), self._loop)
+    def submit(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return self.submit(work).result()
 
     def end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -144,14 +145,25 @@ class Thread:
         self._loop.close()
 
 
-_free: list[Thread] = []
+class SharedThread(LoopThread):
+    """For many users, one at a time: it keeps sessions, and ends the tasks that somebody leaves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        lasting.add(self._loop)
+
+    def submit(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
+        return super().submit(_alone(work))
+
+
+_free: list[SharedThread] = []
 _loop: asyncio.AbstractEventLoop | None = None
 
 
 @contextlib.contextmanager
-def thread() -> Iterator[Thread]:
+def thread() -> Iterator[SharedThread]:
     """A thread that nobody else uses."""
-    found = _free.pop() if _free else Thread()
+    found = _free.pop() if _free else SharedThread()
     try:
         yield found
     finally:

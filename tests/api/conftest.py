@@ -122,7 +122,7 @@ async def running(database_url: str, **changed: Any) -> AsyncIterator[Api]:
         await serve(settings, port=0, on_ready=on_ready, stop=stop, own_process=False)
 
     with sessions.thread() as thread:
-        ended, started = asyncio.wrap_future(thread.run(life())), asyncio.wrap_future(ready)
+        ended, started = asyncio.wrap_future(thread.submit(life())), asyncio.wrap_future(ready)
         await asyncio.wait([ended, started], return_when=asyncio.FIRST_COMPLETED)
         if ended.done():
             ended.result()

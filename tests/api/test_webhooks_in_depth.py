@@ -311,15 +311,15 @@ async def test_wrong_fields(api: Api, tenant: Tenant) -> None:
 
 
 async def test_events_come_oldest_first_as_their_callbacks_have_them(api: Api, tenant: Tenant, pool: Pool) -> None:
-    (made,) = await past(pool, tenant)
+    made = [str(one) for one in await past(pool, tenant, 3)]
     await past(pool, await make_tenant(pool))
     status, _, listed = await api.ask("GET", "/events", headers=tenant.headers)
     assert status == 200
-    (event,) = listed["items"]
-    assert event == {
-        "id": str(made),
+    assert [one["id"] for one in listed["items"]] == made
+    assert listed["items"][0] == {
+        "id": made[0],
         "type": KIND,
-        "timestamp": clock.iso(await pool.fetchval("SELECT created_at FROM events WHERE id = $1", made)),
+        "timestamp": clock.iso(await pool.fetchval("SELECT created_at FROM events WHERE id = $1", UUID(made[0]))),
         "requestId": "req-1",
         "apiVersion": "v1",
         "data": {"message": {"status": "delivered"}},
