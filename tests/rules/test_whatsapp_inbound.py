@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -20,6 +21,9 @@ from heliograph.base.crypto import derive_key, unseal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.consent import optouts
+from heliograph.suppliers.whatsapp_cloud.callbacks import webhooks
+from heliograph.suppliers.whatsapp_cloud.callbacks.items import Item
+from heliograph.whatsapp.callbacks import inbox
 from heliograph.whatsapp.callbacks.dead_letters import ANY_AWAITED, NEWEST, context, list_all
 from heliograph.whatsapp.callbacks.inbox import Inbox, retry, retry_awaited
 from heliograph.whatsapp.callbacks.intake import KIND
@@ -579,6 +583,24 @@ async def test_what_cannot_be_parsed_becomes_a_dead_letter(pool: Pool, acme: Mad
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 2  # an entry has a time, too
     assert [kept for _, kept in await dead_letters(pool)] == [b"no JSON"]
     await nothing_waits(pool)
+
+
+async def test_a_large_callback_holds_up_nothing_else_of_the_worker(
+    pool: Pool, acme: Made, meta: Meta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of 3 MB, of the smallest items, was parsed in the event loop, for minutes."""
+    threads: list[int] = []
+
+    def parse(raw: bytes) -> Iterator[Item]:
+        threads.append(threading.get_ident())
+        return webhooks.parse(raw)
+
+    monkeypatch.setattr(inbox, "parse", parse)
+    await meta.say(acme, message(acme))
+    await meta.say(acme, message(acme, "x" * inbox.LARGE))
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 2
+    small, large = threads
+    assert small == threading.get_ident() != large
 
 
 async def test_a_worker_with_another_secret_key_loses_nothing_and_holds_nobody_up(

@@ -42,6 +42,7 @@ from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
     AlarmItem,
     CallItem,
     CapabilityItem,
+    Item,
     MessageItem,
     NumberItem,
     PoisonItem,
@@ -74,6 +75,8 @@ log = structlog.get_logger()
 
 #: Limits of a batch: callbacks, and (approximately) items. More would lock wallets for longer than a send may wait.
 CALLBACKS, ITEMS = 500, 500
+#: Bytes from which a batch is parsed in a thread: whoever signs callbacks decides how long that takes.
+LARGE = 262_144
 #: Lock conflicts with other transactions: not an item's fault, so the whole batch is retried.
 _TRANSIENT = (
     asyncpg.DeadlockDetectedError,
@@ -240,14 +243,14 @@ class Inbox:
         """The items that have an owner and can be stored. Others are dropped, except users' messages and unparsable
         items. `growing` gets the accounts (organization, account) that seem to have a number not known yet."""
         found: list[tuple[Readable, datetime]] = []
-        for _, at, raw in opened:
-            for item in parse(raw):
-                if isinstance(item, PoisonItem):
-                    rejected.append(DeadLetter(app, at, item.reason, item.raw))
-                elif isinstance(item, UnknownItem):
-                    dropped["unknown field"] += 1
-                else:
-                    found.append((item, at))
+        is_large = sum(len(raw) for _, _, raw in opened) > LARGE
+        for item, at in await asyncio.to_thread(_parsed, opened) if is_large else _parsed(opened):
+            if isinstance(item, PoisonItem):
+                rejected.append(DeadLetter(app, at, item.reason, item.raw))
+            elif isinstance(item, UnknownItem):
+                dropped["unknown field"] += 1
+            else:
+                found.append((item, at))
         routes = await accounts.routes(conn, list({item.waba_id for item, _ in found}))
         works: list[Work] = []
         locked: list[Work] = []
@@ -368,6 +371,11 @@ def _stops(item: Readable) -> bool:
     return isinstance(item, StatusItem) and item.status == "failed" and matching.stops(item)
 
 
+def _parsed(opened: Sequence[tuple[UUID, datetime, bytes]]) -> list[tuple[Item, datetime]]:
+    """The items of these callbacks, each with the time at which its callback arrived."""
+    return [(item, at) for _, at, raw in opened for item in parse(raw)]
+
+
 def route(item: Readable, app: UUID, at: datetime, routes: Mapping[str, Route]) -> Work | str:
     """The owner of an item in a callback of `app`, or a text saying why it has none."""
     found = routes.get(item.waba_id)
@@ -481,7 +489,7 @@ async def apply(
                     await warnings.apply_item(conn, one.organization_id, one.account_id, one.item, one.at)
                 deliveries += await numbers.apply_item(conn, one.organization_id, one.account_id, one.item, one.at)
             case AlarmItem():
-                codes = sorted({str(error.code) for error in one.item.errors})
+                codes = sorted({str(error.code) for error in one.item.errors})[:5]
                 log.warning("Meta reports an error", account=str(one.account_id), codes=codes)
     return deliveries
 
