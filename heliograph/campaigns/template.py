@@ -16,7 +16,8 @@ from heliograph.sms.accepting.accept import MAX_SEGMENTS
 
 #: The placeholders, and the recipient's values in the order in which `Filler` takes them.
 PLACES = ("phone", "name", "first_name", "last_name")
-#: Maximum length of a text in characters, with its placeholders filled.
+#: Maximum length of a text in characters, with its placeholders as written and with them filled: filling a megabyte of
+#: them took a worker 10 ms for each recipient.
 MAX_LENGTH = 1600
 
 # Each character is examined once: the spaces around a name are stripped afterwards.
@@ -28,6 +29,8 @@ Filler = Callable[[Sequence[str]], str]
 
 def check(template: str, field: str, *, smart: bool, accents: bool = False) -> None:
     """Check a text. Raises Invalid on `field` for an unknown placeholder, or a text too long for every recipient."""
+    if len(template) > MAX_LENGTH:
+        raise Invalid((field, "length", f"`{field}` must have at most {MAX_LENGTH} characters"))
     check_places(template, field)
     if measure(_PLACE.sub("", template), smart=smart, accents=accents) is None:
         raise Invalid(

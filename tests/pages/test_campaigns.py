@@ -256,6 +256,21 @@ async def test_what_is_wrong_is_said_at_its_field(pool: Pool, tenant: Tenant, ow
     assert (page.status, "has no recipients" in page.words) == (422, True)
 
 
+async def test_a_text_of_very_many_placeholders_is_too_long(tenant: Tenant, owner: Browser) -> None:
+    """Only the API refused it: a worker took 10 ms for each recipient to fill a megabyte of them."""
+    page = await look(owner, text="Hi" + "{{name}}" * 200)
+    assert page.status == 422
+    assert 'href="#text"' in page.text
+    assert (await look(owner, to="numbers", numbers="+258841000000", text="Hi" + "{{name}}" * 199)).status == 200
+
+
+@pytest.mark.parametrize("start", ["9" * 5000, "٣", "x", ""])
+async def test_whatever_stands_in_the_field_of_the_examples_shows_some(
+    tenant: Tenant, owner: Browser, start: str
+) -> None:
+    assert (await look(owner, to="numbers", numbers="+258841000000", do="shuffle", start=start)).status == 200
+
+
 async def test_many_are_confirmed_by_their_number(
     pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -298,9 +298,14 @@ async def preview_campaign(request: Request, conn: Connection, typed: dict[str, 
         recipients=given.recipients,
         imported=given.imported,
         not_written_days=given.unwritten,
-        start=int(typed["start"]) if typed["start"].isdecimal() and len(typed["start"]) < 6 else 0,
+        start=start(typed),
         waits=waits,
         asked=template.fallbacks(given.text) if given.filled is None else filling.fallbacks(given.filled.parameters),
         needs_all=given.filled is not None,
     )
     return msgspec.structs.replace(seen, found=seen.found + given.unread, invalid=seen.invalid + given.unread)
+
+
+def start(typed: Mapping[str, str]) -> int:
+    """Where the examples begin, from the form's hidden field."""
+    return int(typed["start"]) if typed["start"].isdecimal() and len(typed["start"]) < 6 else 0

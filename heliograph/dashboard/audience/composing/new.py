@@ -60,11 +60,7 @@ async def create(request: Request) -> Answer:
     if wants == "template":  # another template has other fields
         return Page(template=PAGE, values=await _values(request, typed))
     if wants != "create":
-        typed["start"] = (
-            str(int(typed["start"] or 0) + preview.EXAMPLES)
-            if wants == "shuffle" and (typed["start"] or "0").isdecimal()
-            else "0"
-        )
+        typed["start"] = str(meaning.start(typed) + preview.EXAMPLES) if wants == "shuffle" else "0"
     try:
         async with request.reading() as conn:
             given = await meaning.read(request, conn, typed)
