@@ -288,30 +288,49 @@ async def shift(
     await conn.execute(SHIFT, kind, ids, by, only_beyond, only_within)
 
 
-# Skips from organization to organization in each line, reading only the first waiting row of each: in all, a million
-# rows may be waiting. (No row is due before its place.)
-OLDEST = """
-WITH RECURSIVE found (line, lane, organization_id) AS (
-    (SELECT line, lane, organization_id FROM queue WHERE kind = $1 ORDER BY line, lane, organization_id LIMIT 1)
+PLACES = """place (kind, line, lane, organization_id, step) AS (
+    SELECT first.*, 1 FROM {kinds} AS asked (kind) CROSS JOIN LATERAL (
+        SELECT kind, line, lane, organization_id FROM queue WHERE queue.kind = asked.kind AND {fits}
+         ORDER BY line, lane, organization_id LIMIT 1) first
     UNION ALL
-    SELECT next.* FROM found CROSS JOIN LATERAL (
-        SELECT line, lane, organization_id FROM queue
-         WHERE kind = $1 AND (line, lane, organization_id) > (found.line, found.lane, found.organization_id)
+    SELECT next.*, place.step + 1 FROM place CROSS JOIN LATERAL (
+        SELECT kind, line, lane, organization_id FROM queue
+         WHERE queue.kind = place.kind AND {fits} AND (line, lane, organization_id) > (place.line, place.lane,
+               CASE WHEN {is_last} THEN 'ffffffff-ffff-ffff-ffff-ffffffffffff' ELSE place.organization_id END)
          ORDER BY line, lane, organization_id LIMIT 1) next
-)
-SELECT {ages}
-  FROM found CROSS JOIN LATERAL (
-       SELECT coalesce(since, due_at) AS place FROM queue
-        WHERE kind = $1 AND line = found.line AND lane = found.lane AND organization_id = found.organization_id
-          AND coalesce(since, due_at) <= now() AND due_at - now() <= interval '0' AND lease_until IS NULL AND {counts}
+     WHERE {goes_on}
+)"""
+
+
+def places(kinds: str, *, fits: str = "true", is_last: str = "false", goes_on: str = "true") -> str:
+    """A recursive CTE `place`: the lines, lanes and organizations that have work, found by skipping from one to the
+    next, since a million rows may be waiting in each.
+
+    `kinds`: SQL for a relation of kinds; `fits`: a condition on `queue`; `is_last`: a condition on a place after which
+    the other organizations of its lane are left out; `goes_on`: a condition on a place to look for more after it.
+    """
+    return PLACES.format(kinds=kinds, fits=fits, is_last=is_last, goes_on=goes_on)
+
+
+#: For `places`: of campaigns (lane 1), one organization in each line, since only single messages matter.
+ONLY_SINGLE = "place.lane > 0"
+
+# Reads only the first waiting row of each organization in each line. (No row is due before its place.)
+OLDEST = f"""
+WITH RECURSIVE {places("(VALUES ($1))", is_last=ONLY_SINGLE)}
+SELECT {{ages}}
+  FROM place CROSS JOIN LATERAL (
+       SELECT coalesce(since, due_at) AS at FROM queue
+        WHERE kind = place.kind AND line = place.line AND lane = 0 AND organization_id = place.organization_id
+          AND coalesce(since, due_at) <= now() AND due_at - now() <= interval '0' AND lease_until IS NULL AND {{counts}}
         ORDER BY coalesce(since, due_at) LIMIT 1) first
- WHERE found.lane = 0 AND found.line <> ALL ($2) {by}
+ WHERE place.lane = 0 AND place.line <> ALL ($2) {{by}}
 """
 #: The result of OLDEST: for all lines together, or for each line that has any work.
-OF_ALL = {"ages": "coalesce(extract(epoch FROM now() - min(first.place)), 0)::float8", "by": ""}
+OF_ALL = {"ages": "coalesce(extract(epoch FROM now() - min(first.at)), 0)::float8", "by": ""}
 OF_EACH = {
-    "ages": "found.line, extract(epoch FROM now() - min(first.place))::float8 AS age",
-    "by": "GROUP BY found.line",
+    "ages": "place.line, extract(epoch FROM now() - min(first.at))::float8 AS age",
+    "by": "GROUP BY place.line",
 }
 
 

@@ -20,6 +20,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of
 from heliograph.queue.backlog import HELD
 from heliograph.queue.holds import Selection
+from heliograph.queue.leases import places
 
 #: Rows to count, divided among the places found; and places (line, lane, organization) per kind.
 LOOK, PLACES = 10_000, 300
@@ -89,25 +90,14 @@ class WaitingWork(msgspec.Struct, frozen=True):
     is_whole: bool
 
 
-# Skips from organization to organization in each line; with one organization ($3), from lane to lane, to look for its
-# rows in each.
-PLACE = """
-WITH RECURSIVE place (kind, line, lane, organization_id, step) AS (
-    SELECT first.*, 1 FROM unnest($1::text[]) AS asked (kind) CROSS JOIN LATERAL (
-        SELECT kind, line, lane, organization_id FROM queue
-         WHERE queue.kind = asked.kind AND line >= coalesce($2::uuid, '00000000-0000-0000-0000-000000000000')
-           AND line <= coalesce($2, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-         ORDER BY line, lane, organization_id LIMIT 1) first
-    UNION ALL
-    SELECT next.*, place.step + 1 FROM place CROSS JOIN LATERAL (
-        SELECT kind, line, lane, organization_id FROM queue
-         WHERE queue.kind = place.kind AND line <= coalesce($2, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-           AND (line, lane, organization_id) > (place.line, place.lane,
-                CASE WHEN $3::uuid IS NULL THEN place.organization_id ELSE 'ffffffff-ffff-ffff-ffff-ffffffffffff' END)
-         ORDER BY line, lane, organization_id LIMIT 1) next
-     WHERE place.step <= $4
+# With one organization ($3), its rows are looked for in each lane.
+PLACE = "WITH RECURSIVE " + places(
+    "unnest($1::text[])",
+    fits="line >= coalesce($2::uuid, '00000000-0000-0000-0000-000000000000')"
+    " AND line <= coalesce($2, 'ffffffff-ffff-ffff-ffff-ffffffffffff')",
+    is_last="$3::uuid IS NOT NULL",
+    goes_on="place.step <= $4",
 )
-"""
 # The unused share of short lines is divided among those that have more. Whether a message is past its validity is
 # checked last, and only for rows that no worker has, as it takes a look-up. min(uuid) came with PostgreSQL 18.
 SUMMARY = f"""

@@ -30,6 +30,7 @@ from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid, NotFound, Unavailable
 from heliograph.base.loading_cache import EVERY
 from heliograph.base.process.settings import Settings
+from heliograph.queue.leases import places
 
 log = structlog.get_logger()
 
@@ -330,29 +331,20 @@ SELECT k.organization_id, k.sealed, o.name FROM text_keys k JOIN organizations o
 """
 #: Tables and columns of texts waiting in the queue, by kind.
 WAITING = {"sms": ("messages", "body"), "whatsapp": ("whatsapp_messages", "content")}
-# Skips through the queue from organization to organization; for one without a key, it reads some of its waiting texts.
-_MISSING = """
-WITH RECURSIVE found (line, lane, organization_id) AS (
-    (SELECT line, lane, organization_id FROM queue WHERE kind = '{kind}' ORDER BY line, lane, organization_id LIMIT 1)
-    UNION ALL
-    SELECT next.* FROM found CROSS JOIN LATERAL (
-        SELECT line, lane, organization_id FROM queue
-         WHERE kind = '{kind}' AND (line, lane, organization_id) > (found.line, found.lane, found.organization_id)
-         ORDER BY line, lane, organization_id LIMIT 1) next
-)
-SELECT DISTINCT o.name FROM found JOIN organizations o ON o.id = found.organization_id
- WHERE NOT EXISTS (SELECT FROM text_keys k WHERE k.organization_id = found.organization_id)
+# For an organization without a key, this reads some of its waiting texts.
+_MISSING = f"""
+WITH RECURSIVE {places("(VALUES ('{kind}'))")}
+SELECT DISTINCT o.name FROM place JOIN organizations o ON o.id = place.organization_id
+ WHERE NOT EXISTS (SELECT FROM text_keys k WHERE k.organization_id = place.organization_id)
    AND EXISTS (SELECT FROM (SELECT id FROM queue
-                             WHERE kind = '{kind}' AND line = found.line AND lane = found.lane
-                               AND organization_id = found.organization_id LIMIT 1000) waiting
-                      CROSS JOIN LATERAL (SELECT {column} AS text FROM {table}
-                                           WHERE organization_id = found.organization_id AND id = waiting.id
+                             WHERE kind = place.kind AND line = place.line AND lane = place.lane
+                               AND organization_id = place.organization_id LIMIT 1000) waiting
+                      CROSS JOIN LATERAL (SELECT {{column}} AS text FROM {{table}}
+                                           WHERE organization_id = place.organization_id AND id = waiting.id
                                            LIMIT 1) m
-                WHERE m.text LIKE '{sealed}%')
+                WHERE m.text LIKE '{SEALED}%')
 """
-MISSING = [
-    _MISSING.format(kind=kind, table=table, column=column, sealed=SEALED) for kind, (table, column) in WAITING.items()
-]
+MISSING = [_MISSING.format(kind=kind, table=table, column=column) for kind, (table, column) in WAITING.items()]
 
 
 async def standing(conn: Connection) -> Standing:

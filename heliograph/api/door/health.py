@@ -17,6 +17,7 @@ from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.loading_cache import LoadingCache
 from heliograph.base.process.heartbeat import IS_ALIVE
 from heliograph.queue import backlog
+from heliograph.queue.leases import ONLY_SINGLE, places
 from heliograph.queue.workers import WORKS
 from heliograph.whatsapp.dispatch import holds
 
@@ -82,18 +83,7 @@ WITH RECURSIVE held AS MATERIALIZED ({holds.HELD}), due AS MATERIALIZED (
     UNION ALL
     SELECT next.kind FROM kinds CROSS JOIN LATERAL (
         SELECT kind FROM queue WHERE queue.kind > kinds.kind ORDER BY kind LIMIT 1) next
-), place (kind, line, lane, organization_id, step) AS (
-    SELECT first.*, 1 FROM kinds CROSS JOIN LATERAL (
-        SELECT kind, line, lane, organization_id FROM queue WHERE queue.kind = kinds.kind
-         ORDER BY line, lane, organization_id LIMIT 1) first
-    UNION ALL
-    SELECT next.*, place.step + 1 FROM place CROSS JOIN LATERAL (
-        SELECT kind, line, lane, organization_id FROM queue
-         WHERE queue.kind = place.kind AND (line, lane, organization_id) > (place.line, place.lane,
-               CASE place.lane WHEN 0 THEN place.organization_id ELSE 'ffffffff-ffff-ffff-ffff-ffffffffffff' END)
-         ORDER BY line, lane, organization_id LIMIT 1) next
-     WHERE place.step < $3
-), sample AS (
+), {places("kinds", is_last=ONLY_SINGLE, goes_on="place.step < $3")}, sample AS (
     SELECT kind, line, organization_id, id, due_at, since FROM due WHERE lane = 0 AND lease_until IS NULL
     UNION ALL
     SELECT oldest.* FROM place CROSS JOIN LATERAL (
