@@ -170,17 +170,13 @@ class Backlog:
 
     def waits(self, kind: str) -> bool:
         """Whether any row of a kind seems to be waiting."""
-        return len(self._turns[kind]) > 0
+        return bool(self._turns[kind])
 
     def wake_waiting(self) -> None:
         """Wake each kind of which work seems to be waiting: it may only be waiting for time to pass."""
         for kind, wake in self._wakes.items():
             if self.waits(kind):
                 wake()
-
-    def oldest(self, kind: str) -> datetime | None:
-        """The earliest place of a row in lane 0 that seems to be waiting."""
-        return self._turns[kind].oldest()
 
     def forget(self) -> None:
         """Forget everything; the next look reads the whole table."""

@@ -77,9 +77,9 @@ class Turns:
         self._lines: OrderedDict[UUID, _Line] = OrderedDict()
         self._found: dict[UUID, None] = {}
 
-    def __len__(self) -> int:
-        """The number of groups that seem to have waiting rows."""
-        return sum(len(ring) for line in self._lines.values() for ring in line.lanes)
+    def __bool__(self) -> bool:
+        """True if any group seems to have waiting rows: a line without one is dropped."""
+        return bool(self._lines)
 
     def lines(self, limit: int) -> list[UUID]:
         """Lines in which work seems to be waiting; if there are more than `limit`, the next call returns others."""
@@ -93,10 +93,6 @@ class Turns:
         """Lines in which more work was found since the last call."""
         found, self._found = list(self._found), {}
         return found
-
-    def oldest(self, *, lane: int = 0) -> datetime | None:
-        """The earliest place of a lane in all lines, as far as known."""
-        return min((group.place for line in self._lines.values() for group in line.lanes[lane].values()), default=None)
 
     def add(self, line: UUID, lane: int, organization_id: UUID, place: datetime, count: int) -> None:
         """Note that `count` more rows are waiting, the first of them at `place`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from heliograph.queue import leases
 from heliograph.simulators.receiver import Options, Receiver
 from heliograph.webhooks import changing, endpoints
 from heliograph.webhooks.delivery import signing
+from heliograph.webhooks.delivery.concurrency import EndpointQueue
 from heliograph.webhooks.delivery.delivery import Deliverer
 from tests.hooks import (
     DATA,
@@ -385,6 +387,28 @@ async def test_a_drain_lets_open_attempts_end_and_gives_back_the_rest(pool: Pool
     await second.drain(0.1)
     assert second.in_flight == 0
     assert (await queued(pool), await held(pool)) == (20 - done, 0)
+    await outbound.close()
+    await receiver.stop()
+
+
+async def test_a_worker_remembers_no_endpoint_that_it_claims_nothing_for(pool: Pool) -> None:
+    """Of 300 endpoints that it does not know, all hanging, it takes as many as it can soon try, and passes the
+    others each time."""
+    receiver = Receiver(Options(hang=True))
+    await receiver.start()
+    for n in range(30):
+        actor = await organization(pool)
+        for m in range(10):
+            await endpoint(pool, actor, f"{receiver.url}{n}/{m}")
+        await record(pool, actor)
+    under = settings(webhook_concurrency=8, claim_limit=12)
+    outbound = HttpClient(webhook_rules(under))
+    deliverer = Deliverer(pool, outbound, under, seal_key=endpoints.seal_key(under))
+    gc.collect()
+    assert [await deliverer.round() for _ in range(3)] == [6, 0, 0]
+    assert sum(isinstance(one, EndpointQueue) for one in gc.get_objects()) == 6
+    assert await held(pool) == 6
+    await deliverer.drain(0.0)
     await outbound.close()
     await receiver.stop()
 

@@ -84,7 +84,7 @@ def test_everything_is_taken_and_then_nobody_is_thought_to_wait(table: Table, pl
     while waiting := table.waiting():
         assert 0 < table.claim(places).total() <= min(places, waiting)
     assert not table.claim(places)
-    assert (len(table.turns), table.turns.lines(10)) == (0, [])
+    assert (bool(table.turns), table.turns.lines(10)) == (False, [])
 
 
 @given(tables(), st.integers(1, 40))
@@ -132,7 +132,7 @@ def test_what_is_not_claimed_after_all_waits_in_its_place() -> None:
     table.put(2, 1)
     asks = table.turns.ask({LINE: 10})
     table.turns.took(asks, {(LINE, 0, UUID(int=1)): (5, START), (LINE, 0, UUID(int=2)): (1, START)})
-    assert len(table.turns) == 0
+    assert not table.turns
     table.turns.give_back(asks)
     assert table.claim(10).total() == 6
 

@@ -104,10 +104,10 @@ class Concurrency(Generic[Job]):
         depth = int(int(line.window) * min(HANDED, max(1.0, HANDED_SECONDS / max(line.took, 0.001))))
         return max(0, depth - line.held)
 
-    def crowded(self, line: EndpointQueue[Job]) -> bool:
-        """True if enough endpoints of the same standing are waiting for a place: this one would only withhold its jobs
-        from other workers."""
-        return line.pool is not self.good and len(line.pool.queue) >= line.pool.limit
+    def crowded(self) -> set[Pool[Job]]:
+        """The pools with enough endpoints waiting for a place: another one would only withhold its jobs from other
+        workers."""
+        return {pool for pool in (self.unknown, self.failing) if len(pool.queue) >= pool.limit}
 
     def offer(self, line: EndpointQueue[Job]) -> None:
         """Queue the endpoint if it has jobs waiting; call it when jobs arrive or a place becomes free."""

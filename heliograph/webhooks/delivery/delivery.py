@@ -184,12 +184,17 @@ class Deliverer:
         """How many rows to claim from each line, longest-waiting lines first."""
         free: dict[UUID, int] = {}
         total = 0
+        crowded = self._places.crowded()
         for line_id in self._due:
-            line = self._lines.get(line_id) or self._know(line_id)
+            # First of all, as thousands of endpoints may be failing, and each time a place becomes free all are passed.
+            line = self._lines.get(line_id)
+            if (self._places.unknown if line is None else line.pool) in crowded:
+                continue
+            line = line or self._know(line_id)
             depth = self._places.depth(line)
             room = depth - line.held
             # Not for a handful: a claim costs almost as much for one row as for a hundred.
-            if room <= 0 or 2 * room < depth or self._places.crowded(line):
+            if room <= 0 or 2 * room < depth:
                 continue
             free[line_id] = min(room, self._claim_limit - total)
             total += free[line_id]
