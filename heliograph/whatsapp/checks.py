@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from heliograph.base.crypto import Key, Unsealable
@@ -34,15 +35,14 @@ def of_account(one: dict[str, Any], key: Key | None) -> list[Check]:
 def _warned(one: dict[str, Any]) -> list[Check]:
     if not one["warnings"]:
         return []
-    waba_id = one["waba_id"]
-    remedy = said("Resolve it with Meta, then run `heliograph whatsapp account acknowledge %(id)s`.", id=waba_id)
-    return [Check(said("whatsapp %(id)s warnings", id=waba_id), "warning", quoted(one["warnings"]), remedy)]
+    remedy = said("Resolve it with Meta, then run `%(command)s`.", command=_command("acknowledge", one))
+    return [Check(said("whatsapp %(id)s warnings", id=one["waba_id"]), "warning", quoted(one["warnings"]), remedy)]
 
 
 def _account(one: dict[str, Any], key: Key | None) -> Check:
     """One WhatsApp account: first problems with sending, then with receiving."""
     name = said("whatsapp %(id)s", id=one["waba_id"])
-    update = f'heliograph whatsapp account update {one["waba_id"]} --org "{one["organization"]}"'
+    update = _command("update", one)
     try:
         if key is not None:
             accounts.open_token(key, one["id"], one["token"])
@@ -52,9 +52,7 @@ def _account(one: dict[str, Any], key: Key | None) -> Check:
         )
         return Check(name, "failed", said("its token was encrypted with another secret key"), remedy)
     if one["state"] == "paused":
-        remedy = said(
-            "Run `heliograph whatsapp account resume %(id)s` to send from its numbers again.", id=one["waba_id"]
-        )
+        remedy = said("Run `%(command)s` to send from its numbers again.", command=_command("resume", one))
         return Check(name, "warning", said("paused"), remedy)
     status, detail = one["credential_status"], kept(one["credential_detail"])
     new_token = said("Run `%(command)s --token-file FILE`.", command=update)
@@ -62,9 +60,8 @@ def _account(one: dict[str, Any], key: Key | None) -> Check:
         return Check(name, "failed", said("Meta rejects its token: %(detail)s", detail=detail), new_token)
     if one["held_reason"]:
         remedy = said(
-            "Resolve it with Meta. Waiting messages are then sent automatically, or immediately after `heliograph "
-            "whatsapp account release %(id)s`.",
-            id=one["waba_id"],
+            "Resolve it with Meta. Waiting messages are then sent automatically, or immediately after `%(command)s`.",
+            command=_command("release", one),
         )
         return Check(name, "warning", said("held: %(reason)s", reason=kept(one["held_reason"])), remedy)
     if status == "missing_scope":
@@ -87,7 +84,7 @@ def _account(one: dict[str, Any], key: Key | None) -> Check:
         )
         return Check(name, "warning", detail, remedy)
     if not one["called_back"]:
-        remedy = said("Enter at Meta what `heliograph whatsapp account show %(id)s` prints.", id=one["waba_id"])
+        remedy = said("Enter at Meta what `%(command)s` prints.", command=_command("show", one))
         return Check(name, "warning", said("no callback from Meta has ever arrived"), remedy)
     if one["mirror_detail"]:
         remedy = said("Numbers and templates are as of the last sync, which is being retried.")
@@ -95,6 +92,11 @@ def _account(one: dict[str, Any], key: Key | None) -> Check:
         return Check(name, "warning", detail, remedy)
     is_known = status != "unknown"
     return Check(name, "ok", said("its token is valid") if is_known else said("its token has not been checked yet"))
+
+
+def _command(what: str, one: dict[str, Any]) -> str:
+    """A command about an account, to be copied into a shell: it works wherever there are several organizations."""
+    return f"heliograph whatsapp account {what} {one['waba_id']} --org {shlex.quote(one['organization'])}"
 
 
 async def _callbacks(conn: Connection) -> Check:

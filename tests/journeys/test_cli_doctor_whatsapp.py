@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import shlex
 from typing import Any
 
 import msgspec
@@ -26,6 +28,8 @@ async def examined(url: str) -> dict[str, Any]:
 
 async def test_each_account_is_told_with_its_trouble_and_the_remedy(database_url: str, pool: Pool) -> None:
     who = await made(pool)
+    organization = "Rui's shop & sons"
+    await pool.execute("UPDATE organizations SET name = $2 WHERE id = $1", who.organization_id, organization)
     silent = await make_app(pool, verified=False)
     troubles = {
         "good": ("ok", "its token is valid", ""),
@@ -50,6 +54,9 @@ async def test_each_account_is_told_with_its_trouble_and_the_remedy(database_url
         assert found["state"] == state, found
         assert detail in found["detail"]
         assert bool(found["remedy"]) is (state != "ok")
+        # There are several organizations here, so a command without one would be refused.
+        for command in re.findall(r"`(heliograph whatsapp account [^`]+)`", found["remedy"]):
+            assert shlex.split(command)[5:7] == ["--org", organization], command
 
 
 async def test_what_meta_warns_of_is_a_check_of_its_own(database_url: str, pool: Pool) -> None:
@@ -62,7 +69,7 @@ async def test_what_meta_warns_of_is_a_check_of_its_own(database_url: str, pool:
     checks = await examined(database_url)
     found = checks[f"whatsapp {who.waba_id} warnings"]
     assert (found["state"], found["detail"]) == ("warning", "scheduled disable November 27, 2026; pin changed")
-    assert f"account acknowledge {who.waba_id}" in found["remedy"]
+    assert f"account acknowledge {who.waba_id} --org " in found["remedy"]
     assert checks[f"whatsapp {who.waba_id}"]["state"] == "ok"
     assert f"whatsapp {other.waba_id} warnings" not in checks  # it is over
 
