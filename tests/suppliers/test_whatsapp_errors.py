@@ -22,7 +22,7 @@ ROWS = [
     (10, AUTH, None, "credential", "unknown", True),
     (17, RATE, None, "credential", "throttled", False),
     (32, RATE, None, "credential", "throttled", False),
-    (33, ACCOUNT, 0, "number", "unknown", True),
+    (33, ACCOUNT, None, "number", "unknown", True),
     (100, REQUEST, 0, "message", "unknown", True),
     (102, AUTH, None, "credential", "unknown", True),
     (190, AUTH, None, "credential", "unknown", True),

@@ -178,11 +178,9 @@ def _auth(title: str, scope: Scope = Scope.CREDENTIAL) -> Fault:
     return Fault(kind=Kind.AUTH, title=title, tries=UNCOUNTED, scope=scope, backoff=_from(_MINUTE), alarm=True)
 
 
-def _account(
-    title: str, scope: Scope, *, hold: float = 10 * _MINUTE, tries: int | None = UNCOUNTED, failure: str = "unknown"
-) -> Fault:
+def _account(title: str, scope: Scope, *, hold: float = 10 * _MINUTE, failure: str = "unknown") -> Fault:
     return Fault(
-        kind=Kind.ACCOUNT, title=title, tries=tries, scope=scope, backoff=_from(hold), failure=failure, alarm=True
+        kind=Kind.ACCOUNT, title=title, tries=UNCOUNTED, scope=scope, backoff=_from(hold), failure=failure, alarm=True
     )
 
 
@@ -210,7 +208,8 @@ _TABLE: dict[int, Fault] = {
     3: _auth("a capability or permission is missing"),
     4: _rate("too many calls of the app", Scope.CREDENTIAL, 5 * _MINUTE),
     10: _auth("a permission is absent or was removed"),
-    33: _account("the number was deleted", Scope.NUMBER, tries=0),
+    # Messages wait until a reading shows the same, as for 100/33.
+    33: _account("the number was deleted", Scope.NUMBER),
     # Graph's general codes for limits, which any call may get; the ones with five digits belong to WhatsApp alone.
     **dict.fromkeys((17, 32, 341, 613), _rate("too many calls of the app", Scope.CREDENTIAL, 5 * _MINUTE)),
     100: _request("a parameter is unknown, misspelled or too long"),
