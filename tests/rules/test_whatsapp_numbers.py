@@ -12,7 +12,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
 from heliograph.suppliers.whatsapp_cloud import objects as whatsapp_objects
-from heliograph.suppliers.whatsapp_cloud.callbacks.items import AccountItem, CapabilityItem, NumberItem
+from heliograph.suppliers.whatsapp_cloud.callbacks.items import AccountItem, CapabilityItem, NumberItem, Restriction
 from heliograph.suppliers.whatsapp_cloud.callbacks.management import tier_of
 from heliograph.suppliers.whatsapp_cloud.objects import CloudNumber
 from heliograph.whatsapp.mirror import accounts, numbers
@@ -35,6 +35,10 @@ def number_event(seconds: float, field: str = "phone_number_quality_update", **v
 
 def account_event(seconds: float, field: str = "account_update", **values: Any) -> AccountItem:
     return AccountItem(**common(seconds, field), **values)
+
+
+def restricted(*types: str) -> AccountItem:
+    return account_event(1, event="ACCOUNT_RESTRICTION", restrictions=tuple(Restriction(one) for one in types))
 
 
 def listed(**values: Any) -> CloudNumber:
@@ -145,6 +149,8 @@ async def test_a_limit_that_nobody_set_changes_nothing(pool: Pool) -> None:
     ("item", "connection"),
     [
         (account_event(1, event="ACCOUNT_RESTRICTION"), "restricted"),
+        (restricted("RESTRICTED_ADD_PHONE_NUMBER_ACTION", "RESTRICTED_CUSTOMER_INITIATED_MESSAGING"), "restricted"),
+        (restricted("RESTRICTED_ADD_PHONE_NUMBER_ACTION", "RESTRICTED_UTILITY_TEMPLATES"), "connected"),
         (account_event(1, event="DISABLED_UPDATE", ban_state="DISABLE"), "banned"),
         (account_event(1, event="DISABLED_UPDATE", ban_state="SCHEDULE_FOR_DISABLE"), "connected"),
         (account_event(1, event="ACCOUNT_DELETED"), "disconnected"),
@@ -248,6 +254,17 @@ async def test_a_reading_brings_changes_and_takes_away(pool: Pool) -> None:
     # Back again, it is the same number.
     assert await store(pool, account, changed, listed(id="556", display_phone_number="+212 520-009999")) == ([], 1)
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_numbers") == 2
+
+
+async def test_a_number_that_is_listed_twice_is_read_like_others(pool: Pool) -> None:
+    account = await made.account(pool, await organization(pool))
+    assert (await store(pool, account, listed(), listed()))[0] == []
+    found = await row(pool)
+    assert (found["verified_name"], found["connection_status"], found["messaging_limit"]) == (
+        "Boutique Amal",
+        "connected",
+        2000,
+    )
 
 
 async def test_a_number_that_a_listing_lacks_stays_until_meta_says_that_it_is_gone(pool: Pool) -> None:

@@ -242,6 +242,10 @@ ACCOUNT_EVENTS = {
     "ACCOUNT_RECONNECTED": "connected",
 }
 BANS = {"DISABLE": "banned", "REINSTATE": "connected"}
+#: Restrictions of an account that leave its numbers able to send.
+HARMLESS = frozenset(
+    {"RESTRICTED_ADD_PHONE_NUMBER_ACTION", "RESTRICTED_UTILITY_TEMPLATES", "RESTRICTED_DIRECT_SEND_UTILITY_TEMPLATES"}
+)
 #: A number that exists at Meta but has been missing from its account's listings for this long belongs to another
 #: account.
 LACKED = timedelta(minutes=5)
@@ -317,6 +321,8 @@ async def store_numbers(
     that the listing reflects. Returns the Graph ids of numbers that another account still has.
     """
     asked = asked or {}
+    # A number that moves to the next page while the pages are read is listed twice.
+    listing = list({one.id: one for one in listing}.values())
     now = clock.now()
     rows = await _by_graph_id(conn, organization_id, account_id)
     listed = {one.id for one in listing}
@@ -375,7 +381,8 @@ def _said(item: NumberItem | CapabilityItem | AccountItem) -> dict[str, dict[str
     """The content of an event, by facet."""
     if isinstance(item, AccountItem):
         connection = None
-        if item.field == "account_update":
+        named = {one.type for one in item.restrictions}
+        if item.field == "account_update" and not (named and named <= HARMLESS):
             connection = BANS.get(item.ban_state or "") or ACCOUNT_EVENTS.get(item.event or "")
         return {"connection": {"connection_status": connection}} if connection else {}
     facets: dict[str, dict[str, Any]] = {}
