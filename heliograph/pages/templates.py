@@ -158,7 +158,7 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "mode_name": _named(words.MODES),
         "outcome_name": _named(words.OUTCOMES),
         "whatsapp_outcome_name": _named(words.WHATSAPP_OUTCOMES),
-        "content_name": _named(words.CONTENTS),
+        "content_name": _named(words.CONTENTS, otherwise=words.CONTENTS["unknown"]),
         "slot_name": _named(words.SLOTS),
         "category_name": _named(words.CATEGORIES),
         "quality_name": _named(words.QUALITIES),
@@ -232,10 +232,12 @@ def _why(
     return "" if found is None else str(getattr(found.words(context["locale"].language), part))
 
 
-def _named(known: Mapping[str, str]) -> Callable[[Context, str], str]:
+def _named(known: Mapping[str, str], *, otherwise: str | None = None) -> Callable[[Context, str], str]:
+    """`otherwise`: the name of values that are not known; None: themselves."""
+
     @pass_context
     def name(context: Context, value: str) -> str:
-        found: str = context["locale"].text(known.get(value, value))
+        found: str = context["locale"].text(known.get(value, otherwise or value))
         return found
 
     return name

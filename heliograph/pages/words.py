@@ -401,6 +401,7 @@ CONTENTS: Mapping[str, str] = {
     "template": "Template",
     "edit": "Changed message",
     "revoke": "Message taken back",
+    "request_welcome": "Opened the chat",
     "unsupported": "Something that cannot be shown",
     "unknown": "Something that cannot be shown",
 }

@@ -386,6 +386,8 @@ async def test_what_is_no_text_shows_what_it_consists_of(pool: Pool, owner: Brow
     order = {"text": "By noon", "product_items": [item, {"product_retailer_id": "SKU-2", "quantity": 1}]}
     assert await bubble("order", order=order) == "Order By noon\n2 × SKU-1 (10.5 MZN)\n1 × SKU-2"
     assert await bubble("document", document={"filename": "bill.pdf"}) == "Document bill.pdf"
+    assert (await bubble("request_welcome")).strip() == "Opened the chat"
+    assert (await bubble("hologram")).strip() == "Something that cannot be shown"
     assert await bubble("reaction", reaction={"emoji": "👍"}) == "Reaction 👍"
     assert (await bubble("reaction", reaction={})).strip() == "Reaction taken back"
     given = {"flow_token": "t", "day": "Friday", "seats": 2, "meals": ["fish", "rice"], "note": "", "by": {"car": True}}

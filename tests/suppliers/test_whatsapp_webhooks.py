@@ -266,6 +266,16 @@ class TestMessages:
                 {"body": "new"},
                 False,
             ),
+            (
+                "edit",
+                {
+                    "original_message_id": "wamid.Q",
+                    "message": {"type": "image", "image": {"id": "1", "caption": "new"}},
+                },
+                "new",
+                {"body": "new"},
+                False,
+            ),
             ("revoke", {"original_message_id": "wamid.Q"}, None, {}, False),
             ("unsupported", None, None, {}, False),
             ("hologram", {"id": "1"}, None, {}, False),

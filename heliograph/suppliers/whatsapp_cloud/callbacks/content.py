@@ -153,7 +153,11 @@ def _system(inner: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
 
 
 def _edit(inner: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    return _text(part(part(inner, "message"), "text"))
+    """The new text, or the new caption of a file."""
+    message = part(inner, "message")
+    changed = part(message, words(message.get("type")) or "text")
+    text = words(changed.get("body")) or words(changed.get("caption"))
+    return text, {} if text is None else {"body": text}
 
 
 def _list(value: object) -> list[Mapping[str, Any]]:
