@@ -12,6 +12,9 @@ import msgspec
 UNIT = 1_000_000
 #: The largest amount, in millionths: a billion units. Sums of nine thousand of them fit a bigint.
 MOST = 10**9 * UNIT
+#: The largest price of a segment or a message: a million units. Sums over 900,000 of the longest messages, of ten
+#: segments, fit a bigint; a sum that does not fit would keep what was due from ever being added to it.
+MOST_PRICE = 10**6 * UNIT
 
 _amount = re.compile(r"(-?)([0-9]{1,15})(?:\.([0-9]{1,6}))?", re.ASCII).fullmatch
 _currency = re.compile(r"[A-Z]{3}", re.ASCII).fullmatch
@@ -26,6 +29,14 @@ def micros(text: str) -> int | None:
     if amount > MOST:
         return None
     return -amount if match[1] else amount
+
+
+def price_in(text: str, *, given: str = "") -> int | str:
+    """A price in millionths, or what is wrong with it. `given`: its spelling in the file, if that is another one."""
+    price = micros(text)
+    if price is None or price < 0:
+        return f"price {given or text!r} is not a number with at most six decimal places"
+    return f"price {given or text!r} is more than a million" if price > MOST_PRICE else price
 
 
 def decimal(amount: int) -> str:

@@ -11,7 +11,7 @@ from fractions import Fraction
 import msgspec
 
 from heliograph.base.errors import Invalid
-from heliograph.base.money import MOST
+from heliograph.base.money import MOST_PRICE
 from heliograph.prices.tariff import Rate
 
 
@@ -48,7 +48,7 @@ def draft(
     drafted = []
     for rate in rates:
         price = half_up(rate.price * by * exchange / step) * step
-        if price > MOST:
-            raise Invalid(("exchange", "range", "a price would be more than a billion"))
+        if price > MOST_PRICE:
+            raise Invalid(("exchange", "range", "a price would be more than a million"))
         drafted.append(msgspec.structs.replace(rate, price=price, currency=currency or rate.currency, id=None))
     return drafted

@@ -16,7 +16,7 @@ from typing import TextIO
 from heliograph.base import csv_files, phones
 from heliograph.base.database.clock import iso, moment_in
 from heliograph.base.errors import Refusal
-from heliograph.base.money import decimal, is_currency, micros
+from heliograph.base.money import decimal, is_currency, price_in
 from heliograph.networks.plan import meant
 from heliograph.prices.tariff import BILLED, CLASSES, SENDER_TYPES, UNITS, Rate
 
@@ -207,7 +207,4 @@ def _price(text: str, decimal_comma: bool) -> int | str:
         written = text.replace(",", ".")
     elif "," in text:
         return f"price {text!r} has a comma: say that prices in the file are written 0,0380 (--decimal-comma)"
-    price = micros(written)
-    if price is None or price < 0:
-        return f"price {text!r} is not a number with at most six decimal places"
-    return price
+    return price_in(written, given=text)

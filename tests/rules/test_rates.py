@@ -43,6 +43,7 @@ def test_a_file_is_read() -> None:
         (FILE + "EUR,gossip,MZ,2026-01-01,1\nEUR,utility,ZZ,2026-01-01,1\n", {7: "category", 8: "country"}),
         (FILE + "EUR,utility,MZ,1.1.2026,1\nEUR,utility,MZ,2026-01-01T00:00:00,1\n", {7: "date", 8: "zone"}),
         (FILE + "EUR,utility,PT,2026-01-01,-1\nEUR,utility,PT,2026-01-01,0.0000001\n", {7: "price", 8: "price"}),
+        (FILE + "EUR,utility,PT,2026-01-01,1000000.000001\n", {7: "price '1000000.000001' is more than a million"}),
         (FILE + "EUR,utility,MZ,2026-01-01,0.02\n", {7: "a different price"}),
         (FILE + "EUR,utility\n", {7: "2 cells"}),
         (FILE + "EUR,utility,PT,2026-01-01,0,01\nEUR,utility,MZ,2026-01-01,0.01,,\n", {7: "has 6 cells, not 5"}),

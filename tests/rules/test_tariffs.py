@@ -209,6 +209,8 @@ def test_network_codes_are_text() -> None:
          {2: "not for both", 3: "first digits", 4: "first digits"}),
         ("country,price,currency\nMZ,,USD\nMZ,0.0000001,USD\nMZ,-1,USD\nMZ,\"0,5\",USD\nMoz,1,USD\nMZ,1,dollar\n",
          {2: "empty", 3: "six decimal", 4: "six decimal", 5: "comma", 6: "two letters", 7: "ISO 4217"}),
+        ("price,currency,prefix\n1000000,USD,258\n1000000.000001,USD,351\n999999999.999999,USD,260\n1e6,USD,261\n",
+         {3: "price '1000000.000001' is more than a million", 4: "more than a million", 5: "six decimal"}),
         ("price,currency,effective_from,effective_to\n1,USD,1.7.2026,\n1,USD,2026-07-01T00:00:00,\n"
          "1,USD,2026-07-01,2026-07-01\n", {2: "neither", 3: "time zone", 4: "not after"}),
         ("price,currency,class,unit,bill_on,reject,sender_type\n1,USD,gossip,,,,\n1,USD,,page,,,\n1,USD,,,never,,\n"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from heliograph.base.money import is_currency, micros
+from heliograph.base.money import is_currency, micros, price_in
 from heliograph.base.phones import REGIONS
 from heliograph.base.sentences import said
 from heliograph.suppliers.http.kind import SECRET, Answer, Request, Secrets
@@ -39,8 +39,8 @@ class LookupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "base_url", demand_address(self.base_url))
         for field in ("price", "loss"):
-            amount = micros(getattr(self, field))
-            demand(amount is not None and amount >= 0, field, said("must be an amount such as 0.003"))
+            amount = price_in(getattr(self, field))
+            demand(isinstance(amount, int), field, said("must be an amount such as 0.003"))
         demand(is_currency(self.currency), "currency", said("must be an ISO 4217 code such as USD"))
         demand(
             all(one in REGIONS.values() for one in self.countries), "countries", said("must be ISO codes such as MZ")

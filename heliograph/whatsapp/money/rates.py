@@ -25,7 +25,7 @@ from heliograph.base.database.clock import moment_in
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.errors import Refusal
 from heliograph.base.loading_cache import LoadingCache
-from heliograph.base.money import is_currency, micros
+from heliograph.base.money import is_currency, price_in
 from heliograph.prices.calendar import Row, Span
 from heliograph.prices.tariff import NEVER
 
@@ -355,7 +355,7 @@ def _rate(cells: dict[str, str]) -> Rate | str:
     valid_from = moment_in(cells["valid_from"])
     if valid_from is None:
         return f"valid_from {cells['valid_from']!r} is neither a date nor a time with a time zone"
-    price = micros(cells["price"])
-    if price is None or price < 0:
-        return f"price {cells['price']!r} is not a number with at most six decimal places"
+    price = price_in(cells["price"])
+    if isinstance(price, str):
+        return price
     return Rate(currency, category, country, valid_from, price)
