@@ -91,6 +91,21 @@ TEXTS = [
     ("semicolons", b"id:5;mcc:643;done date:2601010000;stat:DELIVRD;err:0;text:id:9", ("5",), "delivered", "0"),
     ("a comma in an id", b"id:5,77 stat:DELIVRD err:0", ("5,77",), "delivered", "0"),
     ("a comma behind all", b"id:5,stat:EXPIRED,", ("5",), "expired", ""),
+    (
+        "no spaces behind dates and states",
+        b"id:42 sub:001 dlvrd:000 submit date:2611281330done date:2611281331stat:UNDELIVerr:006text:stat:DELIVRD",
+        ("42",),
+        "undelivered",
+        "006",
+    ),
+    (
+        "no spaces",
+        b"id:42sub:001dlvrd:001submit date:2611281330done date:2611281331stat:DELIVRD",
+        ("42",),
+        "delivered",
+        "",
+    ),
+    ("a label inside another", b"id:5 substat:1 context:0 stat:DELIVRD networkerr:7 err:0", ("5",), "delivered", "0"),
     ("no label, and a state in the user's text", b"id:5 err:1 text: DELIVRD", ("5",), "unknown", "1"),
 ]
 
@@ -424,6 +439,21 @@ def test_national_tables_stand_in_the_header(
     else:
         # A part is read with the others: a character may be torn between two.
         assert (read.text, read.body, read.form) == (None, b"Amanh\x1b{", texts.form(0, *shifts))
+
+
+@pytest.mark.parametrize(
+    ("data_coding", "alphabet", "body", "text"),
+    [
+        (8, "gsm", "STOP ё\0".encode("utf-16-be"), "STOP ё"),
+        (8, "gsm", "a\0b\0\0".encode("utf-16-be"), "a\ufffdb"),
+        (1, "gsm", b"STOP\0", "STOP"),
+        (3, "gsm", b"STOP\0", "STOP"),
+        (0, "latin1", b"STOP\0", "STOP"),
+        (0, "gsm", b"a\0", "a@"),
+    ],
+)
+def test_nuls_behind_a_text_are_no_part_of_it(data_coding: int, alphabet: str, body: bytes, text: str) -> None:
+    assert inbound(deliver(body, esm_class=0, data_coding=data_coding), alphabet=alphabet).text == text
 
 
 @pytest.mark.parametrize("data_coding", [0x08, 0x18, 0xE0])

@@ -50,7 +50,8 @@ def decode(
 
     `default_alphabet` is what the supplier means by data_coding 0; `locking` and `single` are the national tables that
     the message names (alphabets/national.py). Octets without a character become U+FFFD, as does NUL, which
-    PostgreSQL cannot store. Join the parts of a long message first: some senders split pairs.
+    PostgreSQL cannot store; some SMSCs terminate texts with NULs, which are no part of them. In GSM-7 that octet is @.
+    Join the parts of a long message first: some senders split pairs.
     """
     codec: str | None
     if _is_eight_bit(data_coding):
@@ -77,7 +78,7 @@ def decode(
         text = sixteen_bits(body)
     else:
         text = body.decode(codec, "replace")
-    return text.replace("\0", "\ufffd") if "\0" in text else text
+    return text.rstrip("\0").replace("\0", "\ufffd") if "\0" in text else text
 
 
 def sixteen_bits(body: bytes) -> str:
