@@ -28,11 +28,13 @@ RETURNING sender
 
 
 async def note(conn: Connection, seen: Collection[tuple[str, UUID]]) -> None:
-    """Record that messages came in for these of our numbers (digits) from these suppliers, in the caller's
-    transaction."""
-    if not seen:
+    """Record that messages came in for these of our senders from these suppliers, in the caller's transaction. Handsets
+    cannot write to a name: what comes in for one is a receipt that its supplier did not mark as such, and says nothing
+    about who may carry it."""
+    numbers = sorted({one for one in seen if one[0].isdecimal()})
+    if not numbers:
         return
-    columns = [list(column) for column in zip(*sorted(set(seen)), strict=True)]
+    columns = [list(column) for column in zip(*numbers, strict=True)]
     if await conn.fetch(NOTE, *columns):
         await versions.move(conn)
 

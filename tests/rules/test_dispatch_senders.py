@@ -12,6 +12,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
 from heliograph.prices import rows, tariffs
+from heliograph.queue import timers
 from heliograph.routes import rules as routes
 from heliograph.routes.lookup import Choice, Route
 from heliograph.senders import loading, numbers, owners, registrations, rules
@@ -19,6 +20,8 @@ from heliograph.senders.book import Book, NumberRule, SenderRule
 from heliograph.sms import timeline
 from heliograph.sms.dispatch import explaining
 from heliograph.sms.dispatch.routing import Supplier
+from heliograph.sms.received import inbound, inbox
+from heliograph.suppliers.contract import Inbound
 from tests.rules.dispatching import Bench
 from tests.rules.factories import SENDER, TO, message, organization, sender, status_of, supplier
 
@@ -304,6 +307,21 @@ async def test_a_route_that_does_not_name_the_owner_gives_way(pool: Pool) -> Non
     later = await from_number(pool, await organization(pool), "90210")
     await bench.round()
     assert [one.message_id for one in bench.connectors[main.id].submitted] == [later]
+
+
+async def test_a_name_belongs_to_no_supplier(pool: Pool) -> None:
+    """Receipts that a supplier does not mark are stored as messages to the name that sent."""
+    actor = await organization(pool)
+    main, backup, bench = await pair(pool)
+    async with pool.acquire() as conn:
+        await timers.ensure(conn, inbox.TIMER)
+        await inbound.store(conn, backup.id, [Inbound("258841234567", SENDER, "id:7 stat:DELIVRD err:000", b"raw")])
+        assert (await inbox.process_due(conn)).rows == 1
+    assert await pool.fetchval("SELECT recipient FROM received_messages") == SENDER
+    bench.book = await read(pool)
+    id = await message(pool, actor)
+    await bench.round()
+    assert [one.message_id for one in bench.connectors[main.id].submitted] == [id]
 
 
 async def test_a_number_is_written_as_the_supplier_wants_it_and_stays_what_it_is(pool: Pool) -> None:
