@@ -30,7 +30,7 @@ async def test_what_was_done_is_listed_and_exported(database_url: str, tmp_path:
 
     file = tmp_path / "audit.csv"
     done = await cli("audit", "export", str(file), "--action", "api_key")
-    assert (done.status, "1 entries" in done.err) == (0, True)
+    assert (done.status, "1 entry." in done.err) == (0, True)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     (row,) = csv.DictReader(file.read_text("utf-8-sig").splitlines())
     assert row["object_id"] == key["id"]

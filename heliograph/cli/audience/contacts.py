@@ -119,7 +119,7 @@ def import_(
                 layout=layout,
                 rejects=target,
                 options=options,
-                on_progress=lambda at: advance(at.position, at.size, f"{at.summary.rows:,} rows"),
+                on_progress=lambda at: advance(at.position, at.size, with_noun(at.summary.rows, "row")),
             )
 
     summary = on_database(work, settings)
@@ -165,7 +165,7 @@ def export(
                 file=out,
                 tag=wanted,
                 as_json=json,
-                on_progress=lambda count: advance(0, None, f"{count:,} contacts"),
+                on_progress=lambda count: advance(0, None, with_noun(count, "contact")),
             )
 
     count = on_database(work, settings_of(data_dir))

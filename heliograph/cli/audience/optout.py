@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from heliograph.base.database.pool import Connection
+from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.console import DataDir, Org, on_database, operator, settings_of
 from heliograph.cli.terminal.printing import Json, group, say, show
 from heliograph.consent import exporting, optouts
@@ -71,7 +72,7 @@ def export(
             total += count
         return total
 
-    say(f"{on_database(work, settings_of(data_dir)):,} opt-outs.")
+    say(f"{with_noun(on_database(work, settings_of(data_dir)), 'opt-out')}.")
 
 
 @app.command("add")

@@ -13,6 +13,7 @@ import typer
 from heliograph.accounts.organizations import Organization
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
+from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.console import DataDir, Org, Problem, acting_for, on_database, organization, settings_of
 from heliograph.cli.terminal.files import unless_stdout, writable, writing
 from heliograph.cli.terminal.printing import Json, JsonOnly, group, say, show
@@ -67,7 +68,7 @@ def export(
                 count += 1
         return count
 
-    say(f"{on_database(work, settings_of(data_dir)):,} entries.")
+    say(f"{with_noun(on_database(work, settings_of(data_dir)), 'entry', 'entries')}.")
 
 
 @app.command("erase")

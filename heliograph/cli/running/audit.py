@@ -12,6 +12,7 @@ from heliograph.audit import exporting, reading
 from heliograph.audit.actions import ACTIONS
 from heliograph.audit.reading import Filter
 from heliograph.base.database.pool import Connection
+from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.console import DataDir, OrgOrAll, moment, on_database, only, settings_of, shell
 from heliograph.cli.terminal.files import OutFile, writable, writing
 from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
@@ -112,7 +113,7 @@ def export(
                 out = stack.enter_context(writing(file, encoding=encoding))
             return await exporting.write(conn, shell(), wanted, file=out, as_json=json)
 
-    say(f"{on_database(work, settings_of(data_dir)):,} entries.")
+    say(f"{with_noun(on_database(work, settings_of(data_dir)), 'entry', 'entries')}.")
 
 
 async def _filter(

@@ -13,6 +13,7 @@ from heliograph.base.database import migrate
 from heliograph.base.database.pool import Connection, is_down, set_role
 from heliograph.base.database.roles import RoleMissing, owner_needed
 from heliograph.base.network.failures import reason
+from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.console import FAILED, UNREACHABLE, DataDir, Problem, on_database, settings_of
 from heliograph.cli.terminal.printing import Json, say, show
 from heliograph.migration_plan import Planned
@@ -71,7 +72,8 @@ def _plan(found: tuple[list[str], list[Planned]], json: bool) -> None:
         say("Nothing is pending.")
         return
     if not planned:
-        print(f"{len(pending)} files are pending, and none locks a table that is there.")
+        files = with_noun(len(pending), "file is", "files are")
+        print(f"{files} pending, and none locks a table that is there.")
         return
     show([_readable(one) for one in planned], json, ("file", "table", "blocks", "seconds", "size", "statement"))
     say(

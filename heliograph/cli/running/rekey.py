@@ -9,6 +9,7 @@ import typer
 from heliograph import rekeying
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
+from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.console import FAILED, DataDir, on_database, settings_of, shell
 from heliograph.cli.terminal.printing import Json, say, show
 
@@ -56,10 +57,12 @@ def command(
 
 def _advise(settings: Settings, left: int, unknown: int, called: list[str], places: set[str]) -> None:
     if left:
-        say(f"{left} values are encrypted under the other secret key. Run `heliograph rekey`.")
+        values = with_noun(left, "value is", "values are")
+        say(f"{values} encrypted under the other secret key. Run `heliograph rekey`.")
     elif unknown:
+        values = with_noun(unknown, "value is", "values are")
         say(
-            f"{unknown} values are encrypted under a secret key that is not set. Set it as HELIOGRAPH_OTHER_SECRET_KEY"
+            f"{values} encrypted under a secret key that is not set. Set it as HELIOGRAPH_OTHER_SECRET_KEY"
             " and repeat this. If it is lost, enter what it encrypted again: passwords with `heliograph supplier set`"
             " and `heliograph whatsapp account`, and rotate webhook secrets."
         )
