@@ -86,6 +86,8 @@ async def test_a_field_beside_a_file_is_read_as_those_of_other_forms(root: Brows
 
 async def test_differences_are_shown_before_a_card_is_imported(pool: Pool, root: Browser, settings: Settings) -> None:
     main = str(await add(pool, settings, "main"))
+    empty = (await root.get("/console/rates")).text
+    assert empty.count('href="/console/rates/import"') == 3, "above the lists, and in each of the two that are empty"
     page = await sent(root, CARD, target=main)
     assert "It would add 3, change 0, remove 0" in page.words, page.words
     assert "643-04" in page.words

@@ -249,6 +249,11 @@ async def test_what_is_wrong_is_said_at_its_field(pool: Pool, tenant: Tenant, ow
         assert f'href="#{field}"' in page.text, field
     assert "There is no such placeholder" in page.words
     assert "Two braces are missing on one side of a placeholder" in (await look(owner, text="Hi {{name}")).words
+    # A misspelled tag: with nobody to send to there is nothing to press.
+    page = await look(owner, tags="nope")
+    assert ("Nobody would get it" in page.words, 'value="create"' in page.text) == (True, False)
+    page = await look(owner, tags="nope", when="later", day=f"{datetime.now(UTC) + timedelta(days=2):%F}", hour="10:00")
+    assert ("Nobody would get it" in page.words, 'value="create"' in page.text) == (False, True)
     # A time at which it could not be created is refused by the check, which would otherwise say that all is well.
     page = await look(owner, when="later", day="2026-01-01", hour="10:00")
     assert (page.status, "must lie between a minute ago and 365 days ahead" in page.words) == (422, True)
