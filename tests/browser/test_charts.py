@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from uuid import UUID
 
+import pytest
+
 from heliograph.campaigns.channels import sms as campaigns
 from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from tests.processes import until_true
 
-from .conftest import Site, until_says
+from .conftest import NIGHT, Site, looks, until_says
 
 #: Remembers each text that is painted.
 NOTED = """window.painted = [];
@@ -41,6 +43,15 @@ async def test_axes_say_what_their_lines_are(site: Site) -> None:
     days = {one for one in painted if re.search("[A-Z]", one)}
     assert days
     assert all(re.fullmatch(r"\d{1,2} [A-Z][a-z]{2,3}", one) for one in days), days
+
+
+@pytest.mark.parametrize("site", looks(NIGHT), indirect=True, ids=str)
+async def test_axes_separate_thousands_as_the_page_does(site: Site) -> None:
+    await site.pool.execute(DELIVERED.replace("100, 100", "4700, 4700"), site.made.actor.organization_id, UUID(int=0))
+    await site.page.add_init_script(NOTED)
+    await site.enter()
+    await until_says(site.page, "(said) => window.painted.includes(said)", site.locale.number(4_000))
+    assert "4.000" not in await site.page.evaluate("window.painted")
 
 
 async def test_names_of_what_happened_at_once_are_not_written_over_each_other(site: Site) -> None:

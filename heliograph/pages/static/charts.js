@@ -57,6 +57,12 @@ function language() {
   return said === "en" ? "en-GB" : said;
 }
 
+// Of the pages: as in Portugal, where a point does not separate thousands. Days of that region would be 28/11.
+function notation(how) {
+  const said = language();
+  return new Intl.NumberFormat(said === "pt" ? "pt-PT" : said, { useGrouping: "always", ...how });
+}
+
 function options(figures, series, { width, height, top, hasTimes, isFirst, sync, told }) {
   const colours = tones(), bars = figures.kind === "bars";
   const first = figures.times[0], last = figures.times.at(-1), half = bars ? figures.step / 2 : 0;
@@ -67,7 +73,7 @@ function options(figures, series, { width, height, top, hasTimes, isFirst, sync,
   // As many places as the step between two lines of the grid has: 0.025 is no 0.03.
   const grid = (at) => {
     const places = (String(Number((at[1] - at[0]).toPrecision(3))).split(".")[1] ?? "").length;
-    return new Intl.NumberFormat(lang, { maximumFractionDigits: Math.max(figures.digits, places), notation: top >= 100000 ? "compact" : "standard" });
+    return notation({ maximumFractionDigits: Math.max(figures.digits, places), notation: top >= 100000 ? "compact" : "standard" });
   };
   const axis = { stroke: colours.text, font: "11px system-ui, sans-serif", ticks: { show: false } };
   return {
@@ -104,7 +110,7 @@ function draw(figure) {
   const at = known ? known.at : null;
   known?.end();
   const figures = JSON.parse(source.textContent), readout = figure.querySelector("[data-readout]");
-  const number = new Intl.NumberFormat(language(), { maximumFractionDigits: figures.digits });
+  const number = notation({ maximumFractionDigits: figures.digits });
   const top = Math.max(...figures.series.flatMap((one) => one.values.map((value) => value ?? 0)), figures.digits ? 0 : 4) * 1.08;
   const state = { text: source.textContent, place, at, plots: [], end };
 
