@@ -55,7 +55,7 @@ from heliograph.console import places as console_places
 from heliograph.console.table import TABLE as CONSOLE_TABLE
 from heliograph.dashboard import places
 from heliograph.dashboard.table import TABLE
-from heliograph.health import findings, webs
+from heliograph.health import findings, keys, webs
 from heliograph.http.proxies import TrustedProxies
 from heliograph.http.server.asgi import Asgi
 from heliograph.http.server.exchange import Service
@@ -219,7 +219,10 @@ async def serve(
                 exported(settings.metrics_listen, Exporter(parts=lambda: _gauges(server, readers, pool)))
             )
             running.push_async_callback(
-                _ended, asyncio.create_task(webs.attend(pool, metrics=_metrics(settings, shown)))
+                _ended,
+                asyncio.create_task(
+                    webs.attend(pool, metrics=_metrics(settings, shown), secret_keys=keys.fingerprints(settings))
+                ),
             )
             running.push_async_callback(_ended, asyncio.create_task(_look(pool, settings)))
             await server.start(listening)

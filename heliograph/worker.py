@@ -34,7 +34,7 @@ from heliograph.campaigns.work import CampaignWork
 from heliograph.consent.importing import OptOutImports
 from heliograph.contacts.work import ContactWork
 from heliograph.health import database as health
-from heliograph.health import findings, sizes
+from heliograph.health import findings, keys, sizes
 from heliograph.health.snapshots import Standbys
 from heliograph.mail import outbox
 from heliograph.mail.work import MailWork
@@ -82,6 +82,7 @@ class Worker:
         self.id = uuid7()
         #: True if it was told to drain and stay idle: `work` waits, and continues with a new worker.
         self.stays = False
+        self._fingerprints = keys.fingerprints(settings)
         self._stopping = asyncio.Event()
         self._asked = False
         backlog = Backlog(cycle=settings.lease_seconds / 3, worker=self.id)
@@ -226,7 +227,12 @@ class Worker:
 
     async def _beat(self) -> None:
         told = await workers.beat(
-            self._pool, self.id, name=heartbeat.name(), clock_ahead=clock.ahead(), version=__version__
+            self._pool,
+            self.id,
+            name=heartbeat.name(),
+            clock_ahead=clock.ahead(),
+            version=__version__,
+            secret_keys=self._fingerprints,
         )
         if told is not None and not self._stopping.is_set():
             log.info("told to drain", then=told)

@@ -47,6 +47,11 @@ class Key:
         #: Id of the first part: contained in everything sealed from now on.
         self.id = _id(self._parts[0])
 
+    @property
+    def ids(self) -> list[bytes]:
+        """Ids of all parts, beginning with the one that seals."""
+        return list(self._ciphers)
+
     def __repr__(self) -> str:
         return f"Key({self.id.hex()})"
 

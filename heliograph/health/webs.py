@@ -38,8 +38,8 @@ class WebProcess(Process, frozen=True):
 
 
 BEATS = """
-INSERT INTO web_processes (id, name, started_at, seen_at, version, memory, metrics, accepting)
-VALUES ($1, $2, now(), now(), $3, $4, $5, $6)
+INSERT INTO web_processes (id, name, started_at, seen_at, version, memory, metrics, accepting, secret_keys)
+VALUES ($1, $2, now(), now(), $3, $4, $5, $6, $7)
 ON CONFLICT (id) DO UPDATE SET seen_at = now(), memory = excluded.memory, accepting = excluded.accepting
 """
 LIST = f"""
@@ -73,14 +73,15 @@ class Recent:
         return [now - before for now, before in zip(counts, self._seen[0][1], strict=True)]
 
 
-async def attend(pool: Pool, *, metrics: str) -> None:
-    """Report every few seconds that this process is alive, until cancelled. `metrics`: the address of its metrics."""
+async def attend(pool: Pool, *, metrics: str, secret_keys: list[bytes]) -> None:
+    """Report every few seconds that this process is alive, until cancelled. `metrics`: the address of its metrics;
+    `secret_keys`: their fingerprints."""
     id, name, recent = uuid7(), heartbeat.name(), Recent()
     try:
         while True:
             accepting = recent.added(measures.ACCEPTING, time.monotonic())
             try:
-                await pool.execute(BEATS, id, name, __version__, memory.resident(), metrics, accepting)
+                await pool.execute(BEATS, id, name, __version__, memory.resident(), metrics, accepting, secret_keys)
             except Exception as error:
                 if not is_down(error):
                     raise

@@ -1,4 +1,4 @@
-"""Metrics that no process knows by itself: queue, holds, campaigns, snapshots, partitions, retention, backups.
+"""Metrics that no process knows by itself: queue, holds, campaigns, findings, snapshots, partitions, retention, backup.
 
 Every worker queries them every 15 s, in one read-only transaction of bounded statements: counts stop at `MOST`.
 """
@@ -11,7 +11,7 @@ from heliograph.base.database import migrate
 from heliograph.base.database.pool import RANGE_PLANS, Connection, Pool
 from heliograph.base.process.heartbeat import IS_ALIVE
 from heliograph.base.process.measures import Gauge, database_up
-from heliograph.health import snapshots
+from heliograph.health import findings, snapshots
 from heliograph.health.snapshots import Standbys
 from heliograph.queue import holds, timers
 from heliograph.queue.workers import WORKS
@@ -92,6 +92,9 @@ async def _read(conn: Connection, standbys: Standbys) -> list[Gauge]:
         found.append(Gauge("heliograph_holds", "Holds of operators", count, {"kind": kind}))
     for status, count in await conn.fetch(CAMPAIGNS, OPEN):
         found.append(Gauge("heliograph_campaigns", "Campaigns that have not ended", count, {"status": status}))
+    said = "Problems that checks of the installation have found, as in `heliograph doctor`"
+    for name, state in await findings.since(conn):
+        found.append(Gauge("heliograph_findings", said, 1, {"check": name, "state": state}))
     row = await conn.fetchrow(REST, timers.FORGET)
     assert row is not None
     oldest = standbys.oldest(row["snapshot"], row["horizon"])

@@ -3012,28 +3012,32 @@ CREATE TABLE workers (
     version     text NOT NULL DEFAULT '',
     memory      bigint,
     drain       text CHECK (drain IN ('end', 'stay')),
-    drained_at  timestamptz
+    drained_at  timestamptz,
+    secret_keys bytea[] NOT NULL DEFAULT '{}'
 );
 COMMENT ON TABLE workers IS 'control: living worker processes, for health checks';
 COMMENT ON COLUMN workers.clock_ahead IS 'seconds by which its machine''s clock is ahead of the database''s';
 COMMENT ON COLUMN workers.memory IS 'bytes in use; NULL: its system does not report it';
 COMMENT ON COLUMN workers.drain IS 'an operator told it to take no more work, and then to end, or to stay until told otherwise; NULL: it takes work';
 COMMENT ON COLUMN workers.drained_at IS 'since when it has been drained and idle';
+COMMENT ON COLUMN workers.secret_keys IS 'fingerprints of its secret keys, the one that encrypts first; empty: unknown';
 
 CREATE TABLE web_processes (
-    id         uuid PRIMARY KEY,
-    name       text NOT NULL,
-    started_at timestamptz NOT NULL,
-    seen_at    timestamptz NOT NULL,
-    version    text NOT NULL,
-    memory     bigint,
-    metrics    text NOT NULL,
-    accepting  bigint[] NOT NULL
+    id          uuid PRIMARY KEY,
+    name        text NOT NULL,
+    started_at  timestamptz NOT NULL,
+    seen_at     timestamptz NOT NULL,
+    version     text NOT NULL,
+    memory      bigint,
+    metrics     text NOT NULL,
+    accepting   bigint[] NOT NULL,
+    secret_keys bytea[] NOT NULL DEFAULT '{}'
 );
 COMMENT ON TABLE web_processes IS 'control: living web processes, for operators';
 COMMENT ON COLUMN web_processes.memory IS 'bytes in use; NULL: its system does not report it';
 COMMENT ON COLUMN web_processes.metrics IS 'where its metrics are served; empty: nowhere';
 COMMENT ON COLUMN web_processes.accepting IS 'messages of the last minute by how long accepting them took (at most): a histogram as in traffic';
+COMMENT ON COLUMN web_processes.secret_keys IS 'as those of workers';
 
 CREATE TABLE findings (
     id      uuid PRIMARY KEY,

@@ -32,16 +32,18 @@ WORKS = "drain IS NULL"
 LIVE_WORKERS = f"SELECT count(*) FROM workers WHERE {IS_ALIVE} AND {WORKS}"
 
 BEATS = """
-INSERT INTO workers (id, name, started_at, seen_at, clock_ahead, version, memory)
-VALUES ($1, $2, now(), now(), $3, $4, $5)
+INSERT INTO workers (id, name, started_at, seen_at, clock_ahead, version, memory, secret_keys)
+VALUES ($1, $2, now(), now(), $3, $4, $5, $6)
 ON CONFLICT (id) DO UPDATE SET seen_at = now(), clock_ahead = excluded.clock_ahead, memory = excluded.memory
 RETURNING drain
 """
 
 
-async def beat(pool: Pool, id: UUID, *, name: str, clock_ahead: float, version: str) -> Drain | None:
-    """Write a heartbeat; returns the worker's instructions."""
-    told: Drain | None = await pool.fetchval(BEATS, id, name, clock_ahead, version, memory.resident())
+async def beat(
+    pool: Pool, id: UUID, *, name: str, clock_ahead: float, version: str, secret_keys: list[bytes]
+) -> Drain | None:
+    """Write a heartbeat; returns the worker's instructions. `secret_keys`: their fingerprints."""
+    told: Drain | None = await pool.fetchval(BEATS, id, name, clock_ahead, version, memory.resident(), secret_keys)
     return told
 
 

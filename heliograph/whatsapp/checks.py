@@ -54,7 +54,8 @@ def _account(one: dict[str, Any], key: Key | None) -> Check:
     if one["state"] == "paused":
         remedy = said("Run `%(command)s` to send from its numbers again.", command=_command("resume", one))
         return Check(name, "warning", said("paused"), remedy)
-    status, detail = one["credential_status"], kept(one["credential_detail"])
+    # A token that a message found to be rejected has been put on hold; the detail comes with the next sync.
+    status, detail = one["credential_status"], kept(one["credential_detail"] or one["held_reason"] or "")
     new_token = said("Run `%(command)s --token-file FILE`.", command=update)
     if status == "invalid":
         return Check(name, "failed", said("Meta rejects its token: %(detail)s", detail=detail), new_token)

@@ -61,6 +61,8 @@ ALONE = {
     "HeliographCircuitOpen",
     "HeliographStepFailing",
     "HeliographStandbyUnread",
+    "HeliographCheckFailed",
+    "HeliographCheckWarns",
 }
 #: By itself, in the long form: it takes some 400 MB.
 LARGE = {"HeliographMemory"}
@@ -107,6 +109,10 @@ class Drill:
         # Doctor ends with 1 if anything is wrong, as it is here.
         assert await program.ended() in ((0, 1) if words[0] == "doctor" else (0,)), program.err
         return program
+
+    async def looked(self) -> None:
+        """The checks run now, and not within a minute."""
+        await self.as_owner("UPDATE timers SET next_at = now() WHERE name = 'findings'")
 
     async def as_owner(self, statement: str) -> None:
         conn = await asyncpg.connect(self.owner)
@@ -391,6 +397,27 @@ async def test_what_takes_everything_away(public_place: Path, tmp_path: Path, em
             await drill.as_owner("ALTER TABLE mails_gone RENAME TO mails")
             await prometheus.rests({"HeliographStepFailing"})
 
+            # A worker with a secret key of its own, which no message misses.
+            await prometheus.rests({"HeliographCheckFailed", "HeliographCheckWarns"})
+            other = await made.worker(HELIOGRAPH_SECRET_KEY="a key that is nobody else's, long enough")
+            await other.ready()
+            await drill.looked()
+            await prometheus.fires({"HeliographCheckFailed"})
+            said = await drill.command("HeliographCheckFailed", "doctor", "--json")
+            assert "secret keys" in [one["check"] for one in msgspec.json.decode(said.out) if one["state"] == "failed"]
+            assert await other.stop() == 0
+            await drill.looked()
+            await prometheus.rests({"HeliographCheckFailed"})
+
+            # A statement that waits for somebody's transaction.
+            async with blocked(server.owner_url):
+                await prometheus.fires({"HeliographCheckWarns"})
+                said = await drill.command("HeliographCheckWarns", "doctor", "--json")
+                names = [one["check"] for one in msgspec.json.decode(said.out) if one["state"] == "warning"]
+                assert "speed of the database" in names
+            await drill.looked()
+            await prometheus.rests({"HeliographCheckWarns"})
+
 
 @pytest.mark.skipif(not LONG, reason="one alert after the other takes minutes: HELIOGRAPH_FAULTS=long")
 async def test_a_standby_that_is_away_and_one_that_is_behind(
@@ -465,3 +492,18 @@ async def holding(owner: str) -> None:
                 await asyncio.sleep(0.8)
     finally:
         await conn.close()
+
+
+@asynccontextmanager
+async def blocked(owner: str) -> AsyncIterator[None]:
+    """A statement waits for a lock that somebody else has."""
+    holder, waiter = await asyncpg.connect(owner), await asyncpg.connect(owner)
+    try:
+        await holder.execute("SELECT pg_advisory_lock(4711)")
+        waiting = asyncio.create_task(waiter.execute("SELECT pg_advisory_lock(4711)"))
+        yield
+        await holder.execute("SELECT pg_advisory_unlock(4711)")
+        await waiting
+    finally:
+        await holder.close()
+        await waiter.close()

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 CHECKED = (
     "doctor.py",
     "health/backups.py",
+    "health/keys.py",
     "health/snapshots.py",
     "sms/checks.py",
     "sms/reports/remedies.py",

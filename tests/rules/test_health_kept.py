@@ -12,9 +12,10 @@ from heliograph.base.database import clock
 from heliograph.base.database.batching import Batcher
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.histogram import LENGTH
+from heliograph.base.process import heartbeat
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Check, quoted, said
-from heliograph.health import findings, sizes, webs
+from heliograph.health import findings, keys, sizes, webs
 from heliograph.health.sizes import Part, Sample
 from heliograph.queue import timers
 from heliograph.queue.work import SharedTimer
@@ -188,7 +189,7 @@ async def test_how_long_accepting_takes_is_counted_by_the_batch() -> None:
 
 
 async def test_web_processes_say_that_they_live(pool: Pool) -> None:
-    task = asyncio.create_task(webs.attend(pool, metrics="http://127.0.0.1:9464/metrics"))
+    task = asyncio.create_task(webs.attend(pool, metrics="http://127.0.0.1:9464/metrics", secret_keys=[b"1234"]))
     async with pool.acquire() as conn:
         await until_true(lambda: webs.listed(conn))
         (one,) = listed = await webs.listed(conn)
@@ -206,3 +207,42 @@ async def test_web_processes_say_that_they_live(pool: Pool) -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert one.id not in {each.id for each in await webs.listed(conn)}, "whoever ends signs off"
+
+
+async def test_a_process_with_another_secret_key_is_told(pool: Pool, database_url: str) -> None:
+    """Its log says only that it cannot open suppliers, which are bound by the other workers."""
+
+    async def told(*processes: tuple[str, str]) -> tuple[str, str]:
+        """The check of these processes, given as (secret key, other secret key); each is called by its place."""
+        await pool.execute("DELETE FROM workers")
+        for place, (key, other) in enumerate(processes):
+            settings = Settings(secret_key=key * 40, other_secret_key=other * 40, database_url=database_url)
+            worker = Worker(settings, pool, channels={})
+            await worker._beat()
+            await pool.execute("UPDATE workers SET name = $2 WHERE id = $1", worker.id, f"host:{place}")
+        async with pool.acquire() as conn:
+            (one,) = await keys.run(conn, settings)
+        return one.state, one.detail.removesuffix(" cannot read what other processes encrypt")
+
+    same = ("ok", "the processes have the same")
+    assert await told(("a", "")) == same
+    assert await told(("a", ""), ("a", "")) == same
+    assert await told(("a", ""), ("b", ""), ("a", "")) == ("failed", "host:1")
+    assert await told(("a", ""), ("b", "")) == ("failed", "host:0, host:1")
+    # While the key is changed: each process gets to know the new key, then encrypts with it, then forgets the old one.
+    assert await told(("a", "b"), ("a", ""), ("a", "")) == same
+    assert await told(("b", "a"), ("a", "b"), ("b", "a")) == same
+    assert await told(("b", "a"), ("a", "b"), ("b", "")) == ("failed", "host:2")
+    assert await told(("b", "a"), ("a", ""), ("b", "a")) == ("failed", "host:1")
+    assert await told(("b", "a"), ("b", ""), ("b", "")) == same
+    # Web processes are compared too; one of a version that reported none is not.
+    task = asyncio.create_task(webs.attend(pool, metrics="", secret_keys=[b"1234"]))
+    async with pool.acquire() as conn:
+        await until_true(lambda: webs.listed(conn))
+        (one,) = await keys.run(conn, Settings(database_url=database_url))
+        assert (one.state, heartbeat.name() in one.detail) == ("failed", True)
+        await conn.execute("UPDATE web_processes SET secret_keys = '{}'")
+        (one,) = await keys.run(conn, Settings(database_url=database_url))
+    assert (one.state, one.detail) == same
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

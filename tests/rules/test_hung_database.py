@@ -453,8 +453,8 @@ async def test_a_process_that_waits_for_its_database_says_so(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "QUIET", 0.0)
-    said: list[tuple[str, str]] = []
-    monkeypatch.setattr(process.log, "warning", lambda event, *, at: said.append((event, at)))
+    said: list[tuple[str, str, str]] = []
+    monkeypatch.setattr(process.log, "warning", lambda event, *, at, reason: said.append((event, at, reason)))
     async with wire(database_url) as (line, url):
         line.freeze()
         waiting = asyncio.create_task(prepared(Settings(secret_key="k" * 40, database_url=url)))
@@ -462,7 +462,39 @@ async def test_a_process_that_waits_for_its_database_says_so(
         line.thaw()
         async with asyncio.timeout(LONG):
             await waiting
-    assert said == [("waiting for the database", shown(url))]
+    assert said == [("waiting for the database", shown(url), "it does not answer")]
+
+
+async def test_a_process_that_waits_for_its_database_says_why(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    async def refused(url: str, *, failed: Callable[[Exception], object], **options: Any) -> Pool:
+        failed(asyncpg.TooManyConnectionsError("sorry, too many clients already"))
+        await asyncio.sleep(LONG)
+        raise AssertionError("it was waited for in vain")
+
+    monkeypatch.setattr(process, "QUIET", 0.0)
+    monkeypatch.setattr(process, "open_pool", refused)
+    monkeypatch.setattr(process.log, "warning", lambda event, *, at, reason: said.append(reason))
+    waiting = asyncio.create_task(prepared(Settings(secret_key="k" * 40, database_url=database_url)))
+    await until(lambda: bool(said))
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert said == ["sorry, too many clients already"]
+
+
+async def test_each_try_to_reach_the_database_is_told(database_url: str) -> None:
+    told: asyncio.Queue[Exception] = asyncio.Queue()
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"postgresql://u:p@127.0.0.1:{nobody.getsockname()[1]}/heliograph"
+        opening = asyncio.create_task(open_pool(url, size=1, wait=LONG, failed=told.put_nowait))
+        async with asyncio.timeout(LONG):
+            assert isinstance(await told.get(), ConnectionRefusedError)
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
 
 
 async def test_a_database_that_does_not_answer_is_said_not_to(database_url: str) -> None:

@@ -6,7 +6,7 @@ import pwd
 
 import pytest
 
-from heliograph.base.database.url import Host, KeepAlive, UrlError, for_programs, is_local, parse
+from heliograph.base.database.url import Host, KeepAlive, UrlError, for_programs, is_local, parse, shown
 from heliograph.base.network.connecting import Connector
 
 
@@ -89,6 +89,20 @@ def test_what_nobody_would_honour_is_refused_by_name(query: str, named: str) -> 
 def test_what_is_no_url_of_a_database_is_said(url: str) -> None:
     with pytest.raises(UrlError):
         parse(url)
+
+
+@pytest.mark.parametrize(
+    "password", ["p@ss/word", "1234/word", "p@ss#word", "word#1", "p?word", "p[word", "p@ss?word", "p/word"]
+)
+def test_a_password_that_was_not_escaped_is_not_taken_for_a_host(password: str) -> None:
+    url = f"postgresql://ana:{password}@db/x"
+    with pytest.raises(UrlError, match="must be escaped"):
+        parse(url)
+    assert shown(url) == "an invalid address"
+
+
+def test_the_only_character_that_needs_no_escape_where_it_is_clear() -> None:
+    assert shown("postgresql://ana:p@ss@db/x") == "db:5432/x"
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,7 @@ async def open_pool(
     current: Callable[[], str] | None = None,
     pooler: str = "",
     follow: bool = True,
+    failed: Callable[[Exception], object] = lambda error: None,
 ) -> Pool:
     """A pool of up to `size` connections, opened as needed; the database's clock is followed from then on.
 
@@ -200,7 +201,8 @@ async def open_pool(
     connection, None: as long as it takes. `statement`: seconds for which the server lets a statement run. `current`:
     the URL as it is now, see Connector. `pooler`: "" if the URL leads to PostgreSQL itself; otherwise whether the
     pooler in between, in transaction mode, keeps prepared statements: "prepared" or "unprepared". `follow`: whether its
-    clock is the authoritative one, which a standby's is not. Raises what asyncpg raises, and RoleUnset.
+    clock is the authoritative one, which a standby's is not. `failed`: gets the error of each try after which it is
+    tried again. Raises what asyncpg raises, and RoleUnset.
     """
     # An unnamed statement is parsed and run in one message, which a pooler passes to a single server.
     connector = Connector(url, current=current, **({"statement_cache_size": 0} if pooler == "unprepared" else {}))
@@ -237,6 +239,7 @@ async def open_pool(
             # SETUP_ERRORS are mistakes only at startup: later, the password is being changed, and its file will follow.
             if not is_down(error) or isinstance(error, SETUP_ERRORS) or asyncio.get_running_loop().time() >= deadline:
                 raise
+            failed(error)
             await asyncio.sleep(0.1)
 
 

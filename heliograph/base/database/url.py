@@ -34,6 +34,12 @@ KINDS = ("any", "read-write", "read-only", "primary", "standby", "prefer-standby
 ENCRYPTION = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 
+UNESCAPED = (
+    "the user or the password in the database's URL contains a character that must be escaped there: / as %2F, ? as"
+    " %3F, # as %23, [ as %5B, ] as %5D, @ as %40"
+)
+
+
 class UrlError(ValueError):
     """The URL requests something unsupported; the message names the parameter."""
 
@@ -79,14 +85,20 @@ class Target(msgspec.Struct, frozen=True):
 
 def parse(url: str) -> Target:
     """Parse a URL. Raises UrlError."""
-    parts = urllib.parse.urlsplit(url)
+    try:
+        parts = urllib.parse.urlsplit(url)
+    except ValueError:  # a bracket that belongs to no IPv6 address
+        raise UrlError(UNESCAPED) from None
     if parts.scheme not in ("postgresql", "postgres"):
         raise UrlError("the database's URL must begin with postgresql://")
+    # Otherwise the rest of the password would be taken for host and database, shown in logs, and looked up by name.
+    if parts.fragment or "@" in parts.path:
+        raise UrlError(UNESCAPED)
     credentials, at, netloc = parts.netloc.rpartition("@")
     try:
         given = dict(urllib.parse.parse_qsl(parts.query, strict_parsing=bool(parts.query), keep_blank_values=True))
     except ValueError:
-        raise UrlError("the database's URL has a malformed query") from None
+        raise UrlError(UNESCAPED if "@" in parts.query else "the database's URL has a malformed query") from None
     names = given.pop("host", "") or netloc
     ports = given.pop("port", "")
     hosts = _hosts(names, ports)

@@ -11,6 +11,7 @@ import asyncpg
 import typer
 
 from heliograph import doctor
+from heliograph.base.database.url import UrlError
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.process import logs
 from heliograph.base.process.settings import SecretKeyUnset, Settings, SettingsError, demand_secret_key
@@ -105,6 +106,8 @@ async def _examine(url: str, data_dir: Path | None) -> list[Check]:
 
 def _remedy(error: BaseException) -> Sentence | None:
     """What helps with a database that is running, but cannot be used; None: it may not be running."""
+    if isinstance(error, UrlError):
+        return said("Correct HELIOGRAPH_DATABASE_URL.")
     if isinstance(error, TimeoutError):
         return said(
             "It hangs, or the network drops what is sent to it: look at its machine (disk, memory, processor), at its"

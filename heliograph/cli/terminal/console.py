@@ -188,8 +188,12 @@ async def connection(url: str) -> AsyncIterator[Connection]:
 
 def no_database(url: str, error: BaseException) -> NoDatabase:
     """The message about a database that cannot be reached."""
-    why = reason(error) if str(error) else "it does not answer"
-    return NoDatabase(f"the database at {database_url.shown(url)} cannot be reached: {why}", error)
+    return NoDatabase(f"the database at {database_url.shown(url)} cannot be reached: {unreachable(error)}", error)
+
+
+def unreachable(error: BaseException | None) -> str:
+    """Why the database cannot be reached; None: no try has ended."""
+    return "it does not answer" if error is None or not str(error) else reason(error)
 
 
 async def organization(conn: Connection, reference: str | None) -> Organization:

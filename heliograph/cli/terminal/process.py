@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from functools import partial
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 import asyncpg
@@ -16,7 +17,7 @@ from heliograph.base.database.pool import RoleUnset, is_down, open_pool
 from heliograph.base.network.failures import reason
 from heliograph.base.process import logs, spans
 from heliograph.base.process.settings import Settings
-from heliograph.cli.terminal.console import UNREACHABLE, Problem, no_database, settings_of
+from heliograph.cli.terminal.console import UNREACHABLE, Problem, no_database, settings_of, unreachable
 
 log = structlog.get_logger()
 
@@ -47,10 +48,16 @@ def begin(data_dir: Path | None, *, part: str) -> Settings:
 
 async def prepared(settings: Settings) -> None:
     """Wait until the database responds. Raises Problem if it does not, or was never migrated."""
-    where = database_url.shown(settings.database_url)
-    word = asyncio.get_running_loop().call_later(QUIET, partial(log.warning, "waiting for the database", at=where))
+    #: The error of the last try.
+    failed: deque[Exception] = deque(maxlen=1)
+
+    def say() -> None:
+        where, last = database_url.shown(settings.database_url), failed[0] if failed else None
+        log.warning("waiting for the database", at=where, reason=unreachable(last))
+
+    word = asyncio.get_running_loop().call_later(QUIET, say)
     try:
-        pending, known = await _asked(settings)
+        pending, known = await _asked(settings, failed.append)
     finally:
         word.cancel()
     if not known:
@@ -60,25 +67,26 @@ async def prepared(settings: Settings) -> None:
         log.warning("migrations pending", names=pending)
 
 
-async def _asked(settings: Settings) -> tuple[list[str], bool]:
+async def _asked(settings: Settings, failed: Callable[[Exception], object]) -> tuple[list[str], bool]:
     """As `_found`, asked again for as long as the database may be starting."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            return await _found(settings, deadline - time.monotonic())
+            return await _found(settings, deadline - time.monotonic(), failed)
         except Exception as error:
             if not is_down(error):
                 raise
             # It disappeared after responding once, as when it is killed while starting.
             if time.monotonic() >= deadline:
                 raise Problem(f"the database cannot be used: {reason(error)}", UNREACHABLE) from None
+            failed(error)
         await asyncio.sleep(PAUSE)
 
 
-async def _found(settings: Settings, wait: float) -> tuple[list[str], bool]:
+async def _found(settings: Settings, wait: float, failed: Callable[[Exception], object]) -> tuple[list[str], bool]:
     """The pending migrations, and whether there is a schema. Raises Problem if nothing responds in time."""
     try:
-        pool = await open_pool(settings.database_url, size=1, wait=wait, pooler=settings.pooler)
+        pool = await open_pool(settings.database_url, size=1, wait=wait, pooler=settings.pooler, failed=failed)
     except RoleUnset as error:
         raise Problem(str(error)) from None
     except (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError):

@@ -26,6 +26,7 @@ SECTIONS: Mapping[str, str] = {
     "roles": "check-roles",
     "partitions": "heliographpartitionsmissing",
     "workers": "heliographnoworker",
+    "secret keys": "check-secret-keys",
     "queue": "heliographqueuelate",
     "holds": "heliographheld",
     "backups": "heliographbackupold",
