@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -16,7 +17,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
-from heliograph.base.phones import masked
+from heliograph.base.phones import digits, masked
 from heliograph.base.process.logs import DROPPED, NUMBERS
 
 #: Stands in for a secret: the log says that it changed, never what it is.
@@ -28,6 +29,9 @@ MOST = 50
 #: Values under these names are addresses whose query may hold a token.
 ADDRESSES = frozenset({"url", "base_url"})
 _PHONES = NUMBERS - {"sender", "source"}
+#: A number that somebody typed into a reason: entries cannot be changed, so erasing its person could not remove it.
+#: Only with its plus sign, as tickets and invoices have numbers too.
+_TYPED = re.compile(r"\+\d[\d ().-]{5,}\d")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +112,7 @@ async def record_many(conn: Connection, who: Principal, entries: Sequence[Entry]
         who.kind,
         who.id,
         _cut(who.name),
-        _cut(who.reason, LONGEST),
+        _reason(who.reason),
         _cut(who.address),
         _cut(who.device),
         _cut(who.request_id),
@@ -118,7 +122,7 @@ async def record_many(conn: Connection, who: Principal, entries: Sequence[Entry]
         [_cut(entry.name) for entry in entries],
         [before for before, _ in changes],
         [after for _, after in changes],
-        [_cut(entry.reason, LONGEST) for entry in entries],
+        [_reason(entry.reason) for entry in entries],
         [entry.count for entry in entries],
     )
 
@@ -166,6 +170,10 @@ def _safe(name: str, value: Any) -> Any:
         text, query, _ = text.partition("?")
         text += f"{query}(secret)" if query else ""
     return _cut(text, LONGEST)
+
+
+def _reason(text: str) -> str:
+    return _cut(_TYPED.sub(lambda found: masked(digits(found[0])), text), LONGEST)
 
 
 def _cut(text: str, most: int = LONGEST_SAID) -> str:

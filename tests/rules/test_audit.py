@@ -124,6 +124,18 @@ async def test_people_are_not_named(pool: Pool) -> None:
     assert "Maria" not in stored
 
 
+async def test_a_number_typed_into_a_reason_is_cut(pool: Pool) -> None:
+    """Nothing can be removed from the log when its person is erased."""
+    spelled = "ticket 2026112800001: +258841112233, also +258 84 111 (22-33), asked on 2026-11-28"
+    id = (await organization(pool)).organization_id
+    async with pool.acquire() as conn:
+        await organizations.rename(conn, id=id, name="Acme", by=Principal("cli", name="alice", reason=spelled))
+        await recording.record(conn, SYSTEM, "organization.created", object_id=id, reason="+258841112233")
+        (renamed,), created = await found(conn, "organization.renamed"), await found(conn, "organization.created")
+    assert renamed["reason"] == "ticket 2026112800001: …2233, also …2233), asked on 2026-11-28"
+    assert created[-1]["reason"] == "…2233"
+
+
 async def test_a_suppliers_password_is_blanked_and_its_settings_are_compared(pool: Pool) -> None:
     async with pool.acquire() as conn:
         id = await suppliers.add(
