@@ -125,6 +125,12 @@ async def _server(conn: Connection, settings: Settings) -> Check:
             said("%(detail)s: this is a standby", detail=detail),
             said("Use the address of the primary."),
         )
+    if await conn.fetchval("SELECT current_setting('default_transaction_read_only')::boolean"):
+        remedy = said(
+            "`SELECT source FROM pg_settings WHERE name = 'default_transaction_read_only'` says where that was set;"
+            " reset it there, in a session that begins with `SET default_transaction_read_only = off`."
+        )
+        return Check(name, "failed", said("%(detail)s: it was set read-only", detail=detail), remedy)
     return Check(name, "ok", detail)
 
 

@@ -15,7 +15,7 @@ import asyncpg
 import structlog
 
 from heliograph.base.database.pool import Pool, is_down
-from heliograph.base.network.connecting import Connector
+from heliograph.base.network.connecting import Connector, DatabaseUnavailable
 from heliograph.base.process import measures
 
 log = structlog.get_logger()
@@ -71,7 +71,7 @@ async def once(
             _end_if_cancelled()
             if not is_down(error):
                 raise
-            log.warning("database unavailable", step=name, error=type(error).__name__)
+            note_unavailable(error, step=name)
         await _wait(stopping, pause)
 
 
@@ -94,11 +94,18 @@ def _failed(error: Exception, kind: str, name: str) -> None:
     if isinstance(error, asyncpg.QueryCanceledError):
         log.warning("statement took too long", **{kind: name})
     elif is_down(error):
-        log.warning("database unavailable", error=type(error).__name__, **{kind: name})
+        note_unavailable(error, **{kind: name})
         return
     else:
         log.exception(f"{kind} failed", **{kind: name})
     measures.FAILURES.add(name)
+
+
+def note_unavailable(error: Exception, **where: str) -> None:
+    """Log that a step waits for the database. Quietly once the outage is known, as that has been logged: forty loops
+    that try again and again wrote 25 lines a second, for as long as it lasted."""
+    note = log.debug if isinstance(error, DatabaseUnavailable) else log.warning
+    note("database unavailable", error=type(error).__name__, **where)
 
 
 async def announce(pool: Pool, stored: asyncio.Event) -> None:

@@ -20,6 +20,7 @@ from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.errors import NotFound
 from heliograph.base.process import memory
 from heliograph.base.process.heartbeat import IS_ALIVE, IS_LISTED
+from heliograph.queue.runner import note_unavailable
 
 log = structlog.get_logger()
 
@@ -67,7 +68,7 @@ async def stay(pool: Pool, id: UUID, *, stop: asyncio.Event) -> bool:
         except Exception as error:
             if not is_down(error):
                 raise
-            log.warning("database unavailable", step="stay drained", error=type(error).__name__)
+            note_unavailable(error, step="stay drained")
         if told == "stay":
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STAYING):

@@ -88,6 +88,20 @@ async def test_mails_that_a_dead_server_keeps_are_told_without_asking_it(pool: P
     assert (await named(pool, settings, "mails")).state == "ok"
 
 
+async def test_a_database_that_was_set_read_only_is_told(database_url: str) -> None:
+    """Processes take it for one that is away, and doctor called it sound: only the workers seemed to be missing."""
+    read_only = {"default_transaction_read_only": "on"}
+    conn = await asyncpg.connect(database_url, server_settings=read_only)
+    try:
+        checks = await doctor.examine(conn, Settings(database_url=database_url, secret_key="k" * 40), far=False)
+        found = next(one for one in checks if one.check == "database")
+        assert (found.state, found.detail.endswith(": it was set read-only")) == ("failed", True)
+        (query,) = re.findall("`(SELECT .*?)`", found.remedy)
+        assert await conn.fetchval(query) == "client"
+    finally:
+        await conn.close()
+
+
 async def test_who_waits_for_somebody_elses_transaction_is_told(pool: Pool, database_url: str) -> None:
     settings = Settings(database_url=database_url, secret_key="k" * 40)
     assert (await named(pool, settings, "speed of the database")).detail

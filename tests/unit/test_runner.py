@@ -10,7 +10,9 @@ from typing import Any
 import asyncpg
 import pytest
 
+from heliograph.base.network.connecting import DatabaseUnavailable
 from heliograph.base.process import measures
+from heliograph.queue import runner
 from heliograph.queue.runner import every, loop, once
 
 
@@ -43,6 +45,20 @@ async def test_it_ends_when_it_is_told_to_stop() -> None:
         raise ConnectionRefusedError
 
     await once("test", step, stopping=stopping, pause=60.0)
+
+
+async def test_an_outage_that_is_known_is_not_logged_by_each_step_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[str, str]] = []
+    for level in ("debug", "warning"):
+        monkeypatch.setattr(runner.log, level, lambda event, level=level, **where: said.append((level, where["error"])))
+    errors: list[Exception] = [ConnectionResetError(), DatabaseUnavailable(), DatabaseUnavailable()]
+
+    async def step() -> None:
+        if errors:
+            raise errors.pop(0)
+
+    await once("test", step, stopping=asyncio.Event(), pause=0.0)
+    assert said == [("warning", "ConnectionResetError"), *[("debug", "DatabaseUnavailable")] * 2]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ import structlog
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.network.connecting import Raw
+from heliograph.base.network.failures import reason
 from heliograph.base.process import measures
 
 log = structlog.get_logger()
@@ -77,7 +78,7 @@ async def watch(pool: Pool) -> None:
             if not is_away:
                 if not is_down(error):
                     log.exception("pulse failed")
-                log.warning("database is away", error=type(error).__name__)
+                log.warning("database is away", error=type(error).__name__, reason=reason(error))
             measures.DATABASE_AWAY.add(by=not is_away)
             is_away = True
             pool.suspend()

@@ -22,6 +22,7 @@ import structlog
 from heliograph.base import retry
 from heliograph.base.crypto import Key, Unsealable
 from heliograph.base.database.pool import Connection, Pool, is_down
+from heliograph.queue.runner import note_unavailable
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.whatsapp.mirror import accounts, apps, sync
 from heliograph.whatsapp.mirror.apps import App
@@ -164,7 +165,7 @@ class Mirror:
         except Exception as error:
             # The lease ends, and the account is due again.
             if is_down(error):
-                log.warning("database unavailable", loop="whatsapp mirror", error=type(error).__name__)
+                note_unavailable(error, loop="whatsapp mirror")
             else:
                 log.exception("whatsapp sync failed", account_id=str(due.id))
 
