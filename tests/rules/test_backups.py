@@ -42,6 +42,21 @@ PASSPHRASE = "correct horse battery staple"
 KEY = derive_key("a secret key of a test installation", "suppliers")
 SECRETS = Secrets("a secret key of a test installation", '{"live_key": "hg_live_"}')
 
+#: SECRETS under PASSPHRASE, as sealed on 28 November 2026.
+SEALED = bytes.fromhex(
+    "cc5f7da6092609e42df08ff9e3bba1c7023f2c0250eabe4487dfd8491a8c0ce7dc922154367af3b398c68201464f11ca5fef5712e939aa2c"
+    "4f29ea2f59d4177d61bc34e150aa325bb622a42b54f18c269fec4e05f37b265910a6e6d91537b2960b86dcab8946a1d540053c2603706257"
+    "9c01d1bb630e9e74906a0a1098c61bb27cba91d69ee0f522e9b0ed0884b54ff97f23c59a22580e3b727c3237c593231b4b99a248637fd47e"
+)
+#: What one guess of a passphrase costs.
+GUESS = store._SCRYPT_N
+
+
+@pytest.fixture(autouse=True)
+def cheap_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a second of a processor for each backup, as one guess of a passphrase costs, was a sixth of these tests."""
+    monkeypatch.setattr(store, "_SCRYPT_N", 2)
+
 
 @pytest.fixture
 async def dump(pool: Pool, owner_url: str, tmp_path: Path) -> Backup:
@@ -255,6 +270,14 @@ async def test_the_secrets_open_with_their_passphrase_alone(dump: Backup) -> Non
     del dump.manifest.files[store.SECRETS]
     with pytest.raises(BackupError, match="it never was in this backup: omit the passphrase"):
         store.open_secrets(dump, PASSPHRASE)
+
+
+async def test_what_was_sealed_earlier_opens_at_full_cost(dump: Backup, monkeypatch: pytest.MonkeyPatch) -> None:
+    (dump.path / store.SECRETS).write_bytes(SEALED)
+    with pytest.raises(BackupError, match="does not open"):
+        store.open_secrets(dump, PASSPHRASE)
+    monkeypatch.setattr(store, "_SCRYPT_N", GUESS)
+    assert store.open_secrets(dump, PASSPHRASE) == SECRETS
 
 
 async def test_a_short_passphrase_leaves_nothing(pool: Pool, owner_url: str, tmp_path: Path) -> None:
