@@ -309,7 +309,7 @@ OUTCOMES: Mapping[str, str] = {
 WHATSAPP_OUTCOMES: Mapping[str, str] = {
     "0000": "Delivered and read",
     "0001": "Failed: the recipient cannot be reached",
-    "0002": "Failed, nobody knows why",
+    "0002": "Failed for an unknown reason",
     "0003": "Sent, then expired",
     "0004": "Sent, and nothing more is heard",
     "0005": "Read late, after 60 s",

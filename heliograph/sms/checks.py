@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from heliograph.base.crypto import Unsealable
+from heliograph.base.crypto import Key, Unsealable
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
-from heliograph.base.sentences import LATE, Check, kept, quoted, said
+from heliograph.base.sentences import LATE, Check, Sentence, kept, quoted, said
 from heliograph.queue.leases import GUARDED
 from heliograph.sealing import text_keys
 from heliograph.sms.dispatch import routing, suppliers
@@ -70,48 +70,48 @@ async def sessions(conn: Connection, settings: Settings, found: Sequence[Supplie
     serve = {one.id for one in routing.serving(found)}
     checks = []
     for one in found:
-        name = said("supplier %(name)s", name=one.name)
         _, bound, error = held.get(one.id, suppliers.UNHELD)
         if one.simulated and one.id not in serve:
             # Whether it is paused makes no difference: resuming it would send nothing through it.
-            checks.append(Check(name, "ok", said("a simulator: live messages go only to the other suppliers")))
-            continue
-        if one.state != "active":
-            remedy = said("Run `heliograph supplier resume %(name)s` to send through it again.", name=one.name)
-            checks.append(Check(name, "warning", kept(one.state), remedy))
-            continue
-        try:
-            if key is not None:
-                suppliers.open_secret(key, one)
-        except Unsealable:
-            remedy = said("Start with the secret key it was added with, or remove it and add it again.")
-            detail = said("its password was encrypted with another secret key")
-            checks.append(Check(name, "failed", detail, remedy))
-            continue
-        if one.simulated:
-            checks.append(_simulator(one, bound))
-        elif one.id in deaf:
-            remedy = said(
-                "Receipts and handsets' messages arrive at receivers only. Ask how many binds the account may have, "
-                "since a pair counts as two, or set bind=transceiver."
-            )
-            detail = said(
-                "%(deaf)s of %(bound)s sessions have no receiver: %(error)s",
-                deaf=deaf[one.id],
-                bound=bound,
-                error=error,
-            )
-            checks.append(Check(name, "failed", detail, remedy))
-        elif bound:
-            detail = said("%(bound)s of %(all)s sessions bound", bound=bound, all=one.sessions)
-            checks.append(Check(name, "ok", detail))
+            checks.append(Check(_name(one), "ok", said("a simulator: live messages go only to the other suppliers")))
         else:
-            remedy = said(
-                "Start a worker if none is running; otherwise check the address and credentials of the account."
-            )
-            detail = said("no session bound: %(error)s", error=error) if error else said("no session bound")
-            checks.append(Check(name, "failed", detail, remedy))
+            checks.append(_unusable(one, key) or _sessions(one, bound, deaf.get(one.id, 0), error))
     return checks
+
+
+def _name(one: Supplier) -> Sentence:
+    return said("supplier %(name)s", name=one.name)
+
+
+def _unusable(one: Supplier, key: Key | None) -> Check | None:
+    """Why it has no sessions to look at, whatever its account says."""
+    if one.state != "active":
+        remedy = said("Run `heliograph supplier resume %(name)s` to send through it again.", name=one.name)
+        return Check(_name(one), "warning", kept(one.state), remedy)
+    try:
+        if key is not None:
+            suppliers.open_secret(key, one)
+    except Unsealable:
+        remedy = said("Start with the secret key it was added with, or remove it and add it again.")
+        return Check(_name(one), "failed", said("its password was encrypted with another secret key"), remedy)
+    return None
+
+
+def _sessions(one: Supplier, bound: int, deaf: int, error: Sentence) -> Check:
+    if one.simulated:
+        return _simulator(one, bound)
+    if deaf:
+        remedy = said(
+            "Receipts and handsets' messages arrive at receivers only. Ask how many binds the account may have, "
+            "since a pair counts as two, or set bind=transceiver."
+        )
+        detail = said("%(deaf)s of %(bound)s sessions have no receiver: %(error)s", deaf=deaf, bound=bound, error=error)
+        return Check(_name(one), "failed", detail, remedy)
+    if bound:
+        return Check(_name(one), "ok", said("%(bound)s of %(all)s sessions bound", bound=bound, all=one.sessions))
+    remedy = said("Start a worker if none is running; otherwise check the address and credentials of the account.")
+    detail = said("no session bound: %(error)s", error=error) if error else said("no session bound")
+    return Check(_name(one), "failed", detail, remedy)
 
 
 async def _receipts(conn: Connection, settings: Settings, found: list[Supplier]) -> list[Check]:
@@ -143,7 +143,7 @@ async def _receipts(conn: Connection, settings: Settings, found: list[Supplier])
 
 def _simulator(one: routing.Supplier, bound: int) -> Check:
     """The result for a simulator that carries live messages."""
-    name = said("supplier %(name)s", name=one.name)
+    name = _name(one)
     if bound:
         detail = said(
             "a simulator: live messages reach nobody; %(bound)s of %(all)s sessions bound",

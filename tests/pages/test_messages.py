@@ -469,7 +469,7 @@ async def test_filters_that_roll_ups_do_not_know_are_explained_by_the_latest(
     assert [shown(await owner.get(one)) for one in links] == [[ids[3], ids[2], ids[0]], [ids[1]]]
     # Older ones are told by themselves.
     page = await owner.get(f"/messages?q=spring&explain={UUID(ids[2]).hex}")
-    assert "Of those up to" in page.words
+    assert "Among messages up to" in page.words
     assert "2 matching messages failed." in page.words
     assert "No matching message failed." in (await owner.get("/messages?q=summer&explain=yes")).words
     # Nothing that was received, or delivered, has failed; nothing is told twice, and no region has it.

@@ -101,7 +101,7 @@ async def test_a_part_of_a_campaign_fails_alone(pool: Pool, tenant: Tenant, owne
     await as_owner("ALTER TABLE campaign_minutes RENAME TO elsewhere")
     page = await owner.get(page.path)
     assert (page.status, "Minute by minute" in fallen(page)) == (200, True)
-    for said in ("Where everybody stands", "Who got it, who did not", "Cancel the campaign"):
+    for said in ("Recipients by status", "Who got it, who did not", "Cancel the campaign"):
         assert said in page.words, said
 
 

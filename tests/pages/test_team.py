@@ -61,7 +61,7 @@ async def test_a_double_click_makes_one_invitation(owner: Browser) -> None:
     other = await owner.post("/team/invite", form | {"email": "eva@example.com"})
     assert other.status == 409
     # What it is about stands there as it is now, with what can be done.
-    for said in ("That has changed in the meantime", "This is how it stands now.", "rui@example.com", "Withdraw"):
+    for said in ("That has changed in the meantime", "This is its current state.", "rui@example.com", "Withdraw"):
         assert said in other.words, said
     assert "eva@example.com" not in other.words
 

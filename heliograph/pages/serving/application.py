@@ -190,19 +190,7 @@ class Pages:
             said = request.text("This organization requires a second factor. Turn one on to continue.")
             return Redirect(location=self.realm.factor, notice=said if isinstance(person, SignedInUser) else "")
         if route.method == "POST":
-            if isinstance(person, SignedInUser) and person.reason is not None and not route.is_harmless:
-                raise ViewingOnly
-            public = self.services.settings.public_url
-            forgery.check_origin(request.headers, host=request.host, public_url=public, is_secure=request.is_secure)
-            if route.takes_file:
-                request.form = await receiving.upload(request, scope, receive)
-            else:
-                request.form = await receiving.form(request, receive, is_long=route.is_long)
-            if request.session is not None:
-                given = request.form.get(forgery.FIELD) or request.headers.get(forgery.HEADER, b"").decode("latin-1")
-                organization = forgery.check_token(self.services.form_key, request.session.id, given)
-                if request.route and organization != request.organization_id:
-                    raise OtherOrganization
+            await self._receive_form(request, route, scope, receive)
         asking = request.headers.get(forgery.ORGANIZATION)
         if asking is not None and asking.decode("latin-1") != str(request.organization_id or ""):
             raise OtherOrganization
@@ -223,6 +211,24 @@ class Pages:
 
         key = regions.key(request, route, scope["query_string"])
         return await self._regions.get(key, seen=seen, clock=clock.milliseconds, make=make, most=route.good_for)
+
+    async def _receive_form(self, request: Request, route: Route, scope: dict[str, Any], receive: Receive) -> None:
+        """Read the form of a POST. Raises ForeignForm unless it is of a page of this session, and OtherOrganization if
+        that page showed another organization."""
+        person = request.session
+        if isinstance(person, SignedInUser) and person.reason is not None and not route.is_harmless:
+            raise ViewingOnly
+        public = self.services.settings.public_url
+        forgery.check_origin(request.headers, host=request.host, public_url=public, is_secure=request.is_secure)
+        if route.takes_file:
+            request.form = await receiving.upload(request, scope, receive)
+        else:
+            request.form = await receiving.form(request, receive, is_long=route.is_long)
+        if person is not None:
+            given = request.form.get(forgery.FIELD) or request.headers.get(forgery.HEADER, b"").decode("latin-1")
+            organization = forgery.check_token(self.services.form_key, person.id, given)
+            if request.route and organization != request.organization_id:
+                raise OtherOrganization
 
     async def _handle(self, request: Request, route: Route) -> Answer:
         person = request.session

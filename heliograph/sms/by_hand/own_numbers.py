@@ -88,7 +88,7 @@ async def prove(conn: Connection, by: Actor | Principal, *, user_id: UUID, code:
     """
     row = await conn.fetchrow(TRY, user_id, GOOD_FOR, TRIES)
     if row is None:
-        raise Invalid(("code", "ended", "`code` is no longer good"))
+        raise Invalid(("code", "ended", "`code` is no longer valid"))
     digits = "".join(one for one in code if one.isdigit())
     if not secrets.compare_digest(row["code_hash"], _hash(user_id, row["asked"], digits)):
         raise Invalid(("code", "wrong", "`code` is not the one that was sent"))

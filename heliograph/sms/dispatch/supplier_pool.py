@@ -352,44 +352,45 @@ class SupplierPool:
             random.shuffle(open_slots)
             take += [(id, slot) for slot in keep + open_slots[: share - len(keep)]]
             extra += [(id, slot) for slot in held if slot not in keep]
-        held_now: dict[UUID, int] = {}
-        if not fresh.issuperset(take):
-            columns = [id for id, _ in take], [slot for _, slot in take]
-            for row in await conn.fetch(TAKE, self._worker_id, SLOT_LEASE, *columns, SLOT_LONGEST):
-                held_now[row["supplier_id"]] = held_now.get(row["supplier_id"], 0) + 1
+        if fresh.issuperset(take):
+            held_now = Counter(id for id, _ in take)
         else:
-            held_now.update(Counter(id for id, _ in take))
+            columns = [id for id, _ in take], [slot for _, slot in take]
+            taken = await conn.fetch(TAKE, self._worker_id, SLOT_LEASE, *columns, SLOT_LONGEST)
+            held_now = Counter(row["supplier_id"] for row in taken)
         for id, account in self._accounts.items():
             if id != test_mode.SUPPLIER:
-                account.connector.set_sessions(held_now.get(id, 0))
+                account.connector.set_sessions(held_now[id])
         # A slot is released only once its session is closed: until then the supplier counts it.
-        closed = [
-            (id, slot) for id, slot in extra if self._accounts[id].connector.health().sessions <= held_now.get(id, 0)
-        ]
+        closed = [(id, slot) for id, slot in extra if self._accounts[id].connector.health().sessions <= held_now[id]]
         if closed:
             await conn.execute(GIVE_BACK, self._worker_id, [id for id, _ in closed], [slot for _, slot in closed])
+        await self._report(conn, (take, mine))
+
+    async def _report(self, conn: Connection, slots: object) -> None:
+        """Tell other workers, and pages, how this worker's sessions are. `slots`: those that it holds; one that was
+        taken over may still contain another worker's report."""
         at = asyncio.get_running_loop().time()
         self._rates.keep(list(self._accounts))
-        reports = [
-            (
-                id,
-                health.sessions,
-                packed(health.last_error.short()),
-                not account.breaker.open,
-                account.breaker.moves(),
-                health.in_flight,
-                self._rates.rate(id, health.submitted, at),
-                sessions.written(account.connector),
-                health.sessions if health.receiving is None else health.receiving,
-            )
-            for id, account in self._accounts.items()
-            if (health := account.connector.health()) is not None
-        ]
+        reports = []
         for id, account in self._accounts.items():
+            connector, breaker, health = account.connector, account.breaker, account.connector.health()
             if id != test_mode.SUPPLIER:
-                self.hours.look(id, account.connector, account.connector.health())
-        # The comparison includes the slots: one that was taken over may still contain another worker's report.
-        if (told := (reports, take, mine)) != self._told:
+                self.hours.look(id, connector, health)
+            reports.append(
+                (
+                    id,
+                    health.sessions,
+                    packed(health.last_error.short()),
+                    not breaker.open,
+                    breaker.moves(),
+                    health.in_flight,
+                    self._rates.rate(id, health.submitted, at),
+                    sessions.written(connector),
+                    health.sessions if health.receiving is None else health.receiving,
+                )
+            )
+        if (told := (reports, slots)) != self._told:
             await conn.execute(REPORT, self._worker_id, *(list(column) for column in zip(*reports, strict=True)))
             self._told = told
 

@@ -224,7 +224,7 @@ async def say_state(
         try:
             kinds.settings_from(before.kind, settings)
         except SettingsError as error:
-            raise Invalid(("meaning", "settings", f"The supplier's settings are not complete: {error}")) from None
+            raise Invalid(("meaning", "settings", f"The supplier's settings are incomplete: {error}")) from None
         after = msgspec.structs.replace(before, settings=settings)
         await suppliers.change(conn, key, after, before=before, by=by)
 

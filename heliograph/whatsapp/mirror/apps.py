@@ -132,7 +132,7 @@ async def change_app(
         raise Invalid(("app_secret", "required", "Give the app's new secret, or its new verify token."))
     for name, value in (("app_secret", app_secret), ("verify_token", verify_token)):
         if value is not None and not (0 < len(value) <= LONGEST and value.isprintable()):
-            raise Invalid((name, "length", "It has 1 to 200 printable characters."))
+            raise Invalid((name, "length", "Enter 1 to 200 printable characters."))
     async with conn.transaction():
         row = await conn.fetchrow(FIND_APP, app_id)
         if row is None:
