@@ -1,7 +1,8 @@
 """Every setting, with its default, unit and meaning. Read once from the environment at startup, then passed down.
 
 `HELIOGRAPH_` + the name in capitals sets one: `HELIOGRAPH_DATABASE_URL`. `docs/settings.md` is checked against this
-file by a test. Nothing else reads the environment.
+file by a test. Modules elsewhere read variables that are not settings (`OTHERS`), and the log's format while there are
+no settings yet.
 
 It has over 400 lines because every setting is declared here, and nowhere else.
 """
@@ -409,8 +410,8 @@ def unknown_names(environment: Mapping[str, str] = os.environ) -> dict[str, str 
     return {name: next(iter(get_close_matches(name, sorted(known), n=1, cutoff=0.8)), None) for name in strange}
 
 
-def _demand_sense(name: str, kind: type, value: Any) -> None:
-    """Refuse a nonsensical number: zero days of retention would erase everything at once.
+def _check_range(name: str, kind: type, value: Any) -> None:
+    """Refuse numbers that make no sense: zero days of retention would erase everything at once.
 
     A time may be 0, meaning no wait, but a lease of 0 s would end at once. Raises SettingsError.
     """
@@ -426,7 +427,7 @@ def _demand_sense(name: str, kind: type, value: Any) -> None:
             raise SettingsError(f"{variable} must be {most:,} or less, not {value:,}: it counts {unit[1:]}")
 
 
-def _kept(name: str, environment: Mapping[str, str]) -> str | None:
+def _from_file(name: str, environment: Mapping[str, str]) -> str | None:
     """A secret from the file named by `HELIOGRAPH_…_FILE`, or from systemd's credential of that name; None if neither
     is given. Raises SettingsError, also for an empty file: naming one means that a secret is wanted, and without a URL
     `heliograph up` would start a database of its own."""
@@ -459,7 +460,7 @@ def current(settings: Settings, name: str, environment: Mapping[str, str] = os.e
     if f"HELIOGRAPH_{name.upper()}" in environment:
         return known
     try:
-        found = _kept(name, environment)
+        found = _from_file(name, environment)
     except SettingsError:
         return ""
     return known if found is None else found
@@ -474,12 +475,12 @@ def from_environment(environment: Mapping[str, str] = os.environ, **overrides: o
         kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
         text = environment.get(f"HELIOGRAPH_{name.upper()}")
         if text is None and name in SECRETS:
-            text = _kept(name, environment)
+            text = _from_file(name, environment)
         if text is None:
             continue
         try:
             values[name] = msgspec.convert(text, kind, strict=False)
         except msgspec.ValidationError:
             raise SettingsError(f"HELIOGRAPH_{name.upper()} must be {kind.__name__}, not {text!r}") from None
-        _demand_sense(name, kind, values[name])
+        _check_range(name, kind, values[name])
     return Settings(**(values | overrides))  # type: ignore[arg-type]

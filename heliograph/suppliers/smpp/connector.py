@@ -149,7 +149,7 @@ class SmppConnector:
         #: How much could not be decoded since that was reported, and when.
         self._unreadable, self._reported_at = 0, -_NEVER
         self._tap: PduRecorder | None = None
-        self._looks = SessionActivity()
+        self._activity = SessionActivity()
         try:
             self._tls = tls_context(settings)
         except OSError as error:
@@ -274,7 +274,7 @@ class SmppConnector:
     def wires(self) -> list[WireActivity]:
         """See contract.InspectableConnector."""
         bound = [links for links in self._sessions if links[0].bound]
-        return self._looks.look([[link.connection.session for link in links if link.connection] for links in bound])
+        return self._activity.look([[link.connection.session for link in links if link.connection] for links in bound])
 
     def answers(self) -> list[int]:
         """See contract.InspectableConnector."""
@@ -378,7 +378,7 @@ class SmppConnector:
             )
             self._unreadable, self._reported_at = 0, self._loop.time()
 
-    def settled(self, link: Link) -> None:
+    def handled(self, link: Link) -> None:
         if self._queue or self._started:
             self._pump()
 

@@ -73,7 +73,7 @@ class Owner(Protocol):
     def unreadable(self, link: Link, event: Unreadable) -> None:
         """A receipt or a message could not be decoded, and was refused for good."""
 
-    def settled(self, link: Link) -> None:
+    def handled(self, link: Link) -> None:
         """A batch of events has been processed: there may be capacity, and this is a good moment to use it."""
 
 
@@ -212,7 +212,7 @@ class Connection(asyncio.Protocol):
                 owner.unreadable(link, event)
             elif kind is PeerUnbinds:
                 log.info("SMPP unbind received", link=link.name)
-        owner.settled(link)
+        owner.handled(link)
         self._flush()
 
     def _flush(self, *, last: bool = False) -> None:

@@ -269,7 +269,7 @@ class Session:
             self._heard = now
             self.received = frames[-1][:16]
             if now >= self._untimed:
-                self._time(frames[0], now)
+                self._measure(frames[0], now)
             self._enquired = self._partial_since = _NEVER
         if framer.pending and self._partial_since == _NEVER:
             self._partial_since = now
@@ -348,7 +348,7 @@ class Session:
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
-    def _time(self, frame: bytes, now: float) -> None:
+    def _measure(self, frame: bytes, now: float) -> None:
         found = self._pending.get(int.from_bytes(frame[12:16], "big")) if frame[4] & 0x80 else None
         if found is not None:
             self._untimed = now + EACH
