@@ -1,4 +1,4 @@
-"""O15 Audit log: who changed what, everywhere; roles that may not see all of it see only their own entries."""
+"""Audit log: who changed what, everywhere; roles that may not see all of it see only their own entries."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _of_route(request: Request, one: AuditEntry, suppliers: Mapping[UUID, str]) 
 
 
 async def show_organization(request: Request) -> Answer:
-    """O3 History: the same for one organization, as a tab of its page."""
+    """History: the same for one organization, as a tab of its page."""
     kept = {name: request.query.get(name, "").strip()[:LONGEST] for name in FIELDS} | {"organization": ""}
     range = ranges.read(request)
     problems: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""O16 Settings: those that operators set, those of the environment, and a test of outgoing mail."""
+"""Settings: those that operators set, those of the environment, and a test of outgoing mail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O14 Operators: the people who run the installation, their roles, factors, links and sessions."""
+"""Operators: the people who run the installation, their roles, factors, links and sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O2 Approvals: sender IDs awaiting a decision, oldest first, with the facts needed to decide."""
+"""Approvals: sender IDs awaiting a decision, oldest first, with the facts needed to decide."""
 
 from __future__ import annotations
 

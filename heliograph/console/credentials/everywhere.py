@@ -1,4 +1,4 @@
-"""O3: API keys and sender IDs of all organizations, as in `heliograph key list` and `sender list`."""
+"""API keys and sender IDs of all organizations, as in `heliograph key list` and `sender list`."""
 
 from __future__ import annotations
 

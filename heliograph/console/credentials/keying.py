@@ -1,4 +1,4 @@
-"""O3: an organization's API keys: created with every option, viewed, renamed and rotated by an operator."""
+"""An organization's API keys: created with every option, viewed, renamed and rotated by an operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O3: an organization's API keys, listed with its sender IDs: suspend, resume and revoke; `keying` creates them."""
+"""An organization's API keys, listed with its sender IDs: suspend, resume and revoke; `keying` creates them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O3: an organization's sender IDs: request, approve, suspend, and set the default; `keys` lists them."""
+"""An organization's sender IDs: request, approve, suspend, and set the default; `keys` lists them."""
 
 from __future__ import annotations
 

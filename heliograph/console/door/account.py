@@ -1,4 +1,4 @@
-"""S5 An operator's account: profile, second factor, and sessions."""
+"""An operator's account: profile, second factor, and sessions."""
 
 from __future__ import annotations
 

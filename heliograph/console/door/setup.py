@@ -1,4 +1,4 @@
-"""S1 Setup: from a one-time link to an operator with a second factor, one page per step; it can be interrupted.
+"""Setup: from a one-time link to an operator with a second factor, one page per step; it can be interrupted.
 
 The rule nobody may break: a session without a second factor gets only these pages, and only a link starts one.
 """

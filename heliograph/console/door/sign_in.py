@@ -1,4 +1,4 @@
-"""S2 for operators: a password and a code, or a passkey; nothing less gives access to the console."""
+"""Signing in as an operator: a password and a code, or a passkey; nothing less gives access to the console."""
 
 from __future__ import annotations
 

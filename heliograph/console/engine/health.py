@@ -1,4 +1,4 @@
-"""O11 Health: every check of `heliograph doctor` with its history, the settings in force with their sources, backups,
+"""Health: every check of `heliograph doctor` with its history, the settings in force with their sources, backups,
 how long data is kept, and when the disk will be full."""
 
 from __future__ import annotations

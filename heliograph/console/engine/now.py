@@ -1,4 +1,4 @@
-"""O1 Now: what is wrong, since when, and what to do; then throughput, backlog, and setup steps still missing."""
+"""Now: what is wrong, since when, and what to do; then throughput, backlog, and setup steps still missing."""
 
 from __future__ import annotations
 

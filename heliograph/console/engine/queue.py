@@ -1,4 +1,4 @@
-"""O10 Queue and workers: what waits, by kind, line and organization; holds are set and released here."""
+"""Queue and workers: what waits, by kind, line and organization; holds are set and released here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O10: the queued work that a form selects, and how much it is, shown before anything is done with it.
+"""The queued work that a form selects, and how much it is, shown before anything is done with it.
 
 The rule nobody may break: what is held or withdrawn is what the page showed, so the fields that select it are not on
 the form that acts on it.

@@ -1,4 +1,4 @@
-"""O8 Inbound: unassigned messages from handsets, and assigning them to an organization; keywords, floods, and the
+"""Inbound: unassigned messages from handsets, and assigning them to an organization; keywords, floods, and the
 latest messages of all."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""O4 Messages: everything that happened to a message of any organization.
+"""Messages: everything that happened to a message of any organization.
 
 The rule nobody may break: text and full number are shown only for a stated reason, recorded in both audit logs.
 """

@@ -1,4 +1,4 @@
-"""O4 Messages: finds one by its id, ours or the supplier's; several by number, by the customer's reference, or by the
+"""Messages: finds one by its id, ours or the supplier's; several by number, by the customer's reference, or by the
 id of the request that sent them.
 
 The rule nobody may break: a search is bounded, and the page says how far it got. Ids contain their time, so a request

@@ -1,4 +1,4 @@
-"""O4 Messages: the contents of a message's page, without text and full number unless revealed."""
+"""Messages: the contents of a message's page, without text and full number unless revealed."""
 
 from __future__ import annotations
 

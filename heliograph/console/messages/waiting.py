@@ -1,4 +1,4 @@
-"""O4: what a message not sent yet is waiting for, as operators may know it: the guard, a hold, its time, its number at
+"""What a message not sent yet is waiting for, as operators may know it: the guard, a hold, its time, its number at
 Meta, or its suppliers; and where it would go now, by the look-up that workers use.
 
 The rule nobody may break: the answer comes from the rows that workers read, and contains no recipient's number.

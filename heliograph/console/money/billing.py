@@ -1,4 +1,4 @@
-"""O13 Billing export: a month of all organizations, locked once it is over, with its file and checksum."""
+"""Billing export: a month of all organizations, locked once it is over, with its file and checksum."""
 
 from __future__ import annotations
 

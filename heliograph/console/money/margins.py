@@ -1,4 +1,4 @@
-"""O13: suppliers' charges, organizations' payments, and the margin."""
+"""Suppliers' charges, organizations' payments, and the margin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O13 Money: upcoming renewals and quota of all organizations; current, future and missing prices."""
+"""Money: upcoming renewals and quota of all organizations; current, future and missing prices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O13 The calendar of rates: twelve months with the rates valid in each, and gaps. Only destinations with a change or a
+"""The calendar of rates: twelve months with the rates valid in each, and gaps. Only destinations with a change or a
 gap have a line."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""O13: which failures refund a message to the organization, for the whole installation."""
+"""Which failures refund a message to the organization, for the whole installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O13 Suppliers' rate cards and organizations' price lists: dated rates, imported from a file after showing the
+"""Suppliers' rate cards and organizations' price lists: dated rates, imported from a file after showing the
 differences; price lists are also drafted from a card, and assigned."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""O13: all wallets, with the sums that must be zero; topping up or correcting one of them."""
+"""All wallets, with the sums that must be zero; topping up or correcting one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O13 WhatsApp rates in detail: by currency, category or country, including past and future ones; and as a file that
+"""WhatsApp rates in detail: by currency, category or country, including past and future ones; and as a file that
 can be imported."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""O13 Importing WhatsApp rates from a file, which is checked first, with errors by line."""
+"""Importing WhatsApp rates from a file, which is checked first, with errors by line."""
 
 from __future__ import annotations
 

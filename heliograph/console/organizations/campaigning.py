@@ -1,4 +1,4 @@
-"""O3: operators pause, resume or cancel an organization's campaign, like `heliograph campaign` and by the rules of the
+"""Operators pause, resume or cancel an organization's campaign, like `heliograph campaign` and by the rules of the
 organization's dashboard.
 
 The rule nobody may break: every action is recorded in the organization's own audit log.

@@ -1,4 +1,4 @@
-"""O3: an organization's own rules, as in `heliograph org configure` and on its own pages: how its texts are written,
+"""An organization's own rules, as in `heliograph org configure` and on its own pages: how its texts are written,
 its opt-out keywords and replies, and what it requires of its members.
 
 Countries, sealing and how long texts are kept are in `limits`.

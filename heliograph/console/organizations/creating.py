@@ -1,4 +1,4 @@
-"""O3: creates an organization with plan, quota, sender ID and its first owner's invitation in one transaction."""
+"""Creates an organization with plan, quota, sender ID and its first owner's invitation in one transaction."""
 
 from __future__ import annotations
 

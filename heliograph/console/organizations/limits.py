@@ -1,4 +1,4 @@
-"""O3: what an organization may do: its state, plan, limits (shown with its request rates) and countries; sealing of its
+"""What an organization may do: its state, plan, limits (shown with its request rates) and countries; sealing of its
 texts, and how long they are kept; and closing it."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""O3 Organizations: all of them, newest first, with their remaining quota and their messages' results."""
+"""Organizations: all of them, newest first, with their remaining quota and their messages' results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O3: an organization's activity: traffic, webhooks, campaigns, WhatsApp numbers and money, by the functions of its own
+"""An organization's activity: traffic, webhooks, campaigns, WhatsApp numbers and money, by the functions of its own
 dashboard.
 
 The rule nobody may break: nothing is changed here, and no text, recipient's number or secret is shown; whoever has to

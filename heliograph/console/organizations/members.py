@@ -1,4 +1,4 @@
-"""O3: an organization's members: invited, given another role, helped to sign in again, and removed by operators.
+"""An organization's members: invited, given another role, helped to sign in again, and removed by operators.
 
 The rule nobody may break: a sign-in link gives access to everything its person belongs to, bypassing password and
 factor, so only those who may also change operators' factors can create one; everybody else invites.

@@ -1,4 +1,4 @@
-"""O3: operators' notes about an organization, and the erasure of a person there."""
+"""Operators' notes about an organization, and the erasure of a person there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O3: one organization as a whole; suspend, resume, rename, grant quota."""
+"""One organization as a whole; suspend, resume, rename, grant quota."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O3: view as an organization: its own dashboard, read-only, for a reason recorded in both audit logs."""
+"""View as an organization: its own dashboard, read-only, for a reason recorded in both audit logs."""
 
 from __future__ import annotations
 

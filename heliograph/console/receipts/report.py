@@ -1,4 +1,4 @@
-"""O7 Receipts: what each supplier was handed, answered and reported, by day and compared with the week before, and
+"""Receipts: what each supplier was handed, answered and reported, by day and compared with the week before, and
 which of its charges should be refunded; and as a file."""
 
 from __future__ import annotations

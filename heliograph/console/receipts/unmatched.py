@@ -1,4 +1,4 @@
-"""O7: receipts that match no message, with the likely cause and remedy; retry at once, or match by hand."""
+"""Receipts that match no message, with the likely cause and remedy; retry at once, or match by hand."""
 
 from __future__ import annotations
 

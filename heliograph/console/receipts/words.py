@@ -1,4 +1,4 @@
-"""O7: unknown states and error codes in receipts, and the forms to say what they mean."""
+"""Unknown states and error codes in receipts, and the forms to say what they mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O6 Pausing, resuming and removing a route, and restoring an earlier state; the shift of traffic is shown first."""
+"""Pausing, resuming and removing a route, and restoring an earlier state; the shift of traffic is shown first."""
 
 from __future__ import annotations
 

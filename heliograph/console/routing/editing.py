@@ -1,4 +1,4 @@
-"""O6 A route's form, with the fields of `heliograph route add` and `set`: how it would shift yesterday's traffic is
+"""A route's form, with the fields of `heliograph route add` and `set`: how it would shift yesterday's traffic is
 shown before it is saved."""
 
 from __future__ import annotations

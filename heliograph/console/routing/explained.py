@@ -1,4 +1,4 @@
-"""O6 Where would this go? The routing decision for a message now, in the words of `heliograph route explain`."""
+"""Where would this go? The routing decision for a message now, in the words of `heliograph route explain`."""
 
 from __future__ import annotations
 

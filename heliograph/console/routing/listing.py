@@ -1,4 +1,4 @@
-"""O6 Routes: all of them with their suppliers and current shares, as a list and as a matrix; one with its history."""
+"""Routes: all of them with their suppliers and current shares, as a list and as a matrix; one with its history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O5 Charts of a supplier, by hour: responses, receipts, and how long receipts took."""
+"""Charts of a supplier, by hour: responses, receipts, and how long receipts took."""
 
 from __future__ import annotations
 

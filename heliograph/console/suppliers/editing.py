@@ -1,4 +1,4 @@
-"""O5 All of a supplier's options, changed in a form generated from the struct of its kind. The difference, and how it
+"""All of a supplier's options, changed in a form generated from the struct of its kind. The difference, and how it
 would shift yesterday's traffic, is shown before saving. Its password has a separate form and is write-only."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""O5 Suppliers: who carries messages, their sessions, their condition, and what went wrong."""
+"""Suppliers: who carries messages, their sessions, their condition, and what went wrong."""
 
 from __future__ import annotations
 

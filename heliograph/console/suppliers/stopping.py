@@ -1,4 +1,4 @@
-"""O5 Pausing, draining, resuming and removing a supplier, and having it tried again; the pages first show where its
+"""Pausing, draining, resuming and removing a supplier, and having it tried again; the pages first show where its
 traffic would go instead."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""O5 Trying a supplier in service: a connection test, a test message, and the setting that fixes what this reveals."""
+"""Trying a supplier in service: a connection test, a test message, and the setting that fixes what this reveals."""
 
 from __future__ import annotations
 

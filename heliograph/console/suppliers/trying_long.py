@@ -1,4 +1,4 @@
-"""O5 A long test message through a supplier in service, followed to its receipts, and what they reveal.
+"""A long test message through a supplier in service, followed to its receipts, and what they reveal.
 
 Like the wizard's, but sent in parallel with the supplier's workers; settings changed here apply to customers'
 messages at once.

@@ -1,4 +1,4 @@
-"""O5 Watching a supplier's wire traffic for some minutes; the supplier's page shows it."""
+"""Watching a supplier's wire traffic for some minutes; the supplier's page shows it."""
 
 from __future__ import annotations
 

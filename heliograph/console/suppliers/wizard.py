@@ -1,4 +1,4 @@
-"""O5 Adding a supplier step by step: kind, connection with its test, limits, dialect, a test message, a long one,
+"""Adding a supplier step by step: kind, connection with its test, limits, dialect, a test message, a long one,
 place.
 
 Each step has an address and is saved as it is left, so that it can be resumed. The supplier carries nothing until the

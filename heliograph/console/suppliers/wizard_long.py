@@ -1,4 +1,4 @@
-"""O5 The wizard's long message: three parts to a handset, followed to their receipts, and what they reveal.
+"""The wizard's long message: three parts to a handset, followed to their receipts, and what they reveal.
 
 Receipts show which parts they belong to. Only somebody who looks at the handset can say whether it joined the parts,
 so the page asks.

@@ -1,4 +1,4 @@
-"""O5 The wizard's test message: sent to a handset, and followed live through attempt, response and receipt.
+"""The wizard's test message: sent to a handset, and followed live through attempt, response and receipt.
 
 It runs in the background of this process, which stores the progress in the draft; the page polls for it.
 """

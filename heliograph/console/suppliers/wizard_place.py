@@ -1,4 +1,4 @@
-"""O5 The last step of adding a supplier: its rank among the others, and its routes.
+"""The last step of adding a supplier: its rank among the others, and its routes.
 
 How this would shift yesterday's traffic is shown first; it is found by making the change and rolling it back.
 """

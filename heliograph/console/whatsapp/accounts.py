@@ -1,4 +1,4 @@
-"""O9 WhatsApp: accounts, with what prevents each from sending or receiving, their numbers and their templates."""
+"""WhatsApp: accounts, with what prevents each from sending or receiving, their numbers and their templates."""
 
 from __future__ import annotations
 

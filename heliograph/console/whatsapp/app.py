@@ -1,4 +1,4 @@
-"""O9: an account's app secret and verify token, changed here after they were changed at Meta."""
+"""An account's app secret and verify token, changed here after they were changed at Meta."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O9: waiting callbacks from Meta, and items that could not be applied: retry them, or give them up."""
+"""Waiting callbacks from Meta, and items that could not be applied: retry them, or give them up."""
 
 from __future__ import annotations
 

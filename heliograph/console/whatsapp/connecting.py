@@ -1,4 +1,4 @@
-"""O9: connecting an account step by step: each value is tried at Meta at once; then its first callback is awaited."""
+"""Connecting an account step by step: each value is tried at Meta at once; then its first callback is awaited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O9: an account's name here, and the address of its Graph API; the difference is shown before saving."""
+"""An account's name here, and the address of its Graph API; the difference is shown before saving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O9: a simulated callback from Meta: a user writes, or a sent message changes its status."""
+"""A simulated callback from Meta: a user writes, or a sent message changes its status."""
 
 from __future__ import annotations
 

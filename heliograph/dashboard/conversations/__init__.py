@@ -1,1 +1,1 @@
-"""D5 Inbox: received messages, and replying to them."""
+"""Inbox: received messages, and replying to them."""

@@ -1,4 +1,4 @@
-"""D5 Inbox: the conversations on the left, one of them open on the right."""
+"""Inbox: the conversations on the left, one of them open on the right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D12 API keys: created with a profile, shown once, rotated, revoked."""
+"""API keys: created with a profile, shown once, rotated, revoked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D9 Requests: API requests and their responses; errors in groups, with explanations."""
+"""Requests: API requests and their responses; errors in groups, with explanations."""
 
 from __future__ import annotations
 

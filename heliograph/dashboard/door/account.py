@@ -1,4 +1,4 @@
-"""S5 My account: name, language, password, second factor, sessions."""
+"""My account: name, language, password, second factor, sessions."""
 
 from __future__ import annotations
 

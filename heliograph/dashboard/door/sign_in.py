@@ -1,4 +1,4 @@
-"""S2 Sign in and out, one-time links, S3 forgotten passwords, and a visitor's first page."""
+"""Signing in and out, one-time links, forgotten passwords, and a visitor's first page."""
 
 from __future__ import annotations
 

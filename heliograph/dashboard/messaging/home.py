@@ -1,4 +1,4 @@
-"""D1 Home: whether everything is well, what needs attention, what to do next."""
+"""Home: whether everything is well, what needs attention, what to do next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D3 Selected messages, or all that match the filters: canceled or sent again, never without a report."""
+"""Selected messages, or all that match the filters: canceled or sent again, never without a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D4 Message: everything about one message, with explanations."""
+"""Message: everything about one message, with explanations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D3 Messages: one list of both channels, filtered by the address, and its export."""
+"""Messages: one list of both channels, filtered by the address, and its export."""
 
 from __future__ import annotations
 

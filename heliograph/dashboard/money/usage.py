@@ -1,4 +1,4 @@
-"""D16 Usage: what was used, what is left and for how long, by month, and a month's bill as a file."""
+"""Usage: what was used, what is left and for how long, by month, and a month's bill as a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D17 Wallet: the balance for WhatsApp messages, reservations, charges, and prices."""
+"""Wallet: the balance for WhatsApp messages, reservations, charges, and prices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D19 Audit log: who changed what in the organization, filtered by the address, and as a file."""
+"""Audit log: who changed what in the organization, filtered by the address, and as a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D20 Limits: what may be sent per day, and how unusually many messages to similar numbers are treated."""
+"""Limits: what may be sent per day, and how unusually many messages to similar numbers are treated."""
 
 from __future__ import annotations
 

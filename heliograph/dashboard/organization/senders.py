@@ -1,4 +1,4 @@
-"""D15 Sender IDs: requested here, and approved or rejected by the operator."""
+"""Sender IDs: requested here, and approved or rejected by the operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D20 Settings: the organization's name, message defaults, requirements for its members, and closing it."""
+"""Settings: the organization's name, message defaults, requirements for its members, and closing it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D18 Team: members, their roles, and invitations."""
+"""Team: members, their roles, and invitations."""
 
 from __future__ import annotations
 

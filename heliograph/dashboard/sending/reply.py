@@ -1,4 +1,4 @@
-"""D2 Send, a WhatsApp reply: free text to somebody who wrote within the last 24 hours, from the same number."""
+"""Sending a WhatsApp reply: free text to somebody who wrote within the last 24 hours, from the same number."""
 
 from __future__ import annotations
 

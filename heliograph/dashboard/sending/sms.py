@@ -1,4 +1,4 @@
-"""D2 Send, an SMS: the form, its preview, and the progress of the message once sent."""
+"""Sending an SMS: the form, its preview, and the progress of the message once sent."""
 
 from __future__ import annotations
 

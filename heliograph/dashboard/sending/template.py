@@ -1,4 +1,4 @@
-"""D2 Send, a WhatsApp template: the choice, its parameters as fields, and a preview of the result."""
+"""Sending a WhatsApp template: the choice, its parameters as fields, and a preview of the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D13 Saved texts: recurring texts, listed by name, changed, and inserted into the form of a send."""
+"""Saved texts: recurring texts, listed by name, changed, and inserted into the form of a send."""
 
 from __future__ import annotations
 

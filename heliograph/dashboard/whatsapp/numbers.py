@@ -1,4 +1,4 @@
-"""D14 WhatsApp numbers: the status of each, and what blocks it."""
+"""WhatsApp numbers: the status of each, and what blocks it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D13 Templates: the list, the status of each with its reason, and its appearance."""
+"""Templates: the list, the status of each with its reason, and its appearance."""
 
 from __future__ import annotations
 

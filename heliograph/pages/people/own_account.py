@@ -1,4 +1,4 @@
-"""S5 My account: what belongs to the person in both realms: name, language and time zone."""
+"""My account: what belongs to the person in both realms: name, language and time zone."""
 
 from __future__ import annotations
 

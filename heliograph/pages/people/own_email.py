@@ -1,4 +1,4 @@
-"""S5 My account: changing the e-mail address, confirmed through its mailbox; in both realms, since it is personal."""
+"""My account: changing the e-mail address, confirmed through its mailbox; in both realms, since it is personal."""
 
 from __future__ import annotations
 

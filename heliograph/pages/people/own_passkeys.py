@@ -1,4 +1,4 @@
-"""S5 My account: passkeys, several with names; in both realms, since they are personal."""
+"""My account: passkeys, several with names; in both realms, since they are personal."""
 
 from __future__ import annotations
 
