@@ -1,4 +1,4 @@
-"""O2 Approvals: decided with what one needs to know, undone, and told to the organization."""
+"""Approvals: decided with what one needs to know, undone, and told to the organization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O8: messages that are nobody's, why, and given to an organization; floods and keywords."""
+"""Messages that are nobody's, why, and given to an organization; floods and keywords."""
 
 from __future__ import annotations
 

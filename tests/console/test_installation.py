@@ -1,4 +1,4 @@
-"""O16 Settings: shown in both apps, checked, and two operators for a sender ID."""
+"""Settings: shown in both apps, checked, and two operators for a sender ID."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O3: an organization's plan, limits, countries, state, keys and senders, and its end."""
+"""An organization's plan, limits, countries, state, keys and senders, and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O3: what an organization does, tab by tab, as its own dashboard knows it."""
+"""What an organization does, tab by tab, as its own dashboard knows it."""
 
 from __future__ import annotations
 

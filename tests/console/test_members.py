@@ -1,4 +1,4 @@
-"""O3: an organization's people, invited, changed, helped in and removed by an operator."""
+"""An organization's people, invited, changed, helped in and removed by an operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O4 and O15: a message of any organization, its text behind a reason, and the log that says so."""
+"""A message of any organization, its text behind a reason, and the log that says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O13: quota and renewals, wallets that add up, rates and their gaps, margins, and months locked for billing."""
+"""Quota and renewals, wallets that add up, rates and their gaps, margins, and months locked for billing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O14 Operators: added, given another role, signed out and removed; the last root stays."""
+"""Operators: added, given another role, signed out and removed; the last root stays."""
 
 from __future__ import annotations
 

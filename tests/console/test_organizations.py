@@ -1,4 +1,4 @@
-"""O3 Organizations: created whole or not at all, found, given quota once, suspended with what that stops."""
+"""Organizations: created whole or not at all, found, given quota once, suspended with what that stops."""
 
 from __future__ import annotations
 

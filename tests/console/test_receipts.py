@@ -1,4 +1,4 @@
-"""O7: what suppliers report, beside what they were handed; what of it matches nothing; and words nobody knows."""
+"""What suppliers report, beside what they were handed; what of it matches nothing; and words nobody knows."""
 
 from __future__ import annotations
 

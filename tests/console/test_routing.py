@@ -1,4 +1,4 @@
-"""O6 Routes: listed with what each supplier gets now, changed after a look at what that moves, and taken back."""
+"""Routes: listed with what each supplier gets now, changed after a look at what that moves, and taken back."""
 
 from __future__ import annotations
 

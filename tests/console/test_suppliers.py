@@ -1,4 +1,4 @@
-"""O5 Suppliers: every option changed with its difference, passwords replaced, and what can be done about one."""
+"""Suppliers: every option changed with its difference, passwords replaced, and what can be done about one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O3: an operator views as an organization, read only, for a reason that both audit logs keep."""
+"""An operator views as an organization, read only, for a reason that both audit logs keep."""
 
 from __future__ import annotations
 

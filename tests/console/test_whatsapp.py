@@ -1,4 +1,4 @@
-"""O9: accounts are connected, watched, held and released; callbacks that could not be applied; rates from a file."""
+"""Accounts are connected, watched, held and released; callbacks that could not be applied; rates from a file."""
 
 from __future__ import annotations
 

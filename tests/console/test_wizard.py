@@ -1,4 +1,4 @@
-"""O5 The wizard: a supplier is added step by step against a simulated SMSC, and its ids are mended by the button."""
+"""The wizard: a supplier is added step by step against a simulated SMSC, and its ids are mended by the button."""
 
 from __future__ import annotations
 

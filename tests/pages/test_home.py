@@ -1,4 +1,4 @@
-"""D1 Home: figures from the roll-ups, and first steps that are ticked by what really happened."""
+"""Home: figures from the roll-ups, and first steps that are ticked by what really happened."""
 
 from __future__ import annotations
 

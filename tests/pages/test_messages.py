@@ -1,4 +1,4 @@
-"""D3 and D4: both channels in one list, found by number, id and reference; one message with what happened to it."""
+"""Both channels in one list, found by number, id and reference; one message with what happened to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D9: what programs asked and people did, errors in groups with what they mean, and the way to one."""
+"""What programs asked and people did, errors in groups with what they mean, and the way to one."""
 
 from __future__ import annotations
 
