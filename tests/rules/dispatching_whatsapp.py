@@ -238,4 +238,3 @@ async def tries_of(pool: Pool, id: UUID) -> int:
     return tries
 
 
-TEST_LINE = test_mode.LINE
