@@ -11,7 +11,7 @@ from heliograph.base.actor import SYSTEM
 from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
-from heliograph.overview.searching.finding import OWNED_KINDS
+from heliograph.console.finding import OWNED
 from heliograph.people import users
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.dispatch import suppliers
@@ -88,7 +88,7 @@ async def test_an_id_of_any_kind_leads_to_where_it_is_whichever_organization_has
     organization = who.organization_id
     here = f"/console/organizations/{organization}"
     account, message = who.account_id, await whatsapp_factories.message(pool, who)
-    ids = {kind: uuid7() for kind in OWNED_KINDS} | {"whatsapp_campaign": campaign, "account": account}
+    ids = {kind: uuid7() for kind in OWNED} | {"whatsapp_campaign": campaign, "account": account}
     rows: dict[str, tuple[str, str]] = {
         "sms_campaign": (
             "campaigns (id, organization_id, mode, name, status, request_id, created_at, message_template, sender_id,"
@@ -162,7 +162,7 @@ async def test_an_id_of_any_kind_leads_to_where_it_is_whichever_organization_has
         "tariff": f"/console/rates/cards/{ids['tariff']}",
         "dead_letter": f"/console/whatsapp/callbacks/{ids['dead_letter']}",
     }
-    assert set(places) == set(OWNED_KINDS)
+    assert set(places) == set(OWNED)
     for kind, place in places.items():
         assert await led(root, str(ids[kind])) == place, kind
     for id in (who.number_id, who.template_id):

@@ -14,25 +14,6 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of, uuid7_floor, uuid_in
 from heliograph.overview.finding import SearchResult
 
-#: What can be found by id alone, and belongs to an organization or to nobody.
-OWNED_KINDS = (
-    "sms_campaign",
-    "whatsapp_campaign",
-    "key",
-    "sender",
-    "endpoint",
-    "event",
-    "told",
-    "account",
-    "contact",
-    "import",
-    "received",
-    "person",
-    "lookup",
-    "tariff",
-    "dead_letter",
-)
-
 
 class Owned(SearchResult, frozen=True):
     """A search result, and the organization it belongs to; None: the installation."""

@@ -114,7 +114,7 @@ class Connector:
                 self._on_outcome(submission, Outcome(Verdict.UNKNOWN))
                 return
             except Exception:
-                # The database is unavailable. Every submission needs an outcome, or its message would wait for ever.
+                # The database is unavailable. Every submission needs an outcome, or its message would wait forever.
                 self._on_outcome(submission, Outcome(Verdict.UNREACHABLE))
                 return
         parts = tuple(Part(number, _key(submission.message_id, number), "test") for number in range(1, count + 1))
