@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable
@@ -32,6 +33,7 @@ from .conftest import Api, Tenant, make_tenant, running
 
 SEND = {"to": "+258841234567", "message": "Hello"}
 UNKNOWN = spelling.new_secret("live")
+BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
 def code_of(body: Any) -> str:
@@ -413,6 +415,30 @@ async def test_revocation_holds_within_a_second(api: Api, tenant: Tenant, pool: 
             assert asked - revoked < 1.0
             asked = time.monotonic()
     assert (await api.ask("GET", "/webhooks", headers=tenant.headers))[0] == 401
+
+
+async def test_an_organization_that_asks_for_very_much_at_once_waits_for_itself(
+    api: Api, tenant: Tenant, pool: Pool, key: Callable[[], str]
+) -> None:
+    """It took all connections to the database: of everybody else's requests, sends too, three of four were 503."""
+    other = await make_tenant(pool)
+    async with pool.acquire() as conn, conn.transaction():
+        ended, _ = await lifecycle.issue(conn, tenant.actor, name="ended", profile="sms")
+    async with pool.acquire() as conn, conn.transaction():
+        await conn.execute("SELECT FROM organizations WHERE id = $1 FOR NO KEY UPDATE", tenant.id)
+        asked = [
+            asyncio.create_task(api.ask("DELETE", f"/api-keys/{ended.id}", headers=tenant.headers)) for _ in range(40)
+        ]
+
+        async def are_blocked() -> bool:
+            return await pool.fetchval(BLOCKED) >= 4
+
+        await until_true(are_blocked)
+        for _ in range(3):
+            assert (await api.ask("GET", "/account", headers=other.headers))[0] == 200
+        status, _, _ = await api.ask("POST", "/sms/send", json=SEND, headers=other.headers | {"idempotency-key": key()})
+        assert status == 202
+    assert {status for status, _, _ in await asyncio.gather(*asked)} == {200}
 
 
 async def test_a_suspended_organization_may_look_but_not_change(api: Api, tenant: Tenant, pool: Pool) -> None:

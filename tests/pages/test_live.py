@@ -12,7 +12,9 @@ from collections.abc import AsyncIterator, Hashable
 import pytest
 
 from heliograph.base.database.pool import Pool
-from heliograph.pages.serving.turns import MOST, PageTurns
+from heliograph.http.turns import MOST, RequestTurns
+from tests.api.conftest import make_tenant
+from tests.processes import until_true
 
 from .conftest import Api, Browser, Page, Tenant, make_person
 from .test_messages import send
@@ -123,18 +125,41 @@ async def test_an_organizations_pages_are_made_a_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch, tenant: Tenant, owner: Browser
 ) -> None:
     """Hundreds of requests with one session took the few connections for reads: everybody's pages failed."""
-    turn, under_way, most = PageTurns.of, Counter[Hashable](), Counter[Hashable]()
+    turn, under_way, most = RequestTurns.of, Counter[Hashable](), Counter[Hashable]()
 
     @contextlib.asynccontextmanager
-    async def of(self: PageTurns, whose: Hashable) -> AsyncIterator[None]:
+    async def of(self: RequestTurns, whose: Hashable) -> AsyncIterator[None]:
         async with turn(self, whose):
             under_way[whose] += 1
             most[whose] = max(most[whose], under_way[whose])
             yield
             under_way[whose] -= 1
 
-    monkeypatch.setattr(PageTurns, "of", of)
+    monkeypatch.setattr(RequestTurns, "of", of)
     pages = await asyncio.gather(*(owner.get("/messages") for _ in range(12)), region(owner, "/", seen=1))
     assert {page.status for page in pages} == {200}
     assert most.keys() == {tenant.id}
     assert most[tenant.id] <= MOST
+
+
+BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+
+async def test_an_organizations_forms_are_worked_through_a_few_at_a_time(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    """Hundreds of forms with one session took all connections to the database: everybody's requests failed."""
+    other = await make_tenant(pool)
+    action = f"/keys/{tenant.key_id}/revoke"
+    form = (await owner.get(action)).form(action)
+    async with pool.acquire() as conn, conn.transaction():
+        await conn.execute("SELECT FROM organizations WHERE id = $1 FOR NO KEY UPDATE", tenant.id)
+        posted = [asyncio.create_task(owner.post(action, form)) for _ in range(20)]
+
+        async def are_blocked() -> bool:
+            return await pool.fetchval(BLOCKED) >= MOST
+
+        await until_true(are_blocked)
+        for _ in range(3):
+            assert (await api.ask("GET", "/account", headers=other.headers))[0] == 200
+    assert {page.status for page in await asyncio.gather(*posted)} == {200}

@@ -20,18 +20,19 @@ from heliograph.accounts import idempotency
 from heliograph.accounts.api_keys.authentication import Unauthorized
 from heliograph.accounts.api_keys.scopes import LiveKeyRequired, ScopeRequired
 from heliograph.accounts.organizations import STOPPED, OrganizationSuspended
-from heliograph.accounts.requests import Answer, IdempotencyConflict, RateUnit
+from heliograph.accounts.requests import Answer, RateUnit
 from heliograph.api.door.operation import REQUIRED, Call, Operation, Services
 from heliograph.api.door.reading import query_reader, reader
+from heliograph.api.door.recording import REPLAYED, STORED, entry_of
 from heliograph.api.door.tracing import end_span
 from heliograph.api.shapes import envelope
 from heliograph.api.shapes.refusals import MethodNotAllowed, PayloadTooLarge, RateLimited, UnsupportedMediaType
 from heliograph.base.actor import Principal
 from heliograph.base.errors import Invalid, NotFound, Refusal
-from heliograph.base.ids import uuid7, uuid7_text
+from heliograph.base.ids import uuid7_text
 from heliograph.base.process import measures, spans
 from heliograph.http import static
-from heliograph.requests import Entry, blanking
+from heliograph.http.turns import RequestTurns
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -48,8 +49,6 @@ _is_json = re.compile(
 ).fullmatch
 
 _NO_STORE = (b"cache-control", b"no-store")
-_STORED = (b"x-idempotency-status", b"stored")
-_REPLAYED = (b"x-idempotency-status", b"replayed")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -64,6 +63,7 @@ class Guard:
     def __init__(self, operations: Sequence[Operation], services: Services, *, prefix: str = "/v1") -> None:
         self._services = services
         self._prefix = prefix
+        self._turns = RequestTurns(max(1, services.settings.database_pool // 2))
         self._readers = {each.id: reader(each.request) for each in operations if each.request is not None}
         self._queries = {each.id: query_reader(each.query) for each in operations if each.query is not None}
         self._limits = {
@@ -128,7 +128,7 @@ class Guard:
                 refusal, request_id=call.request_id, public_url=self._services.settings.public_url
             )
         # Created before the response leaves, so that its id sorts before those of requests that follow from it.
-        entry = self._entry(call, status, code, headers, body, began) if hasattr(call, "actor") else None
+        entry = entry_of(call, status, code, headers, body, began) if hasattr(call, "actor") else None
         if entry is None and status >= 500 and hasattr(call, "operation"):
             # The key's owner could not be determined, as happens when the database is unavailable.
             measures.REQUESTS.add(call.operation.id, str(status), code)
@@ -308,6 +308,11 @@ class Guard:
             return answer.status, _headers(answer.body, replayed), answer.body
         if operation.scope is None:
             return self._answered(call, await operation.run(call))
+        async with self._turns.of(call.actor.organization_id):
+            return await self._run_connected(call)
+
+    async def _run_connected(self, call: Call) -> tuple[int, envelope.Headers, bytes]:
+        operation = call.operation
         if operation.is_list:
             return self._answered(call, await self._services.readers.run(self._services.pool, call.run_on))
         settings = self._services.settings
@@ -350,42 +355,6 @@ class Guard:
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if call.method == "HEAD" else body})
 
-    def _entry(
-        self, call: Call, status: int, code: str, headers: envelope.Headers, body: bytes, began: float
-    ) -> Entry | None:
-        """The entry for the log of requests, or None if it is only counted. An accepted send already has a row, its
-        message's."""
-        actor, operation = call.actor, call.operation
-        is_plain = not operation.mutates or (operation.own_commit and _REPLAYED not in headers)
-        if not code and is_plain:
-            self._services.log.count(actor.organization_id, actor.mode, operation.id, status)
-            return None
-        return Entry(
-            organization_id=actor.organization_id,
-            id=uuid7(),
-            mode=actor.mode,
-            key_id=actor.key_id,
-            method=call.method,
-            path=blanking.path(operation.path, call.parameters),
-            operation=operation.id,
-            status=status,
-            error_code=code,
-            duration_ms=round((time.monotonic() - began) * 1000),
-            address=call.address,
-            agent=call.device,
-            request_id=call.request_id,
-            idempotency="replayed"
-            if _REPLAYED in headers
-            else "stored"
-            if _STORED in headers
-            else "conflict"
-            if code == IdempotencyConflict.code
-            else "",
-            key_hash=call.key_hash,
-            body=call.raw,
-            answer=body if code else b"",
-        )
-
 
 def _asked(call: Call) -> list[Any]:
     """The identity of a request under an idempotency key. A stored secret is replayed only to the API key that first
@@ -396,5 +365,5 @@ def _asked(call: Call) -> list[Any]:
 def _headers(body: bytes, replayed: bool | None) -> envelope.Headers:
     headers = [envelope.JSON, (b"content-length", b"%d" % len(body)), _NO_STORE]
     if replayed is not None:
-        headers.append(_REPLAYED if replayed else _STORED)
+        headers.append(REPLAYED if replayed else STORED)
     return headers

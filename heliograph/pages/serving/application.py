@@ -24,6 +24,7 @@ from heliograph.base.ids import uuid7_text
 from heliograph.base.process import spans
 from heliograph.http.static import ASKED, Headers
 from heliograph.http.static import StaticPage as File
+from heliograph.http.turns import RequestTurns
 from heliograph.pages import cookies, forgery, languages, requests
 from heliograph.pages.answers import Answer, Page, Redirect, own_address
 from heliograph.pages.assets import PREFIX as ASSETS
@@ -36,7 +37,6 @@ from heliograph.pages.routes import Route, Table
 from heliograph.pages.serving import proving, receiving, recording
 from heliograph.pages.serving.receiving import Receive
 from heliograph.pages.serving.rendering import ALWAYS, Frame, Rendering, kit
-from heliograph.pages.serving.turns import PageTurns
 from heliograph.pages.uploads import Disconnected
 from heliograph.people import memberships
 from heliograph.people.roles import RoleRequired
@@ -88,7 +88,7 @@ class Pages:
         self._rendering = Rendering(made, frame)
         self._admit = admit
         self._regions: Sharing[Answer] = Sharing()
-        self._turns = PageTurns()
+        self._turns = RequestTurns()
         self._places = table.places | {ASSETS.strip("/")}
 
     def owns(self, path: str) -> bool:
@@ -232,7 +232,7 @@ class Pages:
 
     async def _handle(self, request: Request, route: Route) -> Answer:
         person = request.session
-        if person is None or route.method != "GET":
+        if person is None or route.takes_file:  # a file may take minutes to arrive
             return await route.handler(request)
         async with self._turns.of(request.organization_id or person.user_id):
             return await route.handler(request)

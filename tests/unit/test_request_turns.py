@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from heliograph.pages.serving.turns import PageTurns
+from heliograph.http.turns import RequestTurns
 
 
 async def settled() -> None:
@@ -13,7 +13,7 @@ async def settled() -> None:
 
 
 async def test_each_has_turns_of_its_own_in_order_of_arrival() -> None:
-    turns, over, made = PageTurns(2), asyncio.Event(), list[str]()
+    turns, over, made = RequestTurns(2), asyncio.Event(), list[str]()
 
     async def make(whose: str, name: str) -> None:
         async with turns.of(whose):

@@ -1,5 +1,6 @@
-"""Turns: an organization's pages are made a few at a time, so that somebody who requests hundreds at once, such as a
-script with a session, waits for themselves. There are only a few connections for reads, and others need them too."""
+"""Turns: an organization's requests are answered a few at a time, so that somebody who sends hundreds at once, such as
+a script with a session or a key, waits for themselves. There are only a few connections to the database, and others
+need them too."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from collections.abc import AsyncIterator, Hashable
 
 import msgspec
 
-#: How many pages of one organization, or of one operator, are made at once.
+#: How many requests of one organization, or of one operator, are answered at once.
 MOST = 4
 
 
@@ -20,8 +21,8 @@ class _Line(msgspec.Struct):
     count: int = 0
 
 
-class PageTurns:
-    """One per process and realm."""
+class RequestTurns:
+    """One per process and door: pages, console, API."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
