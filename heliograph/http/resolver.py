@@ -22,8 +22,10 @@ _NAME_SECONDS = 30.0
 _BAD_NAME_SECONDS = 5.0
 #: How long the other names of a destination wait for one that is being looked up.
 _OTHERS_WAIT = 2.0
-#: A look-up blocks a thread for as long as the resolver takes (10 s and more); at most this many threads.
-_LOOKUPS = 64
+#: A look-up blocks a thread for as long as the resolver takes (10 s and more); at most this many threads, and more for
+#: names that had addresses the last time: whoever keeps choosing new names whose servers never answer takes none of
+#: these.
+_LOOKUPS, _REPEATED = 64, 32
 _REMEMBERED = 4_096
 #: This machine ran out of descriptors, ports, buffers or threads, which is not the destination's fault.
 OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.EAGAIN})
@@ -47,7 +49,7 @@ class Resolver:
         """`lookup`: None for the system's. `check`: whether a connection to the address may be opened."""
         self._lookup = lookup or _system_lookup
         self._check = check
-        self._threads = asyncio.Semaphore(_LOOKUPS)
+        self._threads, self._repeated = asyncio.Semaphore(_LOOKUPS), asyncio.Semaphore(_REPEATED)
         self._known: dict[str, tuple[float, list[str] | OSError]] = {}
         self._running: dict[str, asyncio.Task[list[str]]] = {}
 
@@ -106,8 +108,9 @@ class Resolver:
 
     async def _resolve(self, name: str) -> list[str]:
         outcome: list[str] | OSError
+        _, last = self._known.get(name, (0.0, None))
         try:
-            async with self._threads:
+            async with self._repeated if isinstance(last, list) else self._threads:
                 outcome = await _in_thread(self._lookup, name)
             if not outcome:
                 raise OSError("the name has no address")

@@ -468,6 +468,30 @@ async def test_names_that_are_never_answered_hold_up_no_other() -> None:
     assert listener.connections == 1
 
 
+async def test_new_names_that_are_never_answered_hold_up_none_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One organization could choose enough of them to take all threads: no receiver's name was found any more."""
+    never = threading.Event()
+
+    def lookup(name: str) -> list[str]:
+        if name.startswith("stuck"):
+            never.wait()
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr("heliograph.http.resolver._LOOKUPS", 4)
+    monkeypatch.setattr("heliograph.http.resolver._NAME_SECONDS", 0.0)
+    with contextlib.closing(Resolver(lookup, lambda address: True)) as found:
+        assert await found.resolve("good.example") == ["127.0.0.1"]
+        stuck = [asyncio.create_task(found.resolve(f"stuck{n}.example")) for n in range(5)]
+        try:
+            await asyncio.sleep(0)
+            async with asyncio.timeout(60):
+                assert await found.resolve("good.example") == ["127.0.0.1"]
+            assert not any(task.done() for task in stuck)
+        finally:
+            never.set()
+        assert {tuple(one) for one in await asyncio.gather(*stuck)} == {("127.0.0.1",)}
+
+
 async def test_an_address_that_leads_nowhere_does_not_stand_in_for_the_name() -> None:
     """One refuses; one says nothing, as its listener's queue is full. The third is reached in time."""
     async with listening(None, "127.0.0.3", answer=ok()) as listener:
