@@ -416,8 +416,13 @@ async def test_who_may_not_see_numbers_sees_none(pool: Pool, tenant: Tenant, own
         assert "••• 3456" in page.text
         assert ("Show this one" in page.words) == may_reveal
         if may_reveal:
-            page = await person.submit(page, here + "/reveal")
-            assert page.text.count("+420777123456") >= 3
+            revealed = await person.submit(page, here + "/reveal")
+            assert revealed.text.count("+420777123456") >= 3
+            # A session that was left open reveals nothing, as with messages.
+            await pool.execute("UPDATE sessions SET proved_at = now() - interval '11 minutes'")
+            await person.asked_again("/account/password")
+            asked = await person.submit(page, here + "/reveal")
+            assert (asked.status, "420777123456" in asked.text) == (403, False)
         await person.session.close()
     told = await pool.fetch("SELECT who_name, object_id FROM audit_log WHERE action = 'event.revealed'")
     assert [tuple(row) for row in told] == [("Developer", event)]

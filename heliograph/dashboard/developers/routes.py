@@ -28,7 +28,7 @@ ROUTES: tuple[Route, ...] = (
     post("/webhooks/{id}/replay", endpoint.replay, "webhooks:write"),
     get("/webhooks/{id}/events/{event}", deliveries.show, "webhooks:read"),
     post("/webhooks/{id}/events/{event}/resend", deliveries.resend, "webhooks:write"),
-    post("/webhooks/{id}/events/{event}/reveal", deliveries.reveal, "webhooks:read", REVEAL),
+    post("/webhooks/{id}/events/{event}/reveal", deliveries.reveal, "webhooks:read", REVEAL, is_proved=True),
     get("/requests", requests.show_list, "webhooks:read", DEVELOP),
     get("/requests/{id}", requests.show, "webhooks:read", DEVELOP),
     get("/keys", keys.show, "api_keys:read"),
