@@ -210,15 +210,24 @@ LATE = leases.OLDEST.format(counts=f"NOT ({HELD})", **leases.OF_ALL)
 LATE_BY_LINE = leases.OLDEST.format(counts=f"NOT ({HELD})", **leases.OF_EACH)
 
 
-async def late(conn: Connection, kind: str, *, without: Collection[UUID]) -> float:
+async def late(
+    conn: Connection,
+    kind: str,
+    *,
+    without: Collection[UUID],
+    looked: int = leases.LOOKED,
+    places: int = leases.PLACES,
+) -> float:
     """Like `leases.oldest`, but without held work."""
-    age: float = await conn.fetchval(LATE, kind, list(without))
+    age: float = await conn.fetchval(LATE, kind, list(without), looked, places)
     return age
 
 
-async def late_by_line(conn: Connection, kind: str) -> dict[UUID, float]:
+async def late_by_line(
+    conn: Connection, kind: str, *, looked: int = leases.LOOKED, places: int = leases.PLACES
+) -> dict[UUID, float]:
     """Like `late`, for each line with overdue work; for kinds with few lines."""
-    return {row["line"]: row["age"] for row in await conn.fetch(LATE_BY_LINE, kind, [])}
+    return {row["line"]: row["age"] for row in await conn.fetch(LATE_BY_LINE, kind, [], looked, places)}
 
 
 HURRY = f"""

@@ -288,12 +288,14 @@ async def shift(
     await conn.execute(SHIFT, kind, ids, by, only_beyond, only_within)
 
 
-PLACES = """place (kind, line, lane, organization_id, step) AS (
-    SELECT first.*, 1 FROM {kinds} AS asked (kind) CROSS JOIN LATERAL (
+_PLACES = """place (kind, line, lane, organization_id, step, nth) AS (
+    SELECT first.*, 1, 1 FROM {kinds} AS asked (kind) CROSS JOIN LATERAL (
         SELECT kind, line, lane, organization_id FROM queue WHERE queue.kind = asked.kind AND {fits}
          ORDER BY line, lane, organization_id LIMIT 1) first
     UNION ALL
-    SELECT next.*, place.step + 1 FROM place CROSS JOIN LATERAL (
+    SELECT next.*, place.step + 1,
+           CASE WHEN (next.line, next.lane) = (place.line, place.lane) THEN place.nth + 1 ELSE 1 END
+      FROM place CROSS JOIN LATERAL (
         SELECT kind, line, lane, organization_id FROM queue
          WHERE queue.kind = place.kind AND {fits} AND (line, lane, organization_id) > (place.line, place.lane,
                CASE WHEN {is_last} THEN 'ffffffff-ffff-ffff-ffff-ffffffffffff' ELSE place.organization_id END)
@@ -304,42 +306,68 @@ PLACES = """place (kind, line, lane, organization_id, step) AS (
 
 def places(kinds: str, *, fits: str = "true", is_last: str = "false", goes_on: str = "true") -> str:
     """A recursive CTE `place`: the lines, lanes and organizations that have work, found by skipping from one to the
-    next, since a million rows may be waiting in each.
+    next, since a million rows may be waiting in each. `step` numbers those of a kind, `nth` those of a line and lane.
 
     `kinds`: SQL for a relation of kinds; `fits`: a condition on `queue`; `is_last`: a condition on a place after which
     the other organizations of its lane are left out; `goes_on`: a condition on a place to look for more after it.
     """
-    return PLACES.format(kinds=kinds, fits=fits, is_last=is_last, goes_on=goes_on)
+    return _PLACES.format(kinds=kinds, fits=fits, is_last=is_last, goes_on=goes_on)
 
 
-#: For `places`: of campaigns (lane 1), one organization in each line, since only single messages matter.
-ONLY_SINGLE = "place.lane > 0"
+#: A sample of the oldest work: that many rows which became due first are read, and, if there are more, the oldest of
+#: that many places of each kind, of up to PER_LINE organizations of a line.
+LOOKED, PLACES, PER_LINE = 5_000, 2_000, 100
+# Only single messages, or other work of lane 0, count; of campaigns, one organization in each line is passed. No row is
+# due before its place. `due_at` is written so that no index matches where a place is read.
+SAMPLE = """due AS MATERIALIZED (
+    SELECT kind, line, lane, organization_id, id, due_at, since, lease_until
+      FROM queue WHERE due_at <= now() ORDER BY due_at LIMIT {looked}
+), {places}, sample AS (
+    SELECT kind, line, organization_id, id, due_at, since FROM due WHERE lane = 0 AND lease_until IS NULL
+    UNION ALL
+    SELECT oldest.* FROM place CROSS JOIN LATERAL (
+           SELECT kind, line, organization_id, id, due_at, since FROM queue
+            WHERE queue.kind = place.kind AND queue.line = place.line AND lane = 0
+              AND queue.organization_id = place.organization_id AND coalesce(since, due_at) <= now()
+              AND due_at - now() <= interval '0' AND lease_until IS NULL AND {counts}
+            ORDER BY coalesce(since, due_at) LIMIT 1) oldest
+     WHERE place.lane = 0
+)"""
 
-# Reads only the first waiting row of each organization in each line. (No row is due before its place.)
+
+def sample(kinds: str, *, looked: str, most: str, counts: str = "true") -> str:
+    """A recursive CTE `sample`: waiting rows, the oldest ones among them, of which no worker has any. A queue can be so
+    long that reading it all takes longer than a statement may.
+
+    `kinds`: SQL for a relation of kinds; `looked`, `most`: how many rows and places to look at; `counts`: a condition
+    on `queue` for the rows of places.
+    """
+    rest = f"(SELECT kind FROM {kinds} AS every (kind) WHERE (SELECT count(*) FROM due) = {looked})"
+    last = f"place.lane > 0 OR place.nth >= {PER_LINE}"
+    return SAMPLE.format(
+        looked=looked, counts=counts, places=places(rest, is_last=last, goes_on=f"place.step < {most}")
+    )
+
+
 OLDEST = f"""
-WITH RECURSIVE {places("(VALUES ($1))", is_last=ONLY_SINGLE)}
-SELECT {{ages}}
-  FROM place CROSS JOIN LATERAL (
-       SELECT coalesce(since, due_at) AS at FROM queue
-        WHERE kind = place.kind AND line = place.line AND lane = 0 AND organization_id = place.organization_id
-          AND coalesce(since, due_at) <= now() AND due_at - now() <= interval '0' AND lease_until IS NULL AND {{counts}}
-        ORDER BY coalesce(since, due_at) LIMIT 1) first
- WHERE place.lane = 0 AND place.line <> ALL ($2) {{by}}
+WITH RECURSIVE {sample("(VALUES ($1))", looked="$3", most="$4", counts="{counts}")}
+SELECT {{ages}} FROM sample AS queue WHERE kind = $1 AND line <> ALL ($2) AND {{counts}} {{by}}
 """
+_AGE = "extract(epoch FROM now() - min(coalesce(since, due_at)))"
 #: The result of OLDEST: for all lines together, or for each line that has any work.
-OF_ALL = {"ages": "coalesce(extract(epoch FROM now() - min(first.at)), 0)::float8", "by": ""}
-OF_EACH = {
-    "ages": "place.line, extract(epoch FROM now() - min(first.at))::float8 AS age",
-    "by": "GROUP BY place.line",
-}
+OF_ALL = {"ages": f"coalesce({_AGE}, 0)::float8", "by": ""}
+OF_EACH = {"ages": f"line, {_AGE}::float8 AS age", "by": "GROUP BY line"}
 
 
-async def oldest(conn: Connection, kind: str, *, without: Collection[UUID] = ()) -> float:
-    """Age in seconds of the row in lane 0 that has been due longest; lane 1 is for work that can wait.
+async def oldest(
+    conn: Connection, kind: str, *, without: Collection[UUID] = (), looked: int = LOOKED, places: int = PLACES
+) -> float:
+    """Age in seconds of the row in lane 0 that has been due longest, in a sample; lane 1 is for work that can wait.
 
     `without`: lines to ignore.
     """
-    age: float = await conn.fetchval(OLDEST.format(counts="true", **OF_ALL), kind, list(without))
+    statement = OLDEST.format(counts="true", **OF_ALL)
+    age: float = await conn.fetchval(statement, kind, list(without), looked, places)
     return age
 
 

@@ -331,14 +331,20 @@ SELECT k.organization_id, k.sealed, o.name FROM text_keys k JOIN organizations o
 """
 #: Tables and columns of texts waiting in the queue, by kind.
 WAITING = {"sms": ("messages", "body"), "whatsapp": ("whatsapp_messages", "content")}
-# For an organization without a key, this reads some of its waiting texts.
+#: Places in the queue and waiting texts to look at; hundreds of thousands may be waiting when no worker is left, which
+#: is one of the problems that the checks are for.
+PLACES, TEXTS = 2_000, 10_000
+# For organizations without a key, this reads some of their waiting texts, the same number of each.
 _MISSING = f"""
-WITH RECURSIVE {places("(VALUES ('{kind}'))")}
+WITH RECURSIVE {places("(VALUES ('{kind}'))", goes_on=f"place.step < {PLACES}")}, share (rows) AS MATERIALIZED (
+    SELECT least(greatest({TEXTS} / greatest(count(*), 1), 1), 1000) FROM place
+)
 SELECT DISTINCT o.name FROM place JOIN organizations o ON o.id = place.organization_id
  WHERE NOT EXISTS (SELECT FROM text_keys k WHERE k.organization_id = place.organization_id)
    AND EXISTS (SELECT FROM (SELECT id FROM queue
                              WHERE kind = place.kind AND line = place.line AND lane = place.lane
-                               AND organization_id = place.organization_id LIMIT 1000) waiting
+                               AND organization_id = place.organization_id
+                             ORDER BY coalesce(since, due_at) LIMIT (SELECT rows FROM share)) waiting
                       CROSS JOIN LATERAL (SELECT {{column}} AS text FROM {{table}}
                                            WHERE organization_id = place.organization_id AND id = waiting.id
                                            LIMIT 1) m

@@ -247,18 +247,46 @@ SELECT coalesce(extract(epoch FROM now() - min(coalesce(since, due_at))), 0)::fl
         for without in ([], lines[:1], lines[:3], lines):
             async with conn.transaction():  # one `now`
                 wanted = await conn.fetchval(plain, without, [])
-                assert await leases.oldest(conn, "sms", without=without) == wanted
-                assert await holds.late(conn, "sms", without=without) == await conn.fetchval(
-                    plain, without, organizations[:1]
-                )
+                unheld = await conn.fetchval(plain, without, organizations[:1])
+                for looked in (leases.LOOKED, 1):  # the latter looks at each place
+                    assert await leases.oldest(conn, "sms", without=without, looked=looked) == wanted
+                    assert await holds.late(conn, "sms", without=without, looked=looked) == unheld
             assert (wanted > 0) == (without != lines)
         async with conn.transaction():
             late = {
                 line: await conn.fetchval(plain, [other for other in lines if other != line], organizations[:1])
                 for line in lines
             }
-            assert await holds.late_by_line(conn, "sms") == {line: age for line, age in late.items() if age}
+            for looked in (leases.LOOKED, 1):
+                found = await holds.late_by_line(conn, "sms", looked=looked)
+                assert found == {line: age for line, age in late.items() if age}
             assert len(set(late.values())) > 2
+
+
+# What each session has read is known at once only within its transaction.
+ROWS_READ = "SELECT coalesce(seq_tup_read + idx_tup_fetch, 0) FROM pg_stat_xact_user_tables WHERE relname = 'queue'"
+
+
+async def test_the_lag_costs_the_same_however_many_endpoints_and_organizations_wait(pool: Pool) -> None:
+    """With no worker left, or twenty thousand endpoints that fail, reading one row for each of them took longer than
+    the checks of the installation may, so that none was made."""
+    async with pool.acquire() as conn, conn.transaction():
+        for count in (300, 1200):
+            await conn.execute("DELETE FROM queue")
+            await conn.execute(
+                """
+INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
+SELECT kind, CASE kind WHEN 'sms' THEN $2::uuid ELSE gen_random_uuid() END, lane, gen_random_uuid(),
+       now() - n * interval '1 s', gen_random_uuid()
+  FROM generate_series(1, $1) AS n, unnest(ARRAY['sms', 'webhook']) AS kind, generate_series(0, 1) AS lane
+""",
+                count,
+                UUID(int=7),
+            )
+            for kind in ("sms", "webhook"):
+                before = await conn.fetchval(ROWS_READ)
+                assert await holds.late(conn, kind, without=(), looked=10, places=50) == count
+                assert await conn.fetchval(ROWS_READ) - before < 500
 
 
 async def test_of_all_workers_one_runs_a_timer(pool: Pool) -> None:

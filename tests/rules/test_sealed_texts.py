@@ -250,6 +250,24 @@ async def test_the_remedies_for_a_key_that_is_lost_for_good(pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM messages WHERE status = 'expired'") == 2
 
 
+async def test_the_check_of_keys_costs_the_same_however_many_texts_wait(pool: Pool) -> None:
+    """Reading a thousand texts of each organization took longer than a web process's statement may, so that without
+    workers no check was made: not even the one that there is no worker."""
+    rows_read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'queue'"
+    async with pool.acquire() as conn, conn.transaction():
+        await conn.execute(
+            """
+INSERT INTO queue (kind, line, organization_id, due_at, id)
+SELECT 'sms', $1, made.id, now(), gen_random_uuid()
+  FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, 20)) AS made, generate_series(1, 1000)
+""",
+            UUID(int=0),
+        )
+        before = await conn.fetchval(rows_read)
+        assert (await text_keys.standing(conn)).missing == []
+        assert await conn.fetchval(rows_read) - before < 1.1 * text_keys.TEXTS
+
+
 async def texts_of_doctor(pool: Pool) -> list[Check]:
     async with pool.acquire() as conn:
         return [one for one in await checks.run(conn, SETTINGS) if one.check == "sealed texts"]

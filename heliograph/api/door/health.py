@@ -17,7 +17,7 @@ from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.loading_cache import LoadingCache
 from heliograph.base.process.heartbeat import IS_ALIVE
 from heliograph.queue import backlog
-from heliograph.queue.leases import ONLY_SINGLE, places
+from heliograph.queue.leases import sample
 from heliograph.queue.workers import WORKS
 from heliograph.whatsapp.dispatch import holds
 
@@ -71,29 +71,14 @@ DOWN = Checks("down", "down", "down", "down", "down")
 # restored installation, which holds everything, would never be healthy.
 #
 # A sample, because a long queue must not cost more: reading the rows of a campaign of two million took longer than
-# PATIENCE, and no process was ready any more. The $2 rows that became due first are read; if there are more, also the
-# oldest of $3 organizations with single messages, or other work of lane 0, of each kind, skipping from one to the next.
-# `due_at` is written so that no index matches there.
+# PATIENCE, and no process was ready any more. Kinds are found by skipping from one to the next.
 CHECK = f"""
-WITH RECURSIVE held AS MATERIALIZED ({holds.HELD}), due AS MATERIALIZED (
-    SELECT kind, line, lane, organization_id, id, due_at, since, lease_until
-      FROM queue WHERE due_at <= now() ORDER BY due_at LIMIT $2
-), kinds (kind) AS (
-    (SELECT kind FROM queue WHERE (SELECT count(*) FROM due) = $2 ORDER BY kind LIMIT 1)
+WITH RECURSIVE held AS MATERIALIZED ({holds.HELD}), kinds (kind) AS (
+    (SELECT kind FROM queue ORDER BY kind LIMIT 1)
     UNION ALL
     SELECT next.kind FROM kinds CROSS JOIN LATERAL (
         SELECT kind FROM queue WHERE queue.kind > kinds.kind ORDER BY kind LIMIT 1) next
-), {places("kinds", is_last=ONLY_SINGLE, goes_on="place.step < $3")}, sample AS (
-    SELECT kind, line, organization_id, id, due_at, since FROM due WHERE lane = 0 AND lease_until IS NULL
-    UNION ALL
-    SELECT oldest.* FROM place CROSS JOIN LATERAL (
-           SELECT kind, line, organization_id, id, due_at, since FROM queue
-            WHERE queue.kind = place.kind AND queue.line = place.line AND lane = 0
-              AND queue.organization_id = place.organization_id AND coalesce(since, due_at) <= now()
-              AND due_at - now() <= interval '0' AND lease_until IS NULL
-            ORDER BY coalesce(since, due_at) LIMIT 1) oldest
-     WHERE place.lane = 0
-)
+), {sample("kinds", looked="$2", most="$3")}
 SELECT coalesce((SELECT extract(epoch FROM now() - min(coalesce(since, due_at))) FROM sample AS queue
                   WHERE NOT (kind = 'whatsapp' AND line = ANY (ARRAY(SELECT id FROM held)))
                     AND NOT ({backlog.HELD})), 0)
