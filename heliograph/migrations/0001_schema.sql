@@ -405,7 +405,7 @@ CREATE TABLE sessions (
     agent           text NOT NULL CHECK (length(agent) <= 300),
     reason          text CHECK (length(reason) <= 500)
 );
-CREATE INDEX sessions_of_user ON sessions (user_id);
+CREATE INDEX sessions_of_user ON sessions (user_id, organization_id);
 COMMENT ON TABLE sessions IS 'control: signed-in browsers; deleted when ended';
 COMMENT ON COLUMN sessions.organization_id IS 'the organization being viewed; NULL: the person belongs to none';
 COMMENT ON COLUMN sessions.idle IS 'it ends after this long without use, and at ends_at at the latest';

@@ -34,6 +34,8 @@ LONGEST = timedelta(days=30)
 PROVED = timedelta(minutes=10)
 #: Maximum unread notices counted; a bell that shows this many may have more.
 UNREAD = 20
+#: Organizations in the menu, which is part of every page. The account's page lists all of them.
+MOST_IN_MENU = 50
 #: The rows, and the operations that both realms share.
 ROWS = Rows("sessions", "idle", "user.sessions_ended")
 touch, prove, end_token = ROWS.touch, ROWS.prove, ROWS.end_token
@@ -69,8 +71,9 @@ class SignedInUser(msgspec.Struct, frozen=True):
     developer_keys: bool
     organization_zone: str | None
     role: str | None
-    #: (id, name) of all organizations that the person belongs to.
+    #: (id, name) of the organizations that the person belongs to, at most MOST_IN_MENU, and whether there are more.
     organizations: list[tuple[UUID, str]]
+    has_more_organizations: bool
     created_at: datetime
     seen_at: datetime
     ends_at: datetime
@@ -187,10 +190,10 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
                                   '00000000-0000-0000-0000-000000000000')
               ORDER BY id DESC LIMIT $3) AS unread,
        ARRAY(SELECT other.organization_id FROM memberships other WHERE other.user_id = s.user_id
-              ORDER BY other.created_at, other.organization_id) AS ids,
+              ORDER BY other.created_at, other.organization_id LIMIT $6) AS ids,
        ARRAY(SELECT named.name FROM memberships other CROSS JOIN LATERAL (
                     SELECT name FROM organizations WHERE id = other.organization_id LIMIT 1) named
-              WHERE other.user_id = s.user_id ORDER BY other.created_at, other.organization_id) AS names
+              WHERE other.user_id = s.user_id ORDER BY other.created_at, other.organization_id LIMIT $6) AS names
   FROM unnest($1::bytea[]) AS asked (token_hash)
        CROSS JOIN LATERAL (SELECT * FROM sessions WHERE token_hash = asked.token_hash LIMIT 1) s
        CROSS JOIN LATERAL (SELECT * FROM users WHERE id = s.user_id LIMIT 1) u
@@ -211,13 +214,31 @@ async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> dict[b
     """Sessions by the SHA-256 of their tokens; unknown and ended ones are omitted."""
     found = {}
     lookers = operator_roles.holders(operator_roles.LOOK)
-    for row in await conn.fetch(AUTHENTICATE, list(hashes), PROVED, UNREAD, roles.VIEWING.name, lookers):
-        values = {name: row[name] for name in SignedInUser.__struct_fields__ if name not in ("organizations", "silent")}
+    for row in await conn.fetch(
+        AUTHENTICATE, list(hashes), PROVED, UNREAD, roles.VIEWING.name, lookers, MOST_IN_MENU + 1
+    ):
+        made = ("organizations", "has_more_organizations", "silent")
+        values = {name: row[name] for name in SignedInUser.__struct_fields__ if name not in made}
         own = list(zip(row["ids"], row["names"], strict=True)) if row["reason"] is None else []
         found[row["token_hash"]] = SignedInUser(
-            organizations=own, silent=silent(row["theirs"], row["chosen"]), **values
+            organizations=own[:MOST_IN_MENU],
+            has_more_organizations=len(own) > MOST_IN_MENU,
+            silent=silent(row["theirs"], row["chosen"]),
+            **values,
         )
     return found
+
+
+BELONG = """
+SELECT o.id, o.name FROM memberships m CROSS JOIN LATERAL (
+       SELECT id, name FROM organizations WHERE id = m.organization_id LIMIT 1) o
+ WHERE m.user_id = $1 ORDER BY lower(o.name), o.id
+"""
+
+
+async def organizations_of(conn: Connection, *, user_id: UUID) -> list[tuple[UUID, str]]:
+    """(id, name) of all organizations that a person belongs to, by name."""
+    return [(row["id"], row["name"]) for row in await conn.fetch(BELONG, user_id)]
 
 
 SWITCH = """

@@ -3,10 +3,12 @@ changes nothing of this one, and is shown nothing of it."""
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from heliograph.base.database.pool import Pool
-from heliograph.people import memberships
+from heliograph.people import memberships, sessions
 
 from .conftest import Browser, Page, Tenant, make_tenant
 
@@ -49,3 +51,30 @@ async def test_a_part_is_renewed_of_the_organization_of_its_page(tenant: Tenant,
     for path in ("/messages", "/state"):
         assert (await owner.get(path, X_Organization=str(tenant.id), **part)).status == 409
         assert (await owner.get(path, X_Organization=str(other.id), **part)).status == 200
+
+
+MANY = """
+WITH made AS (
+    INSERT INTO organizations (id, name, created_at)
+    SELECT gen_random_uuid(), 'Branch ' || lpad(n::text, 3, '0'), now() FROM generate_series(1, $2) AS n RETURNING id
+)
+INSERT INTO memberships (organization_id, user_id, role, created_at) SELECT id, $1, 'owner', now() FROM made
+"""
+
+
+async def test_of_hundreds_of_organizations_a_page_lists_some(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    """All two thousand made each page a megabyte large. The account's page has them all."""
+    home = await owner.get("/")
+    assert "All your organizations" not in home.words
+    user = await pool.fetchval("SELECT id FROM users WHERE email = 'ana@example.com'")
+    await pool.execute(MANY, user, 2 * sessions.MOST_IN_MENU)
+    async with asyncio.timeout(60):  # what is known of a session is at most half a second old
+        while "All your organizations" not in home.words:
+            home = await owner.get("/")
+    account = await owner.get("/account")
+    assert home.text.count('/look"><input') == sessions.MOST_IN_MENU - 1
+    assert 'href="/account#belong">All your organizations<' in home.text
+    last = await pool.fetchval("SELECT id FROM organizations WHERE name = $1", f"Branch {2 * sessions.MOST_IN_MENU}")
+    assert str(last) not in home.text
+    assert (await owner.submit(account, f"/organizations/{last}/look")).path == "/"
+    assert f"Branch {2 * sessions.MOST_IN_MENU} Owner" in (await owner.get("/account")).words

@@ -146,7 +146,10 @@ async def _values(request: Request) -> dict[str, Any]:
         listed = await sessions.list_all(conn, user_id=person.user_id)
         left = await factors.codes_left(conn, user_id=person.user_id)
         devices = await keeping.list_all(conn, user_id=person.user_id)
+        # An operator who views as the organization belongs to none.
+        belong = [] if person.reason else await sessions.organizations_of(conn, user_id=person.user_id)
     return {
+        "organizations": belong,
         "sessions": listed,
         "codes_left": left,
         "passkeys": devices,
