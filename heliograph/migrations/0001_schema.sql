@@ -2461,6 +2461,7 @@ COMMENT ON TABLE webhook_replays IS 'tenant: time ranges being replayed to an en
 COMMENT ON COLUMN webhook_replays.cause IS 'request: it was requested; return: its endpoint came back after it was paused or disabled';
 COMMENT ON COLUMN webhook_replays.held IS 'its endpoint is paused; it continues afterwards';
 COMMENT ON COLUMN webhook_replays.position IS 'the last event examined';
+COMMENT ON COLUMN webhook_replays.stepped_at IS 'its place among those that run; in the future while it waits for its endpoint';
 
 -- Attempts counted by the hour of their start and by result; histograms are as in traffic.
 CREATE TABLE webhook_traffic_deltas (

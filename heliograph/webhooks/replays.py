@@ -24,7 +24,7 @@ from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery.attempts import TEST
 from heliograph.webhooks.endpoints import Endpoint
 from heliograph.webhooks.recording import successes
-from heliograph.webhooks.samples import samples
+from heliograph.webhooks.samples import samples, test_data
 
 #: How many days back a replay may reach: as long as attempts are kept, so that `only_failed` can be decided.
 REPLAY_DAYS = 30
@@ -34,6 +34,8 @@ STEP = 1000
 BACKLOG = 2000
 #: Steps in a row, over all replays together.
 STEPS = 20
+#: Seconds until one that waits is looked at again: counting its rows takes as long as a step.
+FULL = 2.0
 #: Why a replay runs: somebody requested it, or its endpoint was paused or disabled and came back.
 REQUEST, RETURN = "request", "return"
 #: Recovery covers events up to this long after the endpoint's return: until then a worker may still consider the
@@ -119,7 +121,7 @@ async def send_example(conn: Connection, actor: Actor, *, endpoint_id: UUID, req
     endpoints.checked_kind(kind)
     id, at = uuid7(), clock.now()
     if kind == TEST:
-        stored, data = TEST, _example(endpoint_id, endpoint.subscribed_events, at)
+        stored, data = TEST, test_data(endpoint_id, endpoint.subscribed_events, at)
     else:
         stored = f"{TEST}:{kind}"
         data = msgspec.json.encode({**samples()[kind], "example": True}).decode()
@@ -134,7 +136,7 @@ _COLUMNS = "id, endpoint_id, status, from_at, to_at, kinds, only_failed, queued,
 START = f"""
 INSERT INTO webhook_replays (organization_id, id, endpoint_id, from_at, to_at, kinds, only_failed, position, created_at,
                              stepped_at, cause)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9, $10)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, now(), $10)
 ON CONFLICT (organization_id, endpoint_id, cause) WHERE status = 'running' DO NOTHING
 RETURNING {_COLUMNS}
 """
@@ -274,25 +276,32 @@ async def list_replays(
 # Only a recovery replay waits for its end: that of a requested one is set by the requesting process's clock, which may
 # be milliseconds ahead of the database's.
 ANY_RUNNING = """
-EXISTS (SELECT FROM webhook_replays WHERE status = 'running' AND NOT held AND (cause = 'request' OR to_at <= now()))
+EXISTS (SELECT FROM webhook_replays WHERE status = 'running' AND NOT held AND stepped_at <= now()
+           AND (cause = 'request' OR to_at <= now()))
 """
-# The one that has waited longest, of those with fewer than $1 due rows. A transaction that recorded an event while the
-# endpoint was stopped may last longer than SETTLING, and its event would be skipped: a recovery replay waits for those
-# that wrote before its end. Only sessions of roles whose rights this role has are ours. `due_at` is written so that no
-# index matches: a plan made while all work was put off read everything that is due for each replay.
+# The one that has waited longest. A transaction that recorded an event while the endpoint was stopped may last longer
+# than SETTLING, and its event would be skipped: a recovery replay waits for those that wrote before its end. Only
+# sessions of roles whose rights this role has are ours.
 TAKE = """
 SELECT r.organization_id, r.id, r.endpoint_id, r.to_at, r.kinds, r.only_failed, r.position, e.status AS endpoint, e.mode
   FROM webhook_replays r
        JOIN webhook_endpoints e ON e.organization_id = r.organization_id AND e.id = r.endpoint_id
- WHERE r.status = 'running' AND NOT r.held
+ WHERE r.status = 'running' AND NOT r.held AND r.stepped_at <= now()
    AND (r.cause = 'request' OR r.to_at <= now() AND NOT EXISTS (
         SELECT FROM pg_stat_activity
          WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_xid IS NOT NULL
            AND xact_start <= r.to_at AND pg_has_role(usesysid, 'USAGE')))
+ ORDER BY r.stepped_at LIMIT 1 FOR UPDATE OF r SKIP LOCKED
+"""
+# If $3 of its rows are due, it waits. `due_at` is written so that no index matches: a plan made while all work was put
+# off would read everything that is due.
+WAIT = """
+UPDATE webhook_replays r SET stepped_at = now() + make_interval(secs => $4)
+ WHERE organization_id = $1 AND id = $2
    AND (SELECT count(*) FROM (
            SELECT FROM queue WHERE kind = 'webhook' AND line = r.endpoint_id AND lane = 1
-              AND organization_id = r.organization_id AND due_at - now() <= interval '0' LIMIT $1) waiting) < $1
- ORDER BY r.stepped_at LIMIT 1 FOR UPDATE OF r SKIP LOCKED
+              AND organization_id = r.organization_id AND due_at - now() <= interval '0' LIMIT $3) waiting) = $3
+RETURNING true
 """
 # `looked` counts the rows scanned, of any kind, so that a range without the wanted kinds is crossed in steps. $9: the
 # start of the second of $2. The endpoint is compared so that no index matches it (see `successes.HOLDING`).
@@ -330,10 +339,11 @@ async def advance(conn: Connection) -> int:
     queued = 0
     for _ in range(STEPS):
         async with conn.transaction():
-            taken = await conn.fetchrow(TAKE, BACKLOG)
+            taken = await conn.fetchrow(TAKE)
             if taken is None:
                 break
-            queued += await _step(conn, taken)
+            if not await conn.fetchval(WAIT, taken["organization_id"], taken["id"], BACKLOG, FULL):
+                queued += await _step(conn, taken)
     return queued
 
 
@@ -375,25 +385,3 @@ def _chosen(asked: Sequence[str] | None, subscribed: Sequence[str]) -> list[str]
 
 def _before(id: UUID) -> UUID:
     return UUID(int=id.int - 1)
-
-
-def _example(endpoint_id: UUID, subscribed: Sequence[str], at: datetime) -> str:
-    """The data of a test event: the endpoint and its kinds, and a message in the same form as in real events."""
-    return msgspec.json.encode(
-        {
-            "webhookEndpoint": {"id": endpoint_id, "subscribed_events": subscribed},
-            "message": {
-                "id": UUID(int=0),
-                "clientReference": "example",
-                "channel": "sms",
-                "to": "+258841234567",
-                "status": "delivered",
-                "segments": 1,
-                "acceptedAt": clock.iso(at),
-                "sentAt": clock.iso(at),
-                "deliveredAt": clock.iso(at),
-                "failedAt": None,
-                "failure": None,
-            },
-        }
-    ).decode()

@@ -5,11 +5,16 @@ The ids in a sample are all zeros, so none is mistaken for a real one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
+
+from heliograph.base.database import clock
 
 #: When each kind is raised.
 SUMMARIES: dict[str, str] = {
@@ -34,3 +39,25 @@ def samples() -> dict[str, dict[str, Any]]:
     """The `data` of an event of each kind."""
     found: dict[str, dict[str, Any]] = msgspec.json.decode(Path(__file__).with_name("samples.json").read_bytes())
     return found
+
+
+def test_data(endpoint_id: UUID, subscribed: Sequence[str], at: datetime) -> str:
+    """The data of a test event: the endpoint and its kinds, and a message in the same form as in real events."""
+    return msgspec.json.encode(
+        {
+            "webhookEndpoint": {"id": endpoint_id, "subscribed_events": subscribed},
+            "message": {
+                "id": UUID(int=0),
+                "clientReference": "example",
+                "channel": "sms",
+                "to": "+258841234567",
+                "status": "delivered",
+                "segments": 1,
+                "acceptedAt": clock.iso(at),
+                "sentAt": clock.iso(at),
+                "deliveredAt": clock.iso(at),
+                "failedAt": None,
+                "failure": None,
+            },
+        }
+    ).decode()

@@ -79,6 +79,10 @@ async def replay_of(pool: Pool, actor: Actor, id: UUID) -> Replay:
     return found
 
 
+#: Of those that were found to wait.
+ITS_TURN = "UPDATE webhook_replays SET stepped_at = now() WHERE stepped_at > now()"
+
+
 async def in_queue(pool: Pool, id: UUID) -> list[UUID]:
     return [row["id"] for row in await pool.fetch("SELECT id FROM queue WHERE line = $1 ORDER BY id", id)]
 
@@ -260,8 +264,38 @@ async def test_a_replay_goes_in_steps_and_waits_while_the_endpoint_is_behind(poo
         total = replays.BACKLOG
         while (await replay_of(pool, actor, id)).status == "running":
             await conn.execute("DELETE FROM queue WHERE lane = 1")
+            await conn.execute(ITS_TURN)
             total += await replays.advance(conn)
     assert total == count + 1  # the live one too: it was recorded before the replay began
+
+
+FILL = """
+INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
+SELECT 'webhook', id, 1, $2, now(), gen_random_uuid() FROM unnest($1::uuid[]) AS id, generate_series(1, $3)
+"""
+
+
+async def test_replays_that_wait_are_looked_at_a_few_at_a_time(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dozens of endpoints that came back at once and are behind: all rows of all of them were counted each second, for
+    as long as that took, and before each step of any other."""
+    monkeypatch.setattr(replays, "BACKLOG", 10)
+    monkeypatch.setattr(replays, "STEPS", 4)
+    actor = await organization(pool)
+    ids = [(await endpoint(pool, actor, f"{URL}{n}"))[0] for n in range(7)]
+    await past(pool, actor, [100])
+    for id in ids:
+        await start(pool, actor, id)
+    await pool.execute(FILL, ids[:6], actor.organization_id, 10)
+    assert await advance(pool) == 0  # four that wait
+    assert await advance(pool) == 1  # two more, and the one that does not
+    states = {id: (await replay_of(pool, actor, id)).status for id in ids}
+    assert states == dict.fromkeys(ids[:6], "running") | {ids[6]: "completed"}
+    async with pool.acquire() as conn:
+        assert not await conn.fetchval(f"SELECT {replays.ANY_RUNNING}")
+        await conn.execute("DELETE FROM queue WHERE lane = 1")
+        await conn.execute(ITS_TURN)
+        assert await conn.fetchval(f"SELECT {replays.ANY_RUNNING}")
+    assert await advance(pool) + await advance(pool) == 6
 
 
 async def test_what_waits_for_a_later_attempt_is_brought_forward(pool: Pool) -> None:
