@@ -18,7 +18,7 @@ from uuid import UUID
 
 from heliograph.base.actor import Actor
 from heliograph.base.database import bounded_scan
-from heliograph.base.database.pool import Connection
+from heliograph.base.database.pool import RANGE_PLANS, Connection
 
 #: The timer, and its interval in seconds.
 TIMER, EVERY = "recency", 60.0
@@ -127,6 +127,7 @@ async def read(conn: Connection) -> int:
         stretch = STRETCH
         for _ in range(MOST):
             async with conn.transaction():
+                await conn.execute(RANGE_PLANS)
                 messages, written, is_done = await _stretch(conn, lag, stretch)
             noted += written
             if is_done:

@@ -2164,6 +2164,8 @@ CREATE TABLE whatsapp_dead_letters (
     received_at timestamptz NOT NULL
 );
 ALTER TABLE whatsapp_dead_letters ALTER COLUMN body SET STORAGE EXTERNAL;
+-- For those that are retried after each sync.
+CREATE INDEX whatsapp_dead_letters_awaited ON whatsapp_dead_letters (app, received_at) WHERE reason = 'unknown number';
 COMMENT ON TABLE whatsapp_dead_letters IS 'control: items of callbacks that could not be applied, kept for operators for eight days. Sealed';
 
 CREATE TABLE whatsapp_portfolios (

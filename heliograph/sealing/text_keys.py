@@ -333,7 +333,7 @@ SELECT k.organization_id, k.sealed, o.name FROM text_keys k JOIN organizations o
 WAITING = {"sms": ("messages", "body"), "whatsapp": ("whatsapp_messages", "content")}
 #: Places in the queue and waiting texts to look at; hundreds of thousands may be waiting when no worker is left, which
 #: is one of the problems that the checks are for.
-PLACES, TEXTS = 2_000, 10_000
+PLACES, TEXTS = 1_000, 2_000
 # For organizations without a key, this reads some of their waiting texts, the same number of each.
 _MISSING = f"""
 WITH RECURSIVE {places("(VALUES ('{kind}'))", goes_on=f"place.step < {PLACES}")}, share (rows) AS MATERIALIZED (

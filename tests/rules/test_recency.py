@@ -13,6 +13,7 @@ from heliograph.contacts import marked, recency, records, search
 from heliograph.contacts.records import Changes, Contact, Entry
 from heliograph.contacts.search import Filters
 from heliograph.overview import messages
+from tests.database import Cluster, execute
 from tests.rules import whatsapp_factories
 from tests.rules.factories import message, organization
 
@@ -179,3 +180,30 @@ async def test_a_new_number_was_never_written_to_and_an_undone_deletion_still_wa
 async def test_reading_goes_on_after_a_clock_that_was_ahead_has_been_set_back(pool: Pool) -> None:
     await read(pool, back=-300 * DAY)
     assert await pool.fetchval("SELECT bool_and(read_to <= now() - lag) FROM contact_readings")
+
+
+EARLIER = """
+INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)
+SELECT $1, (left($2::uuid::text, 15) || right(gen_random_uuid()::text, 21))::uuid, 1, $1, 'accepted', at, at
+  FROM generate_series(1, 20000) AS n, LATERAL (SELECT now() - interval '5 days' + n * interval '1 ms' AS at) AS timed
+"""
+ROWS_READ = """
+SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint FROM pg_stat_xact_user_tables
+ WHERE relname LIKE 'attempts%'
+"""
+
+
+async def test_a_reading_costs_the_same_however_many_messages_are_stored(
+    pool: Pool, database_server: Cluster, database_url: str
+) -> None:
+    """Each minute, all attempts ever stored were read, three times."""
+    actor = await organization(pool)
+    await pool.execute(EARLIER, actor.organization_id, uuid7_floor(clock.now() - 5 * DAY))
+    await execute(database_server.as_administrator(database_url), "VACUUM (ANALYZE) attempts")  # what autovacuum does
+    await read(pool, back=10 * MINUTE)
+    async with pool.acquire() as conn, conn.transaction():
+        await conn.execute("UPDATE contact_readings SET read_to = now() - lag - interval '30 seconds'")
+        before = await conn.fetchval(ROWS_READ)
+        await recency.read(conn)
+        # The last pages are always read: they are not in the index yet.
+        assert await conn.fetchval(ROWS_READ) - before < len(recency.LAGS) * 20_000 / 2

@@ -499,6 +499,25 @@ async def test_a_message_to_a_new_number_takes_effect_once_a_reading_has_found_i
     assert not await pool.fetchval(awaited)
 
 
+async def test_whether_messages_to_new_numbers_are_awaited_costs_one_look_at_the_numbers(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    """With two hundred numbers and 100,000 messages to an unknown one, asking took ten seconds, in which a worker that
+    looked for work found none."""
+    for _ in range(9):
+        await new_number(pool, acme.organization_id, acme.account_id)
+    await meta.say(acme, *(message(acme, f"to a new number {n}", graph_id="404") for n in range(50)))
+    await pool.execute("UPDATE whatsapp_numbers SET changed_at = now() - interval '1 hour'")
+    rows_read = """
+SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint FROM pg_stat_xact_user_tables
+ WHERE relname IN ('whatsapp_numbers', 'whatsapp_dead_letters')
+"""
+    async with pool.acquire() as conn, conn.transaction():
+        before = await conn.fetchval(rows_read)
+        assert not await conn.fetchval(f"SELECT {ANY_AWAITED}")
+        assert await conn.fetchval(rows_read) - before < 50
+
+
 async def test_messages_to_a_number_that_stays_unknown_hide_none_to_one_that_was_found(
     pool: Pool, acme: Made, meta: Meta
 ) -> None:

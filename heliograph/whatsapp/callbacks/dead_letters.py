@@ -150,20 +150,26 @@ SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters
  WHERE $2::uuid IS NULL OR id = $2 ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED
 """
 # The number that a message is for is sealed, and every sync of an account writes its numbers: so all of the app's are
-# retried for a minute after each sync, until they expire.
-_AWAITED = f"""
-reason = '{UNKNOWN_NUMBER}' AND EXISTS (
-    SELECT FROM whatsapp_accounts a
-      JOIN whatsapp_numbers n ON n.organization_id = a.organization_id AND n.account_id = a.id
-     WHERE a.app = whatsapp_dead_letters.app AND n.state = 'active'
-       AND n.changed_at > greatest(received_at, now() - interval '1 minute'))
+# retried for a minute after each sync, until they expire. There may be hundreds of thousands, and thousands of numbers,
+# so numbers are read once for all of them.
+_SYNCED = """
+SELECT a.app, max(n.changed_at) AS at
+  FROM whatsapp_accounts a JOIN whatsapp_numbers n ON n.organization_id = a.organization_id AND n.account_id = a.id
+ WHERE n.state = 'active' AND n.changed_at > now() - interval '1 minute' GROUP BY a.app
 """
 #: An SQL condition: users' messages to numbers that were unknown may have an owner by now.
-ANY_AWAITED = f"EXISTS (SELECT FROM whatsapp_dead_letters WHERE {_AWAITED})"
+ANY_AWAITED = f"""
+EXISTS (SELECT FROM whatsapp_dead_letters WHERE reason = '{UNKNOWN_NUMBER}')
+    AND EXISTS (SELECT FROM ({_SYNCED}) synced
+                 WHERE EXISTS (SELECT FROM whatsapp_dead_letters l
+                                WHERE l.app = synced.app AND reason = '{UNKNOWN_NUMBER}' AND received_at < synced.at))
+"""
 # Newest first, page by page, since a number that stays unknown may get any number of messages.
 TAKE_AWAITED = f"""
-SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters
- WHERE id < $2 AND {_AWAITED} ORDER BY id DESC LIMIT $1 FOR UPDATE SKIP LOCKED
+WITH synced AS MATERIALIZED ({_SYNCED})
+SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters l
+ WHERE id < $2 AND reason = '{UNKNOWN_NUMBER}' AND received_at < (SELECT at FROM synced WHERE synced.app = l.app)
+ ORDER BY id DESC LIMIT $1 FOR UPDATE OF l SKIP LOCKED
 """
 DELETE = "DELETE FROM whatsapp_dead_letters WHERE id = ANY ($1)"
 DROP = "DELETE FROM whatsapp_dead_letters WHERE id = $1 RETURNING reason, received_at"
