@@ -197,6 +197,54 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> Message:
     return message
 
 
+# While a message waits for its template, its queue row is in the template's line. Holds and limits are for live
+# messages only.
+WAITING = """
+SELECT q.due_at, q.lease_until IS NOT NULL AND q.lease_until > now() AS is_begun,
+       nullif(greatest(n.held_until, a.held_until, now()), now()) AS held_until,
+       t.status AS template_status,
+       CASE WHEN p.users >= n.messaging_limit AND coalesce(c.expires_at <= now(), true)
+             AND NOT EXISTS (SELECT FROM whatsapp_reached known
+                              WHERE known.portfolio = a.portfolio AND known.recipient = m.recipient
+                                AND known.reached_at > now() - interval '24 hours')
+            THEN n.messaging_limit END AS reached_limit
+  FROM queue q CROSS JOIN LATERAL (
+       SELECT number_id, recipient, conversation_id FROM whatsapp_messages
+        WHERE organization_id = $1 AND id = $2 AND status = 'accepted' AND mode = 'live' LIMIT 1) m
+  JOIN whatsapp_numbers n ON n.organization_id = $1 AND n.id = m.number_id
+  JOIN whatsapp_accounts a ON a.organization_id = $1 AND a.id = n.account_id
+  LEFT JOIN whatsapp_templates t ON t.organization_id = $1 AND t.id = q.line
+  LEFT JOIN whatsapp_portfolios p ON p.portfolio = a.portfolio
+  LEFT JOIN LATERAL (
+       SELECT max(expires_at) AS expires_at FROM whatsapp_conversations known
+        WHERE known.organization_id = $1 AND known.id IN (
+              SELECT unnest(ARRAY[id, merged_into]) FROM whatsapp_conversations
+               WHERE organization_id = $1 AND id = m.conversation_id)) c ON true
+ WHERE q.id = $2 AND q.organization_id = $1 AND q.kind || '' = 'whatsapp' LIMIT 1
+"""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """Why a live message has not been sent yet."""
+
+    due_at: datetime
+    #: It is being handed over.
+    is_begun: bool
+    #: Until when nothing is sent from its number; None: no hold.
+    held_until: datetime | None
+    #: The status of its template, if it waits for that; None: it does not.
+    template_status: str | None
+    #: The messaging limit of its number, if that many people were reached in 24 hours and its recipient, whose window
+    #: is closed, is none of them.
+    reached_limit: int | None
+
+
+async def waiting(conn: Connection, organization_id: UUID, *, id: UUID) -> Waiting | None:
+    """Why a message waits; None: it does not wait to be sent, or is a test message."""
+    row = await conn.fetchrow(WAITING, organization_id, id)
+    return None if row is None else Waiting(*row)
+
+
 PRICES = """
 SELECT m.id, m.reserved + m.consumed AS amount, w.currency, m.charge = 'consumed' AS is_due
   FROM whatsapp_messages m JOIN wallets w ON w.organization_id = $1

@@ -240,6 +240,17 @@ async def test_a_whatsapp_message_that_waits_says_what_for(pool: Pool, root: Bro
     id = await whatsapp_factories.message(pool, made)
     here = f"/console/messages/{id}"
     assert "It is due, and waits for its turn at its number." in (await root.get(here)).words
+    await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = 250")
+    await pool.execute("INSERT INTO whatsapp_portfolios SELECT portfolio, 250, now() FROM whatsapp_accounts")
+    await pool.execute("UPDATE queue SET due_at = now() + interval '1 minute'")
+    words = (await root.get(here)).words
+    assert "The messaging limit of its portfolio is reached: 250 people in 24 hours." in words
+    assert "It waits for its time" not in words
+    await pool.execute("UPDATE queue SET line = $1", made.template_id)
+    assert "It waits until Meta has confirmed its template." in (await root.get(here)).words
+    await pool.execute("UPDATE whatsapp_templates SET status = 'in_appeal'")
+    assert "It waits for its template: In appeal." in (await root.get(here)).words
+    await pool.execute("UPDATE queue SET line = $1", made.number_id)
     await pool.execute("UPDATE whatsapp_numbers SET held_until = now() + interval '1 hour', held_reason = 'credential'")
     assert "Its number is held at Meta until" in (await root.get(here)).words
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from datetime import timedelta
 
@@ -143,6 +144,38 @@ async def test_the_page_of_a_message_has_the_values_outside_its_text(
     await pool.execute("UPDATE whatsapp_templates SET components = $2::text::jsonb WHERE id = $1", template, "[]")
     page = await owner.get(f"/messages/{sent}")
     assert ("A-42, Ana, t0k" in page.words, "Header A-42" in page.words) == (True, False)
+
+
+async def test_a_message_that_waits_for_whatsapp_says_what_for(pool: Pool, owner: Browser, made: Made) -> None:
+    id = await making.message(pool, made, to=TO)
+
+    async def waits() -> str:
+        page = await owner.get(f"/messages/{id}")
+        return re.sub(r"<[^>]*>", "", page.text.partition('<h2 id="why"')[2].partition("<li>")[2].partition("</li>")[0])
+
+    assert "others are ahead of it" in await waits()
+    # The limit of its portfolio, which counts neither people who were reached already nor those whose window is open.
+    limited = "WhatsApp's limit is reached: 2 people in 24 hours. It is sent once others may be written to."
+    portfolio = await pool.fetchval("SELECT portfolio FROM whatsapp_accounts WHERE id = $1", made.account_id)
+    await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = 2")
+    assert "others are ahead of it" in await waits()
+    await pool.execute("INSERT INTO whatsapp_portfolios (portfolio, users, frees_at) VALUES ($1, 2, now())", portfolio)
+    assert html.unescape(await waits()) == limited
+    await pool.execute("INSERT INTO whatsapp_reached VALUES ($1, $2, now() - interval '23 hours')", portfolio, TO)
+    assert "others are ahead of it" in await waits()
+    await pool.execute("UPDATE whatsapp_reached SET reached_at = now() - interval '25 hours'")
+    assert html.unescape(await waits()) == limited
+    await pool.execute("UPDATE whatsapp_conversations SET expires_at = now() + interval '1 hour'")
+    assert "others are ahead of it" in await waits()
+    await pool.execute("UPDATE whatsapp_accounts SET held_until = now() + interval '1 hour', held_reason = 'payment'")
+    assert await waits() == "WhatsApp holds its number back. It is sent once that is over."
+    # Its template.
+    await pool.execute("UPDATE queue SET line = $1", made.template_id)
+    assert await waits() == "It waits until WhatsApp has confirmed its template."
+    await pool.execute("UPDATE whatsapp_templates SET status = 'paused'")
+    assert await waits() == "It waits for its template: Paused."
+    await pool.execute("UPDATE queue SET lease_until = now() + interval '1 minute'")
+    assert await waits() == "It is being handed over."
 
 
 async def test_a_template_that_was_edited_after_its_message_was_sent_says_so(

@@ -19,6 +19,7 @@ from heliograph.base.process.logs import cleaned
 from heliograph.base.sentences import Sentence, kept
 from heliograph.campaigns import pausing
 from heliograph.console.acting import acting_for
+from heliograph.pages import words
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import TRAFFIC
 from heliograph.queue import holds
@@ -26,6 +27,7 @@ from heliograph.sending.timeline import Timeline
 from heliograph.sms import messages as sms
 from heliograph.sms.dispatch import explaining
 from heliograph.sms.messages import Waiting
+from heliograph.whatsapp import messages as whatsapp
 
 #: Kinds of work that send a message; other queued work reports about it.
 SENDING = ("sms", "whatsapp")
@@ -104,6 +106,20 @@ async def _whatsapp(
         return said, "/console/whatsapp"
     if (said := await _held(conn, request, message, row)) != "":
         return said, "/console/queue"
+    waiting = await whatsapp.waiting(conn, message["organization_id"], id=message["id"])
+    if waiting is not None and waiting.template_status is not None:
+        if waiting.template_status in words.WAITING_TEMPLATES:
+            status = request.text(words.TEMPLATE_STATUSES[waiting.template_status])
+            return request.text("It waits for its template: %(status)s.", status=status), "/console/whatsapp"
+        return request.text("It waits until Meta has confirmed its template."), "/console/whatsapp"
+    if waiting is not None and waiting.reached_limit is not None:
+        limit = request.locale.number(waiting.reached_limit)
+        said = request.text(
+            "The messaging limit of its portfolio is reached: %(limit)s people in 24 hours. It is sent once others may "
+            "be written to.",
+            limit=limit,
+        )
+        return said, "/console/whatsapp"
     if row["due_at"] <= now:
         return request.text("It is due, and waits for its turn at its number."), "/console/queue"
     return _later(request, message, row["due_at"], row["tries"])

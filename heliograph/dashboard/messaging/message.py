@@ -31,6 +31,7 @@ from heliograph.sms import messages as sms
 from heliograph.sms.accepting import preview, withdrawal
 from heliograph.sms.messages import MessageNotCancelable, Waiting
 from heliograph.webhooks.recording import feed
+from heliograph.whatsapp import messages as whatsapp
 
 #: Non-GSM characters listed.
 NAMED = 8
@@ -112,7 +113,7 @@ async def _values(
     near: Sequence[Message] = await parts.load("near", looked, otherwise=[])
     explained = await parts.load("why", _explained(conn, request, message, near), otherwise=None)
     is_sms = message.channel == "sms"
-    waits = await sms.waiting(conn, actor, id=message.id) if is_sms and not message.is_final else None
+    waits = "" if message.is_final or message.direction == "inbound" else await _waits(conn, request, message)
     may_develop = request.may("webhooks:read", DEVELOP)
     events = await feed.get_many(conn, actor, ids=detail.events) if may_develop and whole and detail.events else []
     may_write = request.may("contacts:write", mode="live") and message.direction == "outbound" and whole
@@ -146,7 +147,7 @@ async def _values(
         "campaigns": await visibility.campaigns(conn, request, [message.campaign_id]),
         "key_name": await _key_name(conn, request, message),
         "person_name": await visibility.name(conn, request, message.person_id),
-        "waits": None if waits is None else _waits(request, message, waits),
+        "waits": waits,
         "strange": _strange(request, message, text),
         "neighbours": messages.others(near, message.id),
         "document": documents.written(documents.of_message(message, text=text, whole=whole)),
@@ -225,8 +226,39 @@ async def _key_name(conn: Connection, request: Request, message: Message) -> str
     return next((one.name for one in listed if one.id == message.key_id), "")
 
 
-def _waits(request: Request, message: Message, waiting: Waiting) -> str:
-    """What a message not sent yet is waiting for, in a sentence."""
+async def _waits(conn: Connection, request: Request, message: Message) -> str:
+    """What a message not sent yet is waiting for, in a sentence; "": nothing in particular."""
+    if message.channel == "sms":
+        waiting = await sms.waiting(conn, request.actor, id=message.id)
+        return "" if waiting is None else _sms_waits(request, message, waiting)
+    found = await whatsapp.waiting(conn, request.actor.organization_id, id=message.id)
+    return "" if found is None else _whatsapp_waits(request, message, found)
+
+
+def _whatsapp_waits(request: Request, message: Message, waiting: whatsapp.Waiting) -> str:
+    text = request.text
+    if waiting.is_begun:
+        return text("It is being handed over.")
+    if message.campaign_id is not None and pausing.is_put_off(waiting.due_at):
+        return text("Its campaign is paused. It is sent once somebody resumes it.")
+    if waiting.template_status in words.WAITING_TEMPLATES:
+        return text(
+            "It waits for its template: %(status)s.", status=text(words.TEMPLATE_STATUSES[waiting.template_status])
+        )
+    if waiting.template_status is not None:
+        return text("It waits until WhatsApp has confirmed its template.")
+    if waiting.held_until is not None:
+        return text("WhatsApp holds its number back. It is sent once that is over.")
+    if waiting.reached_limit is not None:
+        limit = request.locale.number(waiting.reached_limit)
+        return text(
+            "WhatsApp's limit is reached: %(limit)s people in 24 hours. It is sent once others may be written to.",
+            limit=limit,
+        )
+    return ""
+
+
+def _sms_waits(request: Request, message: Message, waiting: Waiting) -> str:
     text, moment = request.text, request.locale.moment
     if waiting.is_begun:
         return text("It is being handed over.")
