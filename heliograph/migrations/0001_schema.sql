@@ -1894,11 +1894,13 @@ CREATE TABLE whatsapp_warnings (
     detail          text NOT NULL,
     said_at         timestamptz NOT NULL,
     over_at         timestamptz,
+    ends_at         timestamptz,
     PRIMARY KEY (organization_id, account_id, kind, detail),
     CONSTRAINT whatsapp_warnings_account FOREIGN KEY (organization_id, account_id) REFERENCES whatsapp_accounts
 );
 COMMENT ON TABLE whatsapp_warnings IS 'tenant: warnings from Meta about an account, for its operator';
 COMMENT ON COLUMN whatsapp_warnings.detail IS 'Meta''s own words, for operators; may be empty';
+COMMENT ON COLUMN whatsapp_warnings.ends_at IS 'when it ends by itself, as Meta said; NULL: it does not';
 COMMENT ON COLUMN whatsapp_warnings.over_at IS 'when Meta withdrew it or an operator dismissed it; if repeated later, it is open again';
 
 CREATE TABLE whatsapp_numbers (

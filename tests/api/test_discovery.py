@@ -212,6 +212,10 @@ async def test_what_meta_holds_up_or_warns_of_is_told_and_is_no_fault_of_the_ser
         "INSERT INTO whatsapp_warnings VALUES ($1, $2, 'violation', 'SPAM', now())", who.organization_id, who.account_id
     )
     assert await told() == ("ok", "degraded")
+    await pool.execute("UPDATE whatsapp_warnings SET ends_at = now()")
+    assert await told() == ("ok", "ok")
+    await pool.execute("UPDATE whatsapp_warnings SET ends_at = now() + interval '1 day'")
+    assert await told() == ("ok", "degraded")
     await pool.execute("UPDATE whatsapp_warnings SET over_at = now()")
     await pool.execute("UPDATE whatsapp_numbers SET held_until = now() + interval '1 hour'")
     assert await told() == ("ok", "degraded")

@@ -11,7 +11,7 @@ import structlog
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
-from heliograph.whatsapp.mirror import warnings
+from heliograph.whatsapp.mirror import onboarding, warnings
 from tests.rules.callback_factories import Meta
 from tests.rules.whatsapp_factories import Made, made
 
@@ -115,3 +115,24 @@ async def test_an_alert_that_is_over_is_over(pool: Pool) -> None:
     info: dict[str, Any] = ALERT["alert_info"]  # type: ignore[assignment]
     await say(meta, who, "account_alerts", {**ALERT, "alert_info": info | {"alert_status": "RESOLVED"}}, 10)
     assert await open_ones(pool) == []
+
+
+async def test_a_restriction_ends_at_its_time(pool: Pool) -> None:
+    who, meta = await made(pool), Meta(pool)
+
+    async def restricted(hours: int, seconds: float) -> str | None:
+        """The open warnings as operators read them, after a restriction until `hours` from BEGAN."""
+        until = {"restriction_type": "RESTRICTED_BIZ_INITIATED_MESSAGING", "expiration": BEGAN + hours * 3600}
+        await say(meta, who, "account_update", {"event": "ACCOUNT_RESTRICTION", "restriction_info": [until]}, seconds)
+        async with pool.acquire() as conn:
+            (found,) = await onboarding.standing(conn)
+        told: str | None = found["warnings"]
+        return told
+
+    assert await restricted(0, 0) is None
+    told = await restricted(24, 10)
+    assert told is not None
+    assert told.count("RESTRICTED_BIZ_INITIATED_MESSAGING") == 1
+    async with pool.acquire() as conn:
+        assert len(await warnings.acknowledge(conn, who.organization_id, who.account_id)) == 1
+    assert await restricted(24, 10) is None

@@ -20,6 +20,7 @@ from heliograph.queue import backlog
 from heliograph.queue.leases import sample
 from heliograph.queue.workers import WORKS
 from heliograph.whatsapp.dispatch import holds
+from heliograph.whatsapp.mirror import warnings
 
 #: Work overdue by more than this many seconds means that the queue is not keeping up.
 QUEUE_LATE = 60
@@ -88,7 +89,7 @@ SELECT coalesce((SELECT extract(epoch FROM now() - min(coalesce(since, due_at)))
        EXISTS (SELECT FROM held)
        OR EXISTS (SELECT FROM whatsapp_warnings w JOIN whatsapp_accounts a
                           ON a.organization_id = w.organization_id AND a.id = w.account_id
-                   WHERE w.over_at IS NULL AND a.state <> 'removed') AS troubled
+                   WHERE {warnings.IS_OPEN} AND a.state <> 'removed') AS troubled
 """
 
 

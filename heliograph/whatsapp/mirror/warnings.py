@@ -1,4 +1,4 @@
-"""Warnings from Meta, kept for operators until Meta withdraws them or somebody acknowledges them.
+"""Warnings from Meta, kept for operators until they end, Meta withdraws them or somebody acknowledges them.
 
     violation            a policy was broken
     scheduled_disable    the account will be disabled on a certain day
@@ -50,9 +50,10 @@ _DETAIL = 300
 
 
 class WarningEvent(msgspec.Struct, frozen=True):
-    """The content of an event: warnings in Meta's words, and kinds that are withdrawn."""
+    """The content of an event: warnings in Meta's words, with the time at which they end, and kinds that are
+    withdrawn."""
 
-    said: tuple[tuple[str, str], ...] = ()
+    said: tuple[tuple[str, str, datetime | None], ...] = ()
     over: tuple[str, ...] = ()
 
 
@@ -61,20 +62,22 @@ def read(item: AccountItem) -> WarningEvent:
     key = (item.field, item.event or "")
     if item.field == "account_alerts":
         words = " ".join(filter(None, (item.event, item.severity, item.detail)))
-        return WarningEvent(over=("alert",)) if item.is_over else WarningEvent((("alert", words[:_DETAIL]),))
+        return WarningEvent(over=("alert",)) if item.is_over else WarningEvent((("alert", words[:_DETAIL], None),))
     if item.field == "security":
-        return WarningEvent((("pin_changed", (item.event or "")[:_DETAIL]),))
+        return WarningEvent((("pin_changed", (item.event or "")[:_DETAIL], None),))
     if item.field == "account_update" and item.ban_state is not None:
         if item.ban_state == "REINSTATE":
             return WarningEvent(over=("scheduled_disable", "disabled"))
         kind = _BANS.get(item.ban_state)
-        return WarningEvent(((kind, (item.ban_date or "")[:_DETAIL]),)) if kind else WarningEvent()
+        return WarningEvent(((kind, (item.ban_date or "")[:_DETAIL], None),)) if kind else WarningEvent()
     kind = _SAID.get(key)
     if kind is None:
         return WarningEvent(over=_OVER.get(key, ()))
     if kind == "restriction" and item.restrictions:
-        return WarningEvent(tuple((kind, _restriction(one.type, one.until)[:_DETAIL]) for one in item.restrictions))
-    return WarningEvent(((kind, (item.violation or item.detail or "")[:_DETAIL]),))
+        return WarningEvent(
+            tuple((kind, _restriction(one.type, one.until)[:_DETAIL], one.until) for one in item.restrictions)
+        )
+    return WarningEvent(((kind, (item.violation or item.detail or "")[:_DETAIL], None),))
 
 
 def _restriction(type: str, until: datetime | None) -> str:
@@ -83,11 +86,11 @@ def _restriction(type: str, until: datetime | None) -> str:
 
 # A warning withdrawn at that time or later is not open; one repeated after that is.
 SAY = """
-INSERT INTO whatsapp_warnings AS known (organization_id, account_id, kind, detail, said_at, over_at)
-VALUES ($1, $2, $3, $4, $5, (SELECT max(over_at) FROM whatsapp_warnings
-                              WHERE organization_id = $1 AND account_id = $2 AND kind = $3 AND over_at >= $5))
+INSERT INTO whatsapp_warnings AS known (organization_id, account_id, kind, detail, said_at, ends_at, over_at)
+VALUES ($1, $2, $3, $4, $5, $6, (SELECT max(over_at) FROM whatsapp_warnings
+                                  WHERE organization_id = $1 AND account_id = $2 AND kind = $3 AND over_at >= $5))
 ON CONFLICT (organization_id, account_id, kind, detail) DO UPDATE
-   SET said_at = excluded.said_at, over_at = excluded.over_at
+   SET said_at = excluded.said_at, ends_at = excluded.ends_at, over_at = excluded.over_at
  WHERE known.said_at < excluded.said_at
 RETURNING over_at
 """
@@ -113,21 +116,23 @@ async def apply_item(
     when = min(item.at or at, at)
     if found.over:
         await conn.execute(OVER, organization_id, account_id, list(found.over), when)
-    for kind, detail in found.said:
-        row = await conn.fetchrow(SAY, organization_id, account_id, kind, detail, when)
+    for kind, detail, ends_at in found.said:
+        row = await conn.fetchrow(SAY, organization_id, account_id, kind, detail, when, ends_at)
         if row is not None and row["over_at"] is None:
             log.warning("whatsapp account warning", account=str(account_id), kind=kind, detail=detail)
 
 
+#: An SQL condition: a warning `w` is open.
+IS_OPEN = "w.over_at IS NULL AND (w.ends_at IS NULL OR w.ends_at > now())"
 # Open warnings of an account, as one text; for a query with the account as `a`.
-OPEN = """
+OPEN = f"""
 (SELECT string_agg(concat_ws(' ', replace(w.kind, '_', ' '), nullif(w.detail, '')), '; ' ORDER BY w.said_at, w.detail)
    FROM whatsapp_warnings w
-  WHERE w.organization_id = a.organization_id AND w.account_id = a.id AND w.over_at IS NULL)
+  WHERE w.organization_id = a.organization_id AND w.account_id = a.id AND {IS_OPEN})
 """
-ACKNOWLEDGE = """
-UPDATE whatsapp_warnings SET over_at = now()
- WHERE organization_id = $1 AND account_id = $2 AND over_at IS NULL RETURNING kind, detail
+ACKNOWLEDGE = f"""
+UPDATE whatsapp_warnings w SET over_at = now()
+ WHERE organization_id = $1 AND account_id = $2 AND {IS_OPEN} RETURNING kind, detail
 """
 
 
