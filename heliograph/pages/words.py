@@ -427,8 +427,6 @@ TEMPLATE_STATUSES: Mapping[str, str] = {
     "disabled": "Disabled",
     "in_appeal": "In appeal",
 }
-#: Those in which messages wait for their template.
-WAITING_TEMPLATES = ("paused", "pending", "in_appeal")
 #: What each template status means for sending.
 TEMPLATE_MEANINGS: Mapping[str, str] = {
     "approved": "WhatsApp has approved it: it can be sent.",

@@ -28,6 +28,7 @@ from heliograph.sms import messages as sms
 from heliograph.sms.dispatch import explaining
 from heliograph.sms.messages import Waiting
 from heliograph.whatsapp import messages as whatsapp
+from heliograph.whatsapp.dispatch.parking import WAITS
 
 #: Kinds of work that send a message; other queued work reports about it.
 SENDING = ("sms", "whatsapp")
@@ -108,7 +109,7 @@ async def _whatsapp(
         return said, "/console/queue"
     waiting = await whatsapp.waiting(conn, message["organization_id"], id=message["id"])
     if waiting is not None and waiting.template_status is not None:
-        if waiting.template_status in words.WAITING_TEMPLATES:
+        if waiting.template_status in WAITS:
             status = request.text(words.TEMPLATE_STATUSES[waiting.template_status])
             return request.text("It waits for its template: %(status)s.", status=status), "/console/whatsapp"
         return request.text("It waits until Meta has confirmed its template."), "/console/whatsapp"

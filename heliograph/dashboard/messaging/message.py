@@ -32,6 +32,7 @@ from heliograph.sms.accepting import preview, withdrawal
 from heliograph.sms.messages import MessageNotCancelable, Waiting
 from heliograph.webhooks.recording import feed
 from heliograph.whatsapp import messages as whatsapp
+from heliograph.whatsapp.dispatch.parking import WAITS
 
 #: Non-GSM characters listed.
 NAMED = 8
@@ -241,7 +242,7 @@ def _whatsapp_waits(request: Request, message: Message, waiting: whatsapp.Waitin
         return text("It is being handed over.")
     if message.campaign_id is not None and pausing.is_put_off(waiting.due_at):
         return text("Its campaign is paused. It is sent once somebody resumes it.")
-    if waiting.template_status in words.WAITING_TEMPLATES:
+    if waiting.template_status in WAITS:
         return text(
             "It waits for its template: %(status)s.", status=text(words.TEMPLATE_STATUSES[waiting.template_status])
         )
