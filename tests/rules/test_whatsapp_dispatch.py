@@ -12,6 +12,7 @@ import pytest
 
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
+from heliograph.queue.leases import BULK
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
 from heliograph.whatsapp.mirror import accounts
 from heliograph.whatsapp.status import Move, move_many
@@ -436,6 +437,25 @@ async def test_a_portfolio_at_its_limit_reaches_nobody_new(pool: Pool) -> None:
     await bench.later(hours=25)
     await bench.round()
     assert waits in {one.message_id for one in bench.only.submitted}
+
+
+async def test_a_campaign_beyond_its_portfolio_s_limit_is_examined_less_often(pool: Pool) -> None:
+    """It may have a hundred thousand such messages, for days."""
+    who = await made(pool)
+    await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = 1")
+    bench = await Bench(pool).start()
+    await message(pool, who, to="+258840000001")
+    await bench.round()
+    single = await message(pool, who, to="+258840000002")
+    bulk = [await message(pool, who, to=f"+25884100000{n}", lane=BULK) for n in range(2)]
+    await bench.round()
+    assert len(bench.only.submitted) == 1
+    assert 30 < await pause_of(pool, single) <= 60
+    for id in bulk:
+        assert 300 < await pause_of(pool, id) <= 600
+    await bench.later(hours=24, seconds=1)
+    await bench.round()
+    assert len(bench.only.submitted) == 2
 
 
 async def test_a_portfolio_s_limit_holds_for_any_number_of_workers(pool: Pool) -> None:

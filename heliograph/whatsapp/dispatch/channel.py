@@ -235,14 +235,14 @@ class WhatsAppChannel:
         together: Counter[tuple[UUID, str]] = Counter()
         steps = [orphans.get(one.lease.id) or self._step(one, templates, together) for one in messages]
         outgoing = [(place, one) for place, one in enumerate(steps) if isinstance(one, Attempt)]
-        waits = await self._limits.admit(
-            conn,
-            [(self._now[one.lease.line].line, one.message.recipient, one.message.window_open) for _, one in outgoing],
-        )
+        waits = await self._limits.admit(conn, [self._leaving(one) for _, one in outgoing])
         for (place, one), wait in zip(outgoing, waits, strict=True):
             if wait:
                 steps[place] = Postponed(one.lease, wait, one.lease.line, counts=False)
         return steps
+
+    def _leaving(self, one: Attempt[ClaimedMessage]) -> messaging_limits.Leaving:
+        return self._now[one.lease.line].line, one.message.recipient, one.message.window_open, one.lease.lane
 
     async def expire_one(self, conn: Connection, lease: Lease) -> int | None:
         return await held.expire_one(conn, lease)

@@ -15,11 +15,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heliograph.base.database.pool import Connection
+from heliograph.queue.leases import SINGLE
 from heliograph.whatsapp.mirror.accounts import SendingNumber
 
-#: Seconds that a message waits if its portfolio may reach no more users today, and if another worker has locked the
-#: count.
-LIMIT_PAUSE, BUSY_PAUSE = 60.0, 0.1
+#: Seconds that a message waits if its portfolio may reach no more users today: a single one, and one of a campaign. Of
+#: the latter there may be a hundred thousand for days: examined every minute, they would occupy a worker.
+LIMIT_PAUSE, BULK_LIMIT_PAUSE = 60.0, 600.0
+#: The same if another worker has locked the count.
+BUSY_PAUSE = 0.1
 
 KNOWN = """
 SELECT item.n FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS item (portfolio, recipient, n)
@@ -67,8 +70,8 @@ UPDATE whatsapp_portfolios p SET users = p.users + added.users
  WHERE p.portfolio = added.portfolio
 """
 
-#: A message about to leave: its line, its user, and whether the user's window is open.
-Leaving = tuple[SendingNumber | None, str, bool]
+#: A message about to leave: its line, its user, whether the user's window is open, and its lane.
+Leaving = tuple[SendingNumber | None, str, bool, int]
 
 
 class MessagingLimits:
@@ -84,7 +87,7 @@ class MessagingLimits:
         waits = [0.0] * len(leaving)
         asked = [
             (n, line.portfolio, line.messaging_limit, recipient)
-            for n, (line, recipient, inside) in enumerate(leaving)
+            for n, (line, recipient, inside, _) in enumerate(leaving)
             if line is not None and line.messaging_limit is not None and not inside
         ]
         if not asked:
@@ -111,7 +114,7 @@ class MessagingLimits:
                 ours = sum(1 for name, _ in new if name == portfolio)
                 counts.update({row["portfolio"]: row["users"] + ours for row in await conn.fetch(RECOUNT, [portfolio])})
             if counts[portfolio] >= limit:
-                waits[n] = LIMIT_PAUSE
+                waits[n] = LIMIT_PAUSE if leaving[n][3] == SINGLE else BULK_LIMIT_PAUSE
                 continue
             counts[portfolio] += 1
             new.add(user)
