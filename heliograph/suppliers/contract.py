@@ -147,6 +147,10 @@ class ReceiptState(enum.StrEnum):
     UNKNOWN = "unknown"  # unmapped or UNKNOWN: not final
 
 
+#: Stands for the state of a receipt that has none. A setting that says what states mean may name it.
+NO_WORD = "(none)"
+
+
 class Receipt(msgspec.Struct, frozen=True, gc=False):
     """A parsed delivery receipt, with its raw bytes as evidence."""
 
@@ -163,7 +167,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     #: `sub` and `dlvrd` of the text, when present.
     submitted: int | None = None
     delivered: int | None = None
-    #: The part of its state that is not understood: counted, and shown to operators.
+    #: The part of its state that is not understood, NO_WORD if it has none: counted, and shown to operators.
     unknown_word: str = ""
     #: The recipient's network (MCC and MNC), as the supplier wrote it, if it named one.
     network: str = ""

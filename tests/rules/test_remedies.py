@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -18,7 +19,7 @@ from heliograph.sms import checks
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.reports import receipts, words
 from heliograph.sms.reports.keys import ReceivedReceipt
-from heliograph.suppliers.contract import Receipt, ReceiptState
+from heliograph.suppliers.contract import NO_WORD, Receipt, ReceiptState
 from heliograph.traffic import reconciliation
 from tests.rules.factories import TO, organization, receipt, sent
 
@@ -105,22 +106,22 @@ async def test_answers_that_nobody_can_read(pool: Pool, kind: str, settings: dic
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings", "cure"),
+    ("kind", "settings", "word", "cure"),
     [
-        ("smpp", SMPP, "final_states.WORD=undelivered"),
-        ("http", GATEWAY, "receipt_states.WORD=undelivered"),
-        ("clickatell", {}, "has to be extended"),
+        ("smpp", SMPP, "Buffered", "final_states.WORD=undelivered"),
+        ("http", GATEWAY, "Buffered", "receipt_states.WORD=undelivered"),
+        ("http", GATEWAY, NO_WORD, "receipt_state_at=PLACE"),
+        ("clickatell", {}, "Buffered", "has to be extended"),
     ],
 )
-async def test_states_that_nobody_knows(pool: Pool, kind: str, settings: dict[str, Any], cure: str) -> None:
+async def test_states_that_nobody_knows(pool: Pool, kind: str, settings: dict[str, Any], word: str, cure: str) -> None:
     id, counter = await added(pool, kind, **settings), words.Words()
-    counter.add(id, Receipt(("1",), ReceiptState.UNKNOWN, "", "", b"", unknown_word="Buffered"))
+    counter.add(id, Receipt(("1",), ReceiptState.UNKNOWN, "", "", b"", unknown_word=word))
     async with pool.acquire() as conn:
         await counter.store(conn)
     (one,) = await found(pool, "receipts")
     assert (one.state, cure in one.remedy) == ("warning", True)
     if kind == "http":
-        await pool.execute(
-            "UPDATE suppliers SET settings = settings || $1::text::jsonb", '{"receipt_states": {"buffered": "pending"}}'
-        )
+        known = json.dumps({"receipt_states": {word.lower(): "pending"}})
+        await pool.execute("UPDATE suppliers SET settings = settings || $1::text::jsonb", known)
         assert await found(pool, "receipts") == []

@@ -592,6 +592,24 @@ def test_a_receipt_names_the_network(name: str, values: dict[str, Any], body: by
     assert (receipt.recipient, receipt.network) == ("258861234567", "64303")
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "state", "word"),
+    [
+        ("clickatell", {}, "unknown", "(none)"),
+        ("http", {"receipt_state_at": "/state"}, "unknown", "(none)"),
+        ("http", {}, "unknown", "(none)"),
+        ("http", {"receipt_states": {"(none)": "delivered"}}, "delivered", ""),
+    ],
+)
+def test_a_receipt_without_a_state_is_named_and_may_be_given_a_meaning(
+    name: str, values: dict[str, Any], state: str, word: str
+) -> None:
+    body = b'{"status":"DELIVRD","event":{"messageStatusUpdate":[{"messageId":"1"}]}}'
+    callback = Callback("POST", "https://us.example/in/sms/x/y/receipts?ref=r", {}, body)
+    (receipt,) = kinds.HTTP[name].receipts(settings(name, **values), callback)
+    assert (receipt.state, receipt.unknown_word) == (state, word)
+
+
 LIST = {
     "body": '{"key":"{{secret}}","messages":[{{items}}]}',
     "item": '{"to":"{{to_plus}}","text":"{{text}}"}',

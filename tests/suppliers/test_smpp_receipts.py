@@ -231,6 +231,14 @@ def test_a_word_that_nobody_knows_is_named(text: bytes, word: str) -> None:
     assert receipt(deliver(text), final_states={"XYZZY12": ReceiptState.FAILED}).unknown_word in ("", word)
 
 
+def test_a_setting_may_say_what_no_state_means() -> None:
+    states = {"(NONE)": ReceiptState.DELIVERED}
+    read = receipt(deliver(b"id:8 err:000"), final_states=states)
+    assert (read.state, read.unknown_word) == ("delivered", "")
+    assert receipt(deliver(b"id:8 stat:XYZZY err:000"), final_states=states).state == "unknown"
+    assert receipt(deliver(b"id:8", {Tag.MESSAGE_STATE: b"\x01"}), final_states=states).state == "pending"
+
+
 def test_without_a_source_address_the_sender_is_not_taken_for_the_recipient() -> None:
     read = receipt(deliver(CLASSIC, source_addr="", destination_addr="12345"))
     assert (read.recipient, read.sender) == ("", "12345")

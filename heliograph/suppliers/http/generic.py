@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from heliograph.base.sentences import said
-from heliograph.suppliers.contract import Inbound, Outcome, Receipt, ReceiptState
+from heliograph.suppliers.contract import NO_WORD, Inbound, Outcome, Receipt, ReceiptState
 from heliograph.suppliers.http import templates
 from heliograph.suppliers.http.kind import (
     JSON,
@@ -291,7 +291,7 @@ def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
         id, word = one.text(settings.receipt_id_at), one.text(settings.receipt_state_at)
         if not id:
             continue
-        state = known.get(word.casefold())
+        state = known.get(word.casefold() or NO_WORD)
         receipts.append(
             Receipt(
                 keys=(id,),
@@ -300,7 +300,7 @@ def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
                 sender="",
                 raw=one.body or callback.url.encode(),
                 error=one.text(settings.receipt_error_at)[:64],
-                unknown_word="" if state else word[:40],
+                unknown_word="" if state else word[:40] or NO_WORD,
                 network=one.text(settings.receipt_network_at)[:16],
             )
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from heliograph.suppliers.contract import Inbound, Receipt, ReceiptState
+from heliograph.suppliers.contract import NO_WORD, Inbound, Receipt, ReceiptState
 from heliograph.suppliers.http.kind import Callback, inbound_of, listed, number_of, text_of, value_at
 
 #: A field of an item, or the steps to one inside it.
@@ -92,7 +92,7 @@ def receipts_from(items: Items, places: ReceiptPlaces, states: States) -> Callab
             sender=_text(item, places.sender).strip(),
             raw=raw,
             error="" if error == "0" else error,
-            unknown_word="" if state else _text(item, places.word or places.state)[:_WORD],
+            unknown_word="" if state else _text(item, places.word or places.state)[:_WORD] or NO_WORD,
             network=_text(item, places.network),
         )
 

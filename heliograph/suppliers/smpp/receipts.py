@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from heliograph.suppliers.contract import Inbound, Receipt, ReceiptState
+from heliograph.suppliers.contract import NO_WORD, Inbound, Receipt, ReceiptState
 from heliograph.suppliers.smpp.codec import texts
 from heliograph.suppliers.smpp.codec.pdu import DataSm, DeliverSm, Tag
 
@@ -222,8 +222,6 @@ _END = re.compile(r"[,;]?(?:\s|$)|[,;][a-z_ ]+:", re.I)
 #: Octets at the start of a receipt, which every supplier writes in ASCII.
 _HEAD = 32
 _LONGEST_WORD = 20
-#: The word for a receipt without one.
-NO_WORD = "(none)"
 _NO_ELEMENTS: dict[int, bytes] = {}
 INTERNATIONAL = 1
 #: Information elements that name a national table (3GPP 23.040 §9.2.3.24.15 and .16).
@@ -301,6 +299,7 @@ def _state(tlv: bytes | None, word: str, final_states: Mapping[str, ReceiptState
     the TLV that is not: some SMSCs fill the TLV with the state that the message had before."""
     written = _written(word.upper(), final_states)
     if not tlv or tlv[0] not in STATES:
+        written = written or (None if word else final_states.get(NO_WORD.upper()))
         return (ReceiptState.UNKNOWN, False) if written is None else (written, True)
     state = _meaning(tlv[0], final_states)
     return (written if state in _NOT_FINAL and written is not None and written not in _NOT_FINAL else state), True
