@@ -527,6 +527,26 @@ def test_a_plus_that_was_not_escaped_is_none_the_less_one() -> None:
         assert (one.sender, one.sender_ton) == ("841234567", 0)
 
 
+@pytest.mark.parametrize(
+    ("written", "sender", "ton"),
+    [
+        ("+1 (415) 555-0123", "14155550123", 1),
+        ("1-415-555-0123", "14155550123", 0),
+        (" 258 84 123 4567", "258841234567", 1),  # an unescaped plus
+        ("84.123\u00a04567 ", "841234567", 0),
+        ("Banco 24-7", "Banco 24-7", 0),
+        ("( )", "( )", 0),
+    ],
+)
+def test_a_number_is_read_without_the_separators_in_it(written: str, sender: str, ton: int) -> None:
+    """A STOP from such a number opted nobody out, and a receipt for it matched nothing."""
+    callback = Callback("POST", "https://us.example/?ref=r-1", {}, msgspec.json.encode({"from": written, "text": "a"}))
+    (one,) = generic.inbound(settings("http", inbound_from_at="/from", inbound_text_at="/text"), callback)
+    assert (one.sender, one.sender_ton) == (sender, ton)
+    (receipt,) = generic.receipts(settings("http", receipt_recipient_at="/from"), callback)
+    assert receipt.recipient == sender
+
+
 #: HMAC-SHA256 of "hello" under "k", by openssl.
 SIGNED = "406e4b43f87095aa86ca6299d25e875921fefa180f02043bb29bec5681c0c2d0"
 

@@ -304,9 +304,16 @@ def inbound_of(
 
 
 def number_of(text: str) -> str:
-    """An address without spaces around it. In a query or a form a plus that was not escaped arrives as a space."""
-    text = text.rstrip()
-    return f"+{text[1:]}" if text.startswith(" ") and text[1:].isdecimal() else text.lstrip()
+    """An address without spaces around it, and a number without the separators that some gateways write in it. In a
+    query or a form a plus that was not escaped arrives as a space."""
+    bare = text.translate(_SEPARATORS)
+    if not bare.removeprefix("+").isdecimal():
+        return text.strip()
+    return f"+{bare}" if text[0] == " " and text[1].isdecimal() else bare
+
+
+#: As in +1 (415) 555-0123.
+_SEPARATORS = str.maketrans("", "", " \xa0.()-")
 
 
 def text_of(value: Any) -> str:
