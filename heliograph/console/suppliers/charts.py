@@ -21,7 +21,7 @@ MOST = 31 * 24
 ANSWERS: tuple[tuple[str, str, Tone], ...] = (
     ("accepted", "Accepted", "good"),
     ("refused", "Refused", "bad"),
-    ("busy", "Throttled", "warn"),
+    ("busy", "Deferred", "warn"),
     ("unknown", "Not answered", "calm"),
 )
 #: Final states from receipts, or from missing ones.
