@@ -113,6 +113,15 @@ async def test_hex_in_the_answer_and_decimal_in_the_receipt_are_one_key(peer: Pe
     await account.connector.stop(grace=0.2)
 
 
+async def test_the_case_of_a_state_that_a_setting_names_does_not_matter(peer: Peer) -> None:
+    """As it stands in a receipt, it was accepted and without effect, and no longer listed as unknown."""
+    account = await PeerAccount(peer.port, final_states={"Buffered2": "delivered", "(none)": "failed"}).start()
+    peer.lines[0].send(receipt_pdu("1", stat="BUFFERED2"), receipt_pdu("2", 2, stat=""))
+    await until(lambda: len(account.receipts) == 2)
+    assert [(one.state, one.unknown_word) for one in account.receipts] == [("delivered", ""), ("failed", "")]
+    await account.connector.stop(grace=0.2)
+
+
 async def test_a_receipt_before_the_answer_is_handed_over(peer: Peer, account: PeerAccount) -> None:
     def early(line: Line, pdu: p.SubmitSm) -> None:
         line.send(receipt_pdu("early"), p.SubmitSmResp(pdu.sequence, 0, "early"))

@@ -122,7 +122,7 @@ class SmppConnector:
         self._rules = ReceiptRules(
             id_base=settings.dlr_id_base,
             tlv_id_base=settings.tlv_id_base,
-            final_states=settings.final_states,
+            final_states={word.upper(): state for word, state in settings.final_states.items()},
             sniff=settings.dlr_sniff,
             alphabet=settings.default_alphabet,
             recipient_errors=frozenset(settings.recipient_errors),

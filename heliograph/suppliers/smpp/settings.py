@@ -124,7 +124,9 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     resp_id_base: Annotated[Base, "Number base of the id in submit_sm_resp: text, hex or dec"] = "text"
     dlr_id_base: Annotated[Base, "Number base of the id in a receipt's text"] = "text"
     tlv_id_base: Annotated[Base | None, "Number base of the id in a receipt's TLV; empty: as in the text"] = None
-    final_states: Annotated[dict[str, ReceiptState], "stat (capitals) → its meaning here: ACCEPTD → delivered"] = {}
+    final_states: Annotated[
+        dict[str, ReceiptState], "stat → its meaning here: ACCEPTD → delivered; case does not matter"
+    ] = {}
     recipient_errors: RecipientErrors = ()
     handles_stop: HandlesStop = False
     country: Country = ""
