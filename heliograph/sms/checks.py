@@ -71,12 +71,12 @@ async def sessions(conn: Connection, settings: Settings, found: Sequence[Supplie
     serve = {one.id for one in routing.serving(found)}
     checks = []
     for one in found:
-        _, bound, error = held.get(one.id, suppliers.UNHELD)
+        leased, bound, error = held.get(one.id, suppliers.UNHELD)
         if one.simulated and one.id not in serve:
             # Whether it is paused makes no difference: resuming it would send nothing through it.
             checks.append(Check(_name(one), "ok", said("a simulator: live messages go only to the other suppliers")))
         else:
-            checks.append(_unusable(one, key) or _sessions(one, bound, deaf.get(one.id, 0), error))
+            checks.append(_unusable(one, key) or _sessions(one, leased, bound, deaf.get(one.id, 0), error))
     return checks
 
 
@@ -98,7 +98,7 @@ def _unusable(one: Supplier, key: Key | None) -> Check | None:
     return None
 
 
-def _sessions(one: Supplier, bound: int, deaf: int, error: Sentence) -> Check:
+def _sessions(one: Supplier, leased: int, bound: int, deaf: int, error: Sentence) -> Check:
     if one.simulated:
         return _simulator(one, bound)
     if deaf:
@@ -108,6 +108,13 @@ def _sessions(one: Supplier, bound: int, deaf: int, error: Sentence) -> Check:
         )
         detail = said("%(deaf)s of %(bound)s sessions have no receiver: %(error)s", deaf=deaf, bound=bound, error=error)
         return Check(_name(one), "failed", detail, remedy)
+    if error and 0 < bound < leased:
+        remedy = said(
+            "Ask how many binds the account may have, and reduce `sessions` if it is fewer: the others are tried again "
+            "forever."
+        )
+        detail = said("%(bound)s of %(all)s sessions bound: %(error)s", bound=bound, all=one.sessions, error=error)
+        return Check(_name(one), "warning", detail, remedy)
     if bound:
         return Check(_name(one), "ok", said("%(bound)s of %(all)s sessions bound", bound=bound, all=one.sessions))
     remedy = said("Start a worker if none is running; otherwise check the address and credentials of the account.")

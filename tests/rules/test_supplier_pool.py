@@ -16,6 +16,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process import measures
 from heliograph.base.process.settings import Settings
+from heliograph.base.sentences import packed, said
 from heliograph.overview.installation import now
 from heliograph.sms import checks
 from heliograph.sms.dispatch import suppliers, test_mode
@@ -252,6 +253,29 @@ async def test_sessions_without_a_receiver_are_told_until_they_have_one(pool: Po
     assert await told() == (2, "failed", "2 of 3 sessions have no receiver")
     ship.connector(id).receiving = 3
     assert await told() == (0, "ok", "3 of 3 sessions bound")
+
+
+BOUND = """
+UPDATE supplier_sessions one SET bound = place <= $2, detail = $3
+  FROM (SELECT slot, row_number() OVER (ORDER BY slot) AS place FROM supplier_sessions WHERE supplier_id = $1) of
+ WHERE one.supplier_id = $1 AND one.slot = of.slot
+"""
+
+
+async def test_sessions_that_the_supplier_refuses_are_told_though_others_are_bound(pool: Pool) -> None:
+    """An account that allows fewer binds than it has sessions carries less than it should, and binds forever."""
+    ship = await Ship(pool).sail()
+    id = await add(pool, sessions=3)
+    await ship.refresh()
+    refused = packed(said("bind refused: %(status)s", status="0x00000005 ESME_RALYBND"))
+    for bound, state, detail in (
+        (1, "warning", "1 of 3 sessions bound: bind refused: 0x00000005 ESME_RALYBND"),
+        (3, "ok", "3 of 3 sessions bound"),
+    ):
+        await pool.execute(BOUND, id, bound, refused)
+        async with pool.acquire() as conn:
+            (check,) = [one for one in await checks.run(conn, Settings(database_url="")) if one.check == "supplier one"]
+        assert (check.state, str(check.detail)) == (state, detail)
 
 
 async def test_stopping_closes_all_and_gives_the_slots_back(pool: Pool) -> None:
