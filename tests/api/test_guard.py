@@ -378,6 +378,31 @@ async def test_what_a_refusal_says_is_one_line(api: Api, tenant: Tenant) -> None
     assert "\n" not in body["error"]["message"]
 
 
+MISTAKES = [
+    (b"", "it is empty"),
+    (b'{"to": "+258841234567",\n "message": "\xc3\xa9",}', "trailing comma in object at line 2, column 17"),
+    (b"{'to': '+258841234567'}", "a name must be in double quotes at line 1, column 2"),
+    (b'{"to": "+258841234567", "message": "Hello"', "it ends before it is complete"),
+    (b'{"to": "+258841234567", "message": "caf\xe9"}', "it is not UTF-8"),
+    (b"\xef\xbb\xbf{}", "it begins with a byte order mark; it must be UTF-8 without one"),
+    (b'{"to": "+258841234567", "message": "a", "message": "a"}', "a name is given twice in an object"),
+    (b"[" * 100_000, "it is nested too deeply"),
+]
+
+
+async def test_the_mistake_in_what_is_not_json_is_named_with_its_place(api: Api, tenant: Tenant) -> None:
+    headers = tenant.headers | {"Idempotency-Key": "k", "Content-Type": "application/json"}
+    for sent, said in MISTAKES:
+        _, _, body = await api.ask("POST", "/sms/send", data=sent, headers=headers)
+        assert body["error"]["message"] == f"The body is not valid JSON (RFC 8259): {said}."
+
+
+async def test_a_number_in_a_query_is_not_called_a_string(api: Api, tenant: Tenant) -> None:
+    for given in ("abc", "", "1.5"):
+        _, _, body = await api.ask("GET", f"/contacts?limit={given}", headers=tenant.headers)
+        assert body["error"]["message"] == "`limit` must be an integer"
+
+
 async def test_a_name_that_stands_twice_is_no_json_whatever_else_is_wrong(api: Api, tenant: Tenant) -> None:
     headers = tenant.headers | {"Idempotency-Key": "k", "Content-Type": "application/json"}
     status, _, body = await api.ask("POST", "/whatsapp/messages", data=b'{"type":1,"type":"text"}', headers=headers)

@@ -20,8 +20,9 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 from msgspec import inspect
 
+from heliograph.api.door import malformed
+from heliograph.api.door.malformed import DuplicateName
 from heliograph.api.shapes.fields import COUNTRY, NO_COUNTRY
-from heliograph.api.shapes.refusals import InvalidJson
 from heliograph.base.database import clock
 from heliograph.base.errors import Invalid
 
@@ -60,8 +61,8 @@ def reader(kind: type[Body] | UnionType) -> Callable[[bytes], Body]:
             body = decode(raw)
         except msgspec.ValidationError as error:
             _refuse(raw, error, shape)
-        except _BROKEN:
-            _refuse_broken(raw)
+        except _BROKEN as error:
+            _refuse_broken(raw, error)
         # If the top level has as many distinct names as the whole body can have at most, no name is duplicated. (1.5
         # µs; the exact check takes 10.)
         if len(_names(raw)) != len(_top(raw)):
@@ -108,7 +109,8 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
         try:
             query = msgspec.convert(values, kind, strict=False)
         except msgspec.ValidationError as error:
-            raise Invalid(_field(str(error), shape)) from None
+            # In a query everything is text: that it is, is not what is wrong.
+            raise Invalid(_field(str(error).replace(", got `str`", ""), shape)) from None
         for name, text in values.items():
             # For fields that are not strings, msgspec converts `null` to None, so that a filter would silently be
             # dropped, a number to a time in seconds since 1970, and 1e2 to an integer.
@@ -171,27 +173,27 @@ def _refuse(raw: bytes, error: msgspec.ValidationError, shape: Shape) -> NoRetur
         _check_names(raw)
     except msgspec.ValidationError:
         pass  # a number out of range is still JSON
-    except _BROKEN:
-        _refuse_broken(raw)
+    except _BROKEN as broken:
+        _refuse_broken(raw, broken)
     raise Invalid(_field(str(error), shape)) from None
 
 
 _half_escaped = re.compile(rb"\\u[dD][89a-fA-F]").search
 
 
-def _refuse_broken(raw: bytes) -> NoReturn:
+def _refuse_broken(raw: bytes, error: Exception) -> NoReturn:
     """What msgspec cannot decode is not JSON, except for an escaped lone surrogate. That is valid JSON but not valid
     text: the field is at fault."""
     if _half_escaped(raw):
         try:
             body = json.loads(raw.decode(), object_pairs_hook=_all_different, parse_constant=_no_number)
             field = _first(body, _half)
-        except _BROKEN:
-            raise InvalidJson from None
+        except _BROKEN as broken:
+            raise malformed.refusal(raw, broken) from None
         if field is not None:
             name = _printable(field) or "body"
             raise Invalid((name, "surrogate", f"`{name}` must not contain half of a surrogate pair")) from None
-    raise InvalidJson from None
+    raise malformed.refusal(raw, error) from None
 
 
 def _no_number(word: str) -> NoReturn:
@@ -353,14 +355,14 @@ def _printable(text: str) -> str:
 def _check_names(raw: bytes) -> None:
     try:
         json.loads(raw, object_pairs_hook=_all_different)
-    except _BROKEN:
-        raise InvalidJson from None
+    except _BROKEN as error:
+        raise malformed.refusal(raw, error) from None
 
 
 def _all_different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     different = dict(pairs)
     if len(different) != len(pairs):
-        raise ValueError("duplicate name")
+        raise DuplicateName
     return different
 
 

@@ -1,0 +1,44 @@
+"""What is wrong with a body that is not JSON, and where: the position and the kind of mistake, never a word of it."""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+from heliograph.api.shapes.refusals import InvalidJson
+
+#: msgspec's message, with the offset in bytes.
+_MALFORMED = re.compile(r"JSON is malformed: (?P<what>.*) \(byte (?P<at>[0-9]+)\)")
+#: Its words where others say better what to change.
+_WORDS = {"object keys must be strings": "a name must be in double quotes"}
+
+
+class DuplicateName(ValueError):
+    """An object has a name twice."""
+
+
+def refusal(raw: bytes, error: Exception) -> InvalidJson:
+    """The refusal of these bytes, which could not be decoded."""
+    wrong = _wrong(raw, error)
+    return InvalidJson(f"The body is not valid JSON (RFC 8259): {wrong}.") if wrong else InvalidJson()
+
+
+def _wrong(raw: bytes, error: Exception) -> str | None:
+    if not raw.strip():
+        return "it is empty"
+    if raw.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "it begins with a byte order mark; it must be UTF-8 without one"
+    if isinstance(error, DuplicateName):
+        return "a name is given twice in an object"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, UnicodeError):
+        return "it is not UTF-8"
+    if str(error) == "Input data was truncated":
+        return "it ends before it is complete"
+    if (found := _MALFORMED.fullmatch(str(error))) is None:
+        return None
+    before = raw[: int(found["at"])]
+    column = len(before.rpartition(b"\n")[2].decode(errors="replace")) + 1
+    line = before.count(b"\n") + 1
+    return f"{_WORDS.get(found['what'], found['what'])} at line {line}, column {column}"
