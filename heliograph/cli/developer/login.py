@@ -41,7 +41,8 @@ def command(
 ) -> None:
     """Remember an installation and an API key, in a file that only you may read. Uses the API with the key.
 
-    The key is checked first. The profile becomes the current one, which `listen`, `trigger` and `requests` use.
+    The key is checked first. The profile becomes the current one, which `send`, `call`, `listen`, `trigger`, `logs` and
+    `requests` use.
 
     \b
     Examples:
