@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 import msgspec
 
+from heliograph.base.network.failures import NO_TLS
 from heliograph.base.network.tls import client_context
 from heliograph.base.sentences import Sentence, joined, quoted, said
 from heliograph.http.resolver import Resolver
@@ -48,8 +49,6 @@ SILENT: Mapping[str, Sentence] = {
     CONNECT: said("check host and port, and whether the supplier allows this machine's address"),
     BIND: said("check that the port is the one for SMPP, and whether the supplier requires TLS"),
 }
-#: OpenSSL's reasons for an answer that is not TLS.
-NO_TLS = ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -89,7 +88,8 @@ class _Steps:
             why = quoted(error.verify_message or error.reason or str(error))
         except ssl.SSLError as error:
             why = quoted(error.reason or str(error))
-            if error.reason in NO_TLS:
+            # Before a session, an end without TLS's own is no TLS either.
+            if error.reason in (*NO_TLS, "UNEXPECTED_EOF_WHILE_READING"):
                 why = said("the server does not speak TLS: check the port, or choose a connection without TLS")
         except socket.gaierror as error:
             why = said("there is no such host: check its name, and this machine's DNS")

@@ -161,7 +161,13 @@ def test_a_failure_is_told_in_the_systems_words(tmp_path: Path) -> None:
     assert reason(raised(lambda: (tmp_path / "file").read_text("utf-8"))) == "it is not UTF-8 text"
     assert reason(socket.gaierror(socket.EAI_NONAME, "Name or service not known")) == "Name or service not known"
     # OpenSSL's numbers are not the system's.
-    assert "permitted" not in reason(ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number"))
+    made = ssl.SSLError(1, "[SSL: NO_CIPHERS_AVAILABLE] no ciphers available")
+    made.reason = "NO_CIPHERS_AVAILABLE"
+    assert "permitted" not in reason(made)
+    heard = ssl.MemoryBIO()
+    heard.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    talk = ssl.create_default_context().wrap_bio(heard, ssl.MemoryBIO(), server_hostname="a.example")
+    assert reason(raised(talk.do_handshake)) == "the server does not speak TLS on this port"
     assert reason(TimeoutError()) == "TimeoutError"
 
 

@@ -8,6 +8,9 @@ import ssl
 
 import asyncpg
 
+#: OpenSSL's reasons for an answer that is not TLS.
+NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
+
 
 def reason(error: BaseException) -> str:
     """Why something failed, in the system's words: without error number, path, or details of the failed call."""
@@ -15,6 +18,8 @@ def reason(error: BaseException) -> str:
         return "it is not UTF-8 text"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate cannot be verified: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and getattr(error, "reason", None) in NO_TLS:
+        return "the server does not speak TLS on this port"
     if isinstance(error, socket.gaierror):
         return error.strerror or str(error)
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):

@@ -47,7 +47,7 @@ def command(
     \b
     Examples:
       heliograph up
-      heliograph up --port 9000 --data-dir ./data --credentials-file credentials.json
+      heliograph up --port 8081 --data-dir ./data --credentials-file credentials.json
     """
     options = UpOptions(
         host=host, port=port, data_dir=data_dir, api_processes=api_processes, credentials_file=credentials_file
