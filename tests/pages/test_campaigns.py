@@ -283,8 +283,22 @@ async def test_many_are_confirmed_by_their_number(
     await people(pool, tenant, 8)
     page = await make(owner)
     assert (page.status, "Type how many people get it." in page.words) == (422, True)
+    assert "type 8 to confirm optional" not in page.words
     assert (await make(owner, typed="7")).status == 422
     assert "The campaign is created." in (await make(owner, typed="8")).words
+    # What the check warned of is still said when it is not confirmed.
+    assert "A campaign with the same text was created" in (await make(owner, typed="7")).words
+
+
+async def test_of_an_audience_that_was_not_counted_to_its_end_the_cost_is_a_bound(
+    pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await people(pool, tenant, 8)
+    words = (await look(owner, pace="4")).words
+    assert "Cost 8 messages Quota after 992 Lasts 2 min" in words, words
+    monkeypatch.setattr("heliograph.campaigns.views.preview.MOST", 6)
+    words = (await look(owner, pace="3")).words
+    assert "Cost 6+ messages Quota after at most 994 Lasts 2 min+" in words, words
 
 
 async def test_a_campaign_is_paused_resumed_and_canceled(pool: Pool, tenant: Tenant, owner: Browser) -> None:

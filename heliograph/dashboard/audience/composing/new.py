@@ -68,21 +68,22 @@ async def create(request: Request) -> Answer:
             duplicates = await preview.duplicates(conn, request.actor, spec=given.spec)
     except Invalid as refusal:
         return refused(PAGE, form.form_refusal(refusal), await _values(request, typed))
+    values = await _values(request, typed, seen, given) | {"duplicates": duplicates}
     if wants == "trial":
-        return await _try(request, typed, given, seen)
+        return await _try(request, given, seen, values)
     if wants != "create":
-        return Page(template=PAGE, values=await _values(request, typed, seen, given) | {"duplicates": duplicates})
+        return Page(template=PAGE, values=values)
     if seen.would > MANY:
         wrong = Invalid(("typed", "differs", "Type how many people get it."))
         try:
             if figures.whole(typed["typed"], wrong) != seen.would:
                 raise wrong
         except Invalid:
-            return refused(PAGE, wrong, await _values(request, typed, seen, given))
+            return refused(PAGE, wrong, values)
     try:
         id = await request.once(lambda conn: _make(request, conn, given, uuid_in(typed["draft"])))
     except Refusal as refusal:
-        return refused(PAGE, form.form_refusal(refusal), await _values(request, typed, seen, given))
+        return refused(PAGE, form.form_refusal(refusal), values)
     return Redirect(location=request.to(f"{HERE}/{id}"), notice=request.text("The campaign is created."))
 
 
@@ -97,9 +98,8 @@ async def _make(request: Request, conn: Connection, given: Given, draft: UUID | 
     return str(made.id)
 
 
-async def _try(request: Request, typed: dict[str, str], given: Given, seen: Preview) -> Answer:
+async def _try(request: Request, given: Given, seen: Preview, values: dict[str, Any]) -> Answer:
     """Send it to the person who asks, and show the form as it was."""
-    values = await _values(request, typed, seen, given)
     if not values["own"]:  # removed meanwhile, or their role sends nothing
         return Page(template=PAGE, values=values)
     try:
