@@ -1,4 +1,4 @@
-"""What charts write beside their axes: a canvas has no text that a page could be searched for."""
+"""What charts write beside their axes: a canvas has no text that a page could be searched for; and pages on paper."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from tests.processes import until_true
 
 from .conftest import NIGHT, Site, looks, until_says
 
-#: Remembers each text that is painted.
+#: Remembers each text that is painted, and the latest colour of one.
 NOTED = """window.painted = [];
 const written = CanvasRenderingContext2D.prototype.fillText;
 CanvasRenderingContext2D.prototype.fillText = function (text, ...where) {
   window.painted.push(String(text));
+  window.ink = this.fillStyle;
   return written.call(this, text, ...where);
 };"""
 #: Of a hundred messages 92 took 32 to 64 ms, and the others up to 128 ms: 95 of them within 0.09 s.
@@ -52,6 +53,32 @@ async def test_axes_separate_thousands_as_the_page_does(site: Site) -> None:
     await site.enter()
     await until_says(site.page, "(said) => window.painted.includes(said)", site.locale.number(4_000))
     assert "4.000" not in await site.page.evaluate("window.painted")
+
+
+@pytest.mark.parametrize("site", looks(NIGHT), indirect=True, ids=str)
+async def test_paper_is_white_in_either_theme(site: Site) -> None:
+    page, ink, paper = (
+        site.page,
+        {"light": "#5d606b", "dark": "#a0a3ae"},
+        {"light": "26, 27, 32", "dark": "236, 237, 240"},
+    )
+    theme = await page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light'")
+    await site.pool.execute(DELIVERED, site.made.actor.organization_id, UUID(int=0))
+    await page.add_init_script(NOTED)
+    await site.enter()
+    colour = "() => getComputedStyle(document.body).color"
+    await until_says(page, "(ink) => window.ink === ink", ink[theme])
+    assert await page.evaluate(colour) == f"rgb({paper[theme]})"
+    # What leads on is of no use on paper; whose figures they are is.
+    await page.emulate_media(media="print")
+    assert await page.evaluate(colour) == f"rgb({paper['light']})"
+    assert not await page.locator(".rail").is_visible()
+    assert await page.locator(".organization").first.is_visible()
+    await page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    await until_says(page, "(ink) => window.ink === ink", ink["light"])
+    await page.evaluate("dispatchEvent(new Event('afterprint'))")
+    await page.emulate_media(media="screen")
+    assert await page.evaluate(colour) == f"rgb({paper[theme]})"
 
 
 async def test_names_of_what_happened_at_once_are_not_written_over_each_other(site: Site) -> None:

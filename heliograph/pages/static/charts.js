@@ -112,7 +112,7 @@ function draw(figure) {
   const figures = JSON.parse(source.textContent), readout = figure.querySelector("[data-readout]");
   const number = notation({ maximumFractionDigits: figures.digits });
   const top = Math.max(...figures.series.flatMap((one) => one.values.map((value) => value ?? 0)), figures.digits ? 0 : 4) * 1.08;
-  const state = { text: source.textContent, place, at, plots: [], end };
+  const state = { text: source.textContent, place, at, plots: [], build, end };
 
   function tell(index) {
     state.at = index;
@@ -203,3 +203,8 @@ function all(root) {
 
 all(document);
 document.addEventListener("renewed", (event) => all(event.detail));
+// Paper is white in either theme, and what was painted has the colours of the screen's.
+for (const [when, isOnPaper] of [["beforeprint", true], ["afterprint", false]]) addEventListener(when, () => {
+  document.documentElement.classList.toggle("on-paper", isOnPaper);
+  for (const state of drawn.values()) state.build();
+});
