@@ -172,6 +172,23 @@ async def test_an_encoding_that_does_not_fit_is_said_where_it_is_chosen(pool: Po
     assert "João" in (await owner.get(f"{page.path}?encoding=utf-16-le")).words
 
 
+@pytest.mark.parametrize(
+    ("encoding", "name"),
+    [("cp1256", "محمد علي"), ("cp1251", "Иван"), ("cp1253", "Ελένη"), ("cp1254", "Şükrü"), ("mac_roman", "José")],
+)
+async def test_a_spreadsheets_own_encoding_can_be_chosen(owner: Browser, encoding: str, name: str) -> None:
+    page = await send(owner, f"phone,name\n+258841234567,{name}\n".encode(encoding))
+    assert name not in page.words  # as in Western European ones, unless it is told otherwise
+    assert name in (await owner.get(f"{page.path}?encoding={encoding}")).words
+    assert name in (await owner.submit(page, page.path, encoding=encoding)).words  # among the samples of its columns
+
+
+async def test_a_column_without_a_header_is_called_by_its_number(owner: Browser) -> None:
+    page = await send(owner, b"phone,\n+258841234567,Ana\n")
+    page = await owner.submit(page, page.path)
+    assert "What “2” is mapped to" in page.words
+
+
 async def test_what_is_no_table_is_refused_with_a_way_out(pool: Pool, owner: Browser) -> None:
     for content, said in (
         (b"", "Choose a file that is not empty"),

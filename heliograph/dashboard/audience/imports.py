@@ -31,8 +31,7 @@ from heliograph.people.roles import RoleRequired
 
 WRITE = "contacts:write"
 HERE = "/contacts/imports"
-#: Encodings and delimiters to choose from.
-ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "cp1252", "cp1250", "iso-8859-15")
+#: Delimiters to choose from.
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 #: Rows shown from a file, and sample values per column.
 ROWS, SAMPLES = 10, 3
@@ -305,7 +304,7 @@ def _layout(draft: Draft, head: bytes, given: Any) -> tuple[Layout, str]:
     encoding = given.get("encoding", draft.encoding)
     delimiter = next((one for one, name in DELIMITERS.items() if name == given.get("delimiter")), draft.delimiter)
     header = {"yes": True, "no": False}.get(given.get("header", ""), draft.has_header)
-    encoding = encoding if encoding in ENCODINGS else draft.encoding or "utf-8"
+    encoding = encoding if encoding in words.FILE_ENCODINGS else draft.encoding or "utf-8"
     try:
         return sheets.detect_layout(head, encoding=encoding, delimiter=delimiter, has_header=header), ""
     except Invalid:
@@ -319,7 +318,7 @@ def _read_values(draft: Draft, head: bytes, given: Any) -> dict[str, Any]:
         "layout": layout,
         "problem": problem,
         "rows": drafts.sample(head, layout, ROWS),
-        "encodings": ENCODINGS,
+        "encodings": words.FILE_ENCODINGS,
         "delimiters": DELIMITERS,
         "width": len(layout.columns),
     }

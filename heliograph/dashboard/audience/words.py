@@ -34,6 +34,19 @@ FIELDS: Mapping[str, str] = {
     "last_name": "Last name",
     "tags": "Tags",
 }
+#: Encodings in which a file can be read, and whose letters they have; empty: all. Spreadsheets save a CSV file in that
+#: of the system's language.
+FILE_ENCODINGS: Mapping[str, str] = {
+    **dict.fromkeys(("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"), ""),
+    "cp1252": "Western European",
+    "iso-8859-15": "Western European",
+    "mac_roman": "Western European",
+    "cp1250": "Central European",
+    "cp1251": "Cyrillic",
+    "cp1253": "Greek",
+    "cp1254": "Turkish",
+    "cp1256": "Arabic",
+}
 #: Errors in a file.
 IMPORT_FORM: Mapping[str, str] = {
     "required": "Choose a file that is not empty, or paste something.",
