@@ -28,6 +28,7 @@ from heliograph.mail import checks as mails
 from heliograph.mail.work import sender_of
 from heliograph.people.operators import checks as sign_ins
 from heliograph.queue import holds as queue_holds
+from heliograph.queue import waiting
 from heliograph.queue.workers import WORKS
 from heliograph.sms import checks as sms
 from heliograph.sms.dispatch import routing
@@ -356,6 +357,11 @@ async def _queue(conn: Connection, settings: Settings) -> list[Check]:
         for kind, age in ages.items()
         if age > LATE
     ]
+    for kind in ("sms", "whatsapp"):
+        if count := await waiting.deferred(conn, kind):
+            late.append(
+                said("%(kind)s: %(count)s put back again and again, no supplier takes them", kind=kind, count=count)
+            )
     check = Check(said("queue"), "ok", said("nothing overdue for more than %(seconds)s s", seconds=round(LATE)))
     if late:
         remedy = said("Check the workers, suppliers and accounts first; otherwise start more workers.")

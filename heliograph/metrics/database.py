@@ -13,7 +13,7 @@ from heliograph.base.process.heartbeat import IS_ALIVE
 from heliograph.base.process.measures import Gauge, database_up
 from heliograph.health import findings, snapshots
 from heliograph.health.snapshots import Standbys
-from heliograph.queue import holds, timers
+from heliograph.queue import holds, timers, waiting
 from heliograph.queue.workers import WORKS
 
 #: Where counting the rows of a kind of work stops.
@@ -95,19 +95,23 @@ async def _read(conn: Connection, standbys: Standbys) -> list[Gauge]:
     said = "Problems that checks of the installation have found, as in `heliograph doctor`"
     for name, state in await findings.since(conn):
         found.append(Gauge("heliograph_findings", said, 1, {"check": name, "state": state}))
+    back = "Messages put back again and again, because no supplier takes them"
+    for kind in ("sms", "whatsapp"):
+        deferred = await waiting.deferred(conn, kind)
+        found.append(Gauge("heliograph_queue_deferred_rows", back, deferred, {"kind": kind}))
     row = await conn.fetchrow(REST, timers.FORGET)
     assert row is not None
     oldest = standbys.oldest(row["snapshot"], row["horizon"])
     unknown = "Attempts without an answer: under way for over a minute, or ended as unknown and not decided yet"
-    waiting = "Callbacks stored and not processed yet"
+    unprocessed = "Callbacks stored and not processed yet"
     forgotten = "Since the last round of retention that left nothing; -1: there was none"
     today = await conn.fetchval("SELECT (now() AT TIME ZONE 'utc')::date")
     ahead = -1 if row["last_day"] is None else (migrate.day_of(row["last_day"]) - today).days
     return [
         *found,
         Gauge("heliograph_unknown_attempts", unknown, await conn.fetchval(UNKNOWN)),
-        Gauge("heliograph_callbacks_waiting", waiting, row["whatsapp_callbacks"], {"channel": "whatsapp"}),
-        Gauge("heliograph_callbacks_waiting", waiting, row["supplier_callbacks"], {"channel": "sms"}),
+        Gauge("heliograph_callbacks_waiting", unprocessed, row["whatsapp_callbacks"], {"channel": "whatsapp"}),
+        Gauge("heliograph_callbacks_waiting", unprocessed, row["supplier_callbacks"], {"channel": "sms"}),
         Gauge("heliograph_workers", "Workers seen in the last 15 s, without drained ones", row["workers"]),
         Gauge("heliograph_retention_age_seconds", forgotten, row["retention"]),
         Gauge("heliograph_backup_age_seconds", "Since the last backup; -1: there was none", row["backup"]),

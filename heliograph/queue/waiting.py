@@ -16,7 +16,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base.database.pool import Connection
+from heliograph.base.database.pool import RANGE_PLANS, Connection
 from heliograph.base.ids import time_of
 from heliograph.queue.backlog import HELD
 from heliograph.queue.holds import Selection
@@ -242,6 +242,24 @@ async def sample(
         only_tried,
     )
     return [SampledRow(**row) for row in rows]
+
+
+#: Claims after which no supplier seems to take a message: it has been put back a second longer each time, which took
+#: three minutes and a half.
+OFTEN = 20
+# The age of the queue does not show them, since they are due later each time. Campaigns may wait.
+DEFERRED = f"""
+SELECT count(*) FROM (
+    SELECT FROM queue WHERE kind = $1 AND lane = 0 AND claims >= {OFTEN} AND NOT ({HELD}) LIMIT $2) deferred
+"""
+
+
+async def deferred(conn: Connection, kind: str, *, most: int = LOOK) -> int:
+    """How many messages of a kind are put back again and again, counted up to `most`, without those that are held."""
+    async with conn.transaction():
+        await conn.execute(RANGE_PLANS)
+        count: int = await conn.fetchval(DEFERRED, kind, most)
+    return count
 
 
 COUNT = """

@@ -63,6 +63,7 @@ ALONE = {
     "HeliographStandbyUnread",
     "HeliographCheckFailed",
     "HeliographCheckWarns",
+    "HeliographDeferred",
 }
 #: By itself, in the long form: it takes some 400 MB.
 LARGE = {"HeliographMemory"}
@@ -113,6 +114,14 @@ class Drill:
     async def looked(self) -> None:
         """The checks run now, and not within a minute."""
         await self.as_owner("UPDATE timers SET next_at = now() WHERE name = 'findings'")
+
+    async def is_put_back(self, id: str) -> bool:
+        """Whether a message has been tried, and waits for another try."""
+        conn = await asyncpg.connect(self.owner)
+        try:
+            return bool(await conn.fetchval("SELECT EXISTS (SELECT FROM queue WHERE id = $1 AND attempt > 0)", id))
+        finally:
+            await conn.close()
 
     async def as_owner(self, statement: str) -> None:
         conn = await asyncpg.connect(self.owner)
@@ -390,6 +399,20 @@ async def test_what_takes_everything_away(public_place: Path, tmp_path: Path, em
             await drill.command("HeliographCircuitOpen", "message", "list", "--status", "failed")
             made.smsc.configure(error_mix={})
             await prometheus.rests({"HeliographCircuitOpen"})
+
+            # A supplier that only ever says to come back later.
+            made.smsc.configure(error_mix={0x58: 1.0})
+            async with Client(made.base_url, made.key) as client:
+                id = await client.send("+258841000002")
+            await until_true(lambda: drill.is_put_back(id))
+            # For more than three minutes.
+            await drill.as_owner("UPDATE queue SET claims = claims + 20 WHERE kind = 'sms' AND attempt > 0")
+            await prometheus.fires({"HeliographDeferred"})
+            await drill.command("HeliographDeferred", "queue", "list")
+            listed = await drill.command("HeliographDeferred", "message", "list", "--status", "accepted", "--json")
+            assert id in [one["id"] for one in msgspec.json.decode(listed.out)]
+            made.smsc.configure(error_mix={})
+            await prometheus.rests({"HeliographDeferred"})
 
             # A step that this version cannot do.
             await drill.as_owner("ALTER TABLE mails RENAME TO mails_gone")

@@ -495,3 +495,30 @@ async def test_only_a_failure_after_the_last_success_counts(pool: Pool) -> None:
             await conn.execute("RESET search_path")
             assert row is not None
             assert (row["failed_at"] is not None) == fails
+
+
+async def test_messages_that_no_supplier_takes_are_told(pool: Pool, database_url: str) -> None:
+    """A supplier that always says to come back later: they are due a moment later each time, and so never overdue."""
+    settings, actor = Settings(database_url=database_url, secret_key="k" * 40), await organization(pool)
+    put_back = (
+        "INSERT INTO queue (id, kind, line, lane, organization_id, due_at, claims)"
+        " VALUES (gen_random_uuid(), 'sms', gen_random_uuid(), $1, $2, now() + interval '20 seconds', $3)"
+    )
+
+    async def metric() -> float:
+        for one in await metrics.read(pool, Standbys()):
+            if (one.name, one.labels) == ("heliograph_queue_deferred_rows", {"kind": "sms"}):
+                return one.value
+        raise AssertionError
+
+    await pool.execute(put_back, 0, actor.organization_id, 5)
+    await pool.execute(put_back, 1, actor.organization_id, 50)
+    assert ((await named(pool, settings, "queue")).state, await metric()) == ("ok", 0)
+    await pool.execute(put_back, 0, actor.organization_id, 20)
+    found = await named(pool, settings, "queue")
+    assert (found.state, found.detail) == ("failed", "sms: 1 put back again and again, no supplier takes them")
+    assert await metric() == 1
+    # What an operator holds waits for the operator.
+    async with pool.acquire() as conn:
+        await holds.hold(conn, Selection(kinds=("sms",)), reason="a look")
+    assert ((await named(pool, settings, "queue")).state, await metric()) == ("ok", 0)

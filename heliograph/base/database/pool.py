@@ -29,7 +29,6 @@ else:
 
 Result = TypeVar("Result")
 
-
 #: Our tables are empty one second and full the next, and every statement finds its rows by key, in sets. So plans must
 #: not depend on statistics: one generic plan with index look-ups, whatever sizes the planner assumes.
 KEYED_PLANS = {
@@ -201,8 +200,8 @@ async def open_pool(
     connection, None: as long as it takes. `statement`: seconds for which the server lets a statement run. `current`:
     the URL as it is now, see Connector. `pooler`: "" if the URL leads to PostgreSQL itself; otherwise whether the
     pooler in between, in transaction mode, keeps prepared statements: "prepared" or "unprepared". `follow`: whether its
-    clock is the authoritative one, which a standby's is not. `failed`: gets the error of each try after which it is
-    tried again. Raises what asyncpg raises, and RoleUnset.
+    clock is the authoritative one, which a standby's is not. `failed`: gets the error of each try that is repeated.
+    Raises what asyncpg raises, and RoleUnset.
     """
     # An unnamed statement is parsed and run in one message, which a pooler passes to a single server.
     connector = Connector(url, current=current, **({"statement_cache_size": 0} if pooler == "unprepared" else {}))
@@ -345,8 +344,7 @@ DEADLOCK_RETRIES = 3
 
 
 async def despite_deadlocks(transaction: Callable[[], Awaitable[Result]]) -> Result:
-    """The result of `transaction`, a complete transaction, which is retried if it was rolled back as the victim of a
-    deadlock.
+    """The result of `transaction`, a complete transaction, retried if it was rolled back as the victim of a deadlock.
 
     Raises DeadlockDetectedError after DEADLOCK_RETRIES retries, and any other error at once.
     """
