@@ -22,8 +22,8 @@ from tests.rules.dispatching import Bench
 from tests.rules.factories import message, organization, receipt, supplier
 
 SETTINGS = Settings(database_url="", public_url="https://us.example")
-#: Buckets of receipts: those within a second, and those after four.
-SOON, LATER = [0] * 4 + [1], [0] * 12 + [1]
+#: Buckets of receipts: those within a second, those after four, and those after an hour or two.
+SOON, LATER, LATE = [0] * 4 + [1], [0] * 12 + [1], [0] * 22 + [1]
 
 
 async def stored(pool: Pool, *names: str) -> list[Supplier]:
@@ -44,15 +44,26 @@ async def told(pool: Pool) -> list[tuple[str, str]]:
 
 
 async def counted(
-    pool: Pool, row: Supplier, *, soon: int = 0, later: int = 0, lost: int = 0, country: str = "MZ"
+    pool: Pool,
+    row: Supplier,
+    *,
+    soon: int = 0,
+    later: int = 0,
+    late: int = 0,
+    lost: int = 0,
+    silent: int = 0,
+    country: str = "MZ",
+    hours: int = 3,
 ) -> None:
-    """So many messages of three hours ago, with the receipts that came within a second, and those that took longer."""
+    """So many messages of some hours ago, with the receipts that came within a second, those that took longer, and
+    none."""
     sums: Sums = {}
-    hour = hour_of(clock.now() - timedelta(hours=3))
+    hour = hour_of(clock.now() - timedelta(hours=hours))
     for what, number, histogram in (
-        ("accepted", soon + later + lost, None),
+        ("accepted", soon + later + late + lost + silent, None),
         ("delivered", soon, SOON),
         ("delivered", later, LATER),
+        ("delivered", late, LATE),
         ("undelivered", lost, LATER),
     ):
         if number:
@@ -190,3 +201,23 @@ async def test_a_screen_that_looks_each_second_compares_messages_every_few_minut
         times[0] += COMPARED
         assert not await is_named()
         assert asked.count(credibility.CONVERTED) == 2
+
+
+async def test_a_supplier_whose_receipts_stop_is_named_before_the_day_is_over(pool: Pool) -> None:
+    stopped, slow, quiet, fine = await stored(pool, "stopped", "slow", "quiet", "fine")
+    await counted(pool, stopped, later=40, hours=9)
+    await counted(pool, slow, late=40, hours=9)
+    for one in (quiet, fine):
+        await counted(pool, one, later=40, hours=9)
+    assert await told(pool) == []
+    # Since then: too few messages say nothing, and neither do those whose receipts always take their time.
+    await counted(pool, stopped, silent=20)
+    await counted(pool, slow, silent=20)
+    await counted(pool, quiet, silent=19)
+    await counted(pool, fine, silent=20, later=1)
+    assert await told(pool) == [
+        (
+            "receipts of stopped",
+            "they have stopped: none for any of 20 messages of the last hours; before, most came within an hour",
+        )
+    ]

@@ -30,6 +30,9 @@ from heliograph.traffic.reconciliation import Line, Query
 #: A supplier is judged by at least this many messages: of the last day, without the last hour, whose receipts may still
 #: arrive; sums are hourly, so one more hour is left out.
 ENOUGH, DAY, YOUNG = 20, timedelta(hours=24), timedelta(hours=1)
+#: A supplier whose receipts mostly (PROMPT) arrive within YOUNG has stopped reporting if the messages of LATELY have
+#: none: the sums of the day would show it a day later.
+LATELY, PROMPT = timedelta(hours=4), 0.9
 #: Share of unreadable answers above which it is not a coincidence.
 UNREAD = 0.5
 
@@ -88,6 +91,10 @@ async def check(conn: Connection, settings: Settings, suppliers: list[Supplier])
         one.supplier_id: one
         for one in await reconciliation.read(conn, Query(date_from=now - YOUNG, date_to=now + YOUNG, by=()))
     }
+    lately = {
+        one.supplier_id: one
+        for one in await reconciliation.read(conn, Query(date_from=now - LATELY, date_to=now - 2 * YOUNG, by=()))
+    }
     by_country = await reconciliation.read(conn, Query(date_from=now - DAY, date_to=now - 2 * YOUNG, by=("country",)))
     perfect = credibility.too_perfect(by_country)
     checks: list[Check] = []
@@ -100,6 +107,8 @@ async def check(conn: Connection, settings: Settings, suppliers: list[Supplier])
             checks.append(_recipients(one, fitting))
         elif not fitting.looked and _is_silent(sums.get(one.id)):
             checks.append(_silent(one, sums[one.id], settings))
+        elif not fitting.looked and _is_silent(lately.get(one.id)) and _is_prompt(sums.get(one.id)):
+            checks.append(_stopped(one, lately[one.id]))
         if _is_unread(recent.get(one.id)):
             checks.append(_unread(one, recent[one.id]))
     return checks
@@ -123,6 +132,11 @@ def change(supplier: Supplier, *pairs: str) -> str:
 
 def _is_silent(line: Line | None) -> bool:
     return line is not None and line["accepted"] >= ENOUGH and not line.matched and not line["orphaned"]
+
+
+def _is_prompt(line: Line | None) -> bool:
+    usual = None if line is None else line.seconds(PROMPT)
+    return usual is not None and usual <= YOUNG.total_seconds()
 
 
 def _is_unread(line: Line | None) -> bool:
@@ -189,6 +203,19 @@ def _recipients(one: Supplier, found: MatchCount) -> Check:
 def _silent(one: Supplier, line: Line, settings: Settings) -> Check:
     detail = said("none for any of %(count)s messages of the last day", count=line["accepted"])
     return Check(said("receipts of %(name)s", name=one.name), "warning", detail, _cure_of_silence(one, settings))
+
+
+def _stopped(one: Supplier, line: Line) -> Check:
+    detail = said(
+        "they have stopped: none for any of %(count)s messages of the last hours; before, most came within an hour",
+        count=line["accepted"],
+    )
+    remedy = said(
+        "Ask the supplier. `heliograph supplier watch %(name)s` shows what arrives from it, and `supplier test` what"
+        " becomes of a message.",
+        name=shlex.quote(one.name),
+    )
+    return Check(said("receipts of %(name)s", name=one.name), "failed", detail, remedy)
 
 
 def _cure_of_silence(one: Supplier, settings: Settings) -> Sentence:
