@@ -236,5 +236,3 @@ pause_of = partial(dispatching.pause_of, kind="whatsapp")
 async def tries_of(pool: Pool, id: UUID) -> int:
     tries: int = await pool.fetchval("SELECT tries FROM queue WHERE kind = 'whatsapp' AND id = $1", id)
     return tries
-
-
