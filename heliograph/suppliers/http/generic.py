@@ -29,11 +29,9 @@ from heliograph.suppliers.http.kind import (
     alone,
     basic,
     by_password,
-    inbound_of,
     is_same,
-    number_of,
 )
-from heliograph.suppliers.http.reading import part_of
+from heliograph.suppliers.http.reading import inbound_of, number_of, part_of
 from heliograph.suppliers.http.rulings import Ruling, by_status, outcome
 from heliograph.suppliers.http.templates import Found
 from heliograph.suppliers.settings import demand

@@ -31,9 +31,6 @@ from heliograph.suppliers.settings import (
     demand_numbering,
 )
 
-#: Type of number of a number with a calling code.
-INTERNATIONAL = 1
-
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of every supplier over HTTP; each adds its own."""
@@ -278,42 +275,6 @@ class HttpKind(msgspec.Struct, frozen=True, kw_only=True):
         if receipt.error not in self.recipient_errors and receipt.error not in settings.recipient_errors:
             return receipt
         return msgspec.structs.replace(receipt, recipients=True)
-
-
-def inbound_of(
-    *,
-    sender: str,
-    recipient: str,
-    text: str,
-    raw: bytes,
-    key: str = "",
-    concatenation: tuple[int, int, int] | None = None,
-) -> Inbound:
-    """A message from a handset, or a part of one. `key`: the supplier's id for it, by which a repeat is recognized.
-    `concatenation`: (reference, total, number) of a part."""
-    sender, recipient = number_of(sender), number_of(recipient)
-    return Inbound(
-        sender=sender.removeprefix("+"),
-        recipient=recipient.removeprefix("+"),
-        text=text,
-        raw=raw,
-        concatenation=concatenation,
-        sender_ton=INTERNATIONAL if sender.startswith("+") else 0,
-        key=key,
-    )
-
-
-def number_of(text: str) -> str:
-    """An address without spaces around it, and a number without the separators that some gateways write in it. In a
-    query or a form a plus that was not escaped arrives as a space."""
-    bare = text.translate(_SEPARATORS)
-    if not bare.removeprefix("+").isdecimal():
-        return text.strip()
-    return f"+{bare}" if text[0] == " " and text[1].isdecimal() else bare
-
-
-#: As in +1 (415) 555-0123.
-_SEPARATORS = str.maketrans("", "", " \xa0.()-")
 
 
 def text_of(value: Any) -> str:

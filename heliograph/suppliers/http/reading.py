@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from heliograph.suppliers.contract import NO_WORD, Inbound, Receipt, ReceiptState
-from heliograph.suppliers.http.kind import Callback, inbound_of, listed, number_of, text_of, value_at
+from heliograph.suppliers.http.kind import Callback, listed, text_of, value_at
 
 #: A field of an item, or the steps to one inside it.
 Place = str | tuple[str | int, ...]
@@ -25,6 +25,10 @@ States = Mapping[str, ReceiptState] | Callable[[Any], ReceiptState | None]
 _ERROR, _WORD = 64, 40
 #: States without a failure, whatever the field for its reason contains.
 _NO_FAILURE = frozenset((ReceiptState.DELIVERED, ReceiptState.PENDING))
+#: Type of number of a number with a calling code.
+INTERNATIONAL = 1
+#: As in +1 (415) 555-0123.
+_SEPARATORS = str.maketrans("", "", " \xa0.()-")
 
 
 class ReceiptPlaces(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +129,38 @@ def part_of(*said: str) -> tuple[int, int, int] | None:
     except ValueError:
         return None
     return (reference & 0xFFFF, total, number) if 1 <= number <= total <= 255 else None
+
+
+def inbound_of(
+    *,
+    sender: str,
+    recipient: str,
+    text: str,
+    raw: bytes,
+    key: str = "",
+    concatenation: tuple[int, int, int] | None = None,
+) -> Inbound:
+    """A message from a handset, or a part of one. `key`: the supplier's id for it, by which a repeat is recognized.
+    `concatenation`: (reference, total, number) of a part."""
+    sender, recipient = number_of(sender), number_of(recipient)
+    return Inbound(
+        sender=sender.removeprefix("+"),
+        recipient=recipient.removeprefix("+"),
+        text=text,
+        raw=raw,
+        concatenation=concatenation,
+        sender_ton=INTERNATIONAL if sender.startswith("+") else 0,
+        key=key,
+    )
+
+
+def number_of(text: str) -> str:
+    """An address without spaces around it, and a number without the separators that some gateways write in it. In a
+    query or a form a plus that was not escaped arrives as a space."""
+    bare = text.translate(_SEPARATORS)
+    if not bare.removeprefix("+").isdecimal():
+        return text.strip()
+    return f"+{bare}" if text[0] == " " and text[1].isdecimal() else bare
 
 
 def _at(item: Any, place: Place) -> Any:
