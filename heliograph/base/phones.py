@@ -319,6 +319,13 @@ def digits(text: str) -> str:
     return _NOT_DIGIT.sub("", text) if _PASTED.fullmatch(text) else ""
 
 
+def part(text: str) -> str | None:
+    """The digits that a number may contain, written as at home or abroad; None for text that is no part of one."""
+    # Without the zeros of a national or an international prefix, which a number with its country code does not have.
+    found = _NOT_DIGIT.sub("", text.replace("(0)", "")).lstrip("0")
+    return None if not found or any(map(str.isalpha, text)) else found
+
+
 def spaced(e164: str) -> str:
     """A number in readable form: `+258 84 123 4567`."""
     try:

@@ -1,4 +1,4 @@
-"""Searching contacts: by tags, country, consent, a number or a part of a name; newest first, page by page.
+"""Searching contacts: by tags, country, consent, a part of a name or a number; newest first, page by page.
 
 Conditions without an index are checked contact by contact, among a bounded number (`base.database.bounded_scan`). The
 rule nobody may break: a scan that ended before its page was full says so.
@@ -34,6 +34,8 @@ class Filters(msgspec.Struct, frozen=True):
     match: Literal["any", "all"] = "any"
     #: A phone number in any form, or a part of a name.
     text: str = ""
+    #: Or a part of a number: whoever sees only the end of numbers could find out the rest digit by digit.
+    or_part: bool = False
     #: ISO region by which a number in `text` is interpreted.
     home: str | None = None
     #: ISO region that their number belongs to.
@@ -63,8 +65,8 @@ _COLUMNS = (
     "organization_id, id, name, first_name, last_name, phone, tags, created_at, updated_at, written_at, delivered_at"
 )
 FITS = """
-(($7::text IS NULL OR strpos(lower(name), lower($7)) > 0) AND ($8::text IS NULL OR starts_with(phone, $8))
- AND ($9::text[] IS NULL OR phone = ANY ($9)) AND tags @> $10::text[]
+(($7::text IS NULL OR strpos(lower(name), lower($7)) > 0 OR strpos(phone, $19::text) > 0)
+ AND ($8::text IS NULL OR starts_with(phone, $8)) AND ($9::text[] IS NULL OR phone = ANY ($9)) AND tags @> $10::text[]
  AND ($11::boolean IS NULL OR $11 = ((SELECT since FROM opted_out_since(organization_id, phone)) IS NOT NULL))
  AND (NOT $12::boolean OR written_at IS NULL) AND ($13::timestamptz IS NULL OR written_at < $13 OR written_at IS NULL)
  AND ($14::timestamptz IS NULL OR delivered_at < $14)
@@ -81,7 +83,7 @@ _TAGGED = f"""
 SELECT * FROM (
     SELECT *, row_number() OVER (ORDER BY id DESC) AS place, {FITS} AS fits
       FROM (SELECT c.* FROM (
-                SELECT DISTINCT contact_id FROM unnest($19::text[]) AS wanted (tag) CROSS JOIN LATERAL (
+                SELECT DISTINCT contact_id FROM unnest($20::text[]) AS wanted (tag) CROSS JOIN LATERAL (
                     SELECT contact_id FROM contact_tags
                      WHERE organization_id = $1 AND mode = $6 AND tag = wanted.tag
                        AND contact_id < $2 AND contact_id >= $3
@@ -111,7 +113,7 @@ async def search(
     conn: Connection, actor: Actor, *, filters: Filters, after: UUID | None = None, limit: int = 50
 ) -> ContactPage:
     """Contacts older than `after`, newest first: up to `limit` + 1, so that the caller knows whether there are more."""
-    numbers, name = _read(filters)
+    numbers, name, digits = _read(filters)
     look = LOOK if filters.opted_out is None else LOOK_CONSENT
     upper, lower = bounded_scan.bounds(after, date_from=filters.created_from, date_to=filters.created_until)
     prefix = None if filters.country is None else _prefix(filters.country)
@@ -120,7 +122,7 @@ async def search(
     days = filters.unwritten_days
     since = None if days is None else clock.now() - timedelta(days=days)
     values += [filters.never_written, since, filters.delivered_before]
-    values += [filters.created_from, filters.created_until, filters.written_from, filters.written_until]
+    values += [filters.created_from, filters.created_until, filters.written_from, filters.written_until, digits]
     if numbers is not None:
         if filters.match == "any" and filters.tags:
             found = await conn.fetch(BY_PHONE, *values)
@@ -171,13 +173,15 @@ async def pages(
             return
 
 
-def _read(filters: Filters) -> tuple[list[str] | None, str | None]:
-    """(spellings of the number searched for, part of the name searched for)"""
+def _read(filters: Filters) -> tuple[list[str] | None, str | None, str | None]:
+    """(spellings of the number searched for, part of the name searched for, digits that may be part of a number)"""
     text = filters.text.strip()
     if not text:
-        return None, None
+        return None, None, None
     number = phones.read(text, region=filters.home) or phones.parse(text)
-    return (phones.spellings(number), None) if number is not None else (None, text)
+    if number is not None:
+        return phones.spellings(number), None, None
+    return None, text, phones.part(text) if filters.or_part else None
 
 
 def _prefix(country: str) -> str:

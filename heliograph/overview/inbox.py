@@ -138,7 +138,7 @@ async def search(
         name = names.get(one.peer) or (message.profile_name if message else None) or ""
         if one.peer in numbers or wanted == one.peer.casefold():
             return True
-        return wanted in name.casefold() or (bool(digits) and digits in one.peer)
+        return wanted in name.casefold() or (digits is not None and digits in one.peer)
 
     fitting = [one for one in found if fits(one)]
     if len(fitting) > limit:
@@ -146,12 +146,11 @@ async def search(
     return await _lines(conn, actor, fitting, names), seen
 
 
-async def _numbers(conn: Connection, actor: Actor, text: str) -> tuple[str, list[str]]:
-    """(digits that a number may contain, spellings of the number that it is), both empty for text that is none"""
-    # Without the zeros of a national or an international prefix, which a number with its country code does not have.
-    digits = "".join(filter(str.isdecimal, text.replace("(0)", ""))).lstrip("0")
-    if not digits or any(map(str.isalpha, text)):
-        return "", []
+async def _numbers(conn: Connection, actor: Actor, text: str) -> tuple[str | None, list[str]]:
+    """(digits that a number may contain, spellings of the number that it is); None and no spellings for other text"""
+    digits = phones.part(text)
+    if digits is None:
+        return None, []
     home = (await organizations.get(conn, id=actor.organization_id)).country
     number = phones.read(text, region=home) or phones.parse(text)
     return digits, [] if number is None else phones.spellings(number)

@@ -299,6 +299,21 @@ async def test_a_role_sees_and_does_what_it_may(pool: Pool, tenant: Tenant, brow
     assert ("+258841234567" in person.text, "Opt them out" in person.words) == (writes, writes)
 
 
+async def test_whoever_sees_whole_numbers_searches_by_parts_of_them(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    await add(pool, tenant, Entry("+258841234567", "Zita", tags=()))
+    await make_person(pool, tenant, "vera@example.com", "viewer")
+    await other_browser.sign_in("vera@example.com")
+    for browser, is_found in ((owner, True), (other_browser, False)):
+        assert (
+            "4567" in (await browser.get("/contacts")).words,
+            "+258841234567" in (await browser.get("/contacts")).text,
+        ) == (True, is_found)
+        assert ("Zita" in (await browser.get("/contacts?q=84+12")).words.split()) is is_found
+        assert "Zita" in (await browser.get("/contacts?q=zi")).words.split()
+
+
 async def test_another_organizations_people_are_nobodys(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     other = await make_tenant(pool)
     await add(pool, other, Entry("+258841234567", "Theirs", tags=("theirs",)))

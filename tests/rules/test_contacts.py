@@ -225,6 +225,27 @@ async def test_changes_of_tags_that_undo_each_other_end(pool: Pool, monkeypatch:
     assert await pool.fetchval(APART) == 0
 
 
+async def test_contacts_are_found_by_a_part_of_their_number(pool: Pool) -> None:
+    actor = await organization(pool)
+    people = ("+258841234567", "Ana"), ("+258829876543", "Room 1234")
+    await write(pool, actor, *(Entry(phone, name, tags=("all",)) for phone, name in people))
+    async with pool.acquire() as conn:
+        for tags in ((), ("all",)):
+            for text, names in (
+                ("84 123", {"Ana"}),
+                ("+258 84", {"Ana"}),
+                ("00258 (0) 82", {"Room 1234"}),
+                ("084-12", {"Ana"}),
+                ("1234", {"Room 1234", "Ana"}),
+                ("a 1234", set()),
+                ("0", set()),
+                ("555", set()),
+            ):
+                filters = search.Filters(text=text, or_part=True, tags=tags)
+                found = await search.search(conn, actor, filters=filters)
+                assert {one.name for one in found.contacts} == names, (text, tags)
+
+
 async def test_a_search_that_looked_at_enough_says_how_far_it_came(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "LOOK", 4)
     actor = await organization(pool)

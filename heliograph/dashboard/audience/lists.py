@@ -17,6 +17,7 @@ from heliograph.pages.languages import alphabetical
 from heliograph.pages.lists import ranges
 from heliograph.pages.lists.ranges import Range
 from heliograph.pages.requests import Request
+from heliograph.people.roles import CONTENT
 
 #: Choices for the days without a message.
 UNWRITTEN = (1, 7, 30, 90, 180, 365)
@@ -40,6 +41,11 @@ def as_json(request: Request) -> bool:
     return request.form.get("format") == "json"
 
 
+def sees_numbers(request: Request) -> bool:
+    """Whoever may change contacts has to see their numbers, too."""
+    return request.may(permission=CONTENT) or request.may("contacts:write")
+
+
 async def filters_of(conn: Connection, request: Request, kept: dict[str, str]) -> tuple[Filters, str]:
     """(filters, what could not be understood)"""
     problem = ""
@@ -57,6 +63,7 @@ async def filters_of(conn: Connection, request: Request, kept: dict[str, str]) -
         tags=tags,
         match=match,
         text=kept["q"],
+        or_part=kept["q"] != "" and sees_numbers(request),
         home=home,
         country=kept["country"] if kept["country"] in phones.REGIONS.values() else None,
         opted_out={"yes": True, "no": False}.get(kept["opted"]),

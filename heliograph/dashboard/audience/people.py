@@ -65,7 +65,7 @@ async def show_list(request: Request) -> Answer:
         "kept": kept,
         "problem": problem,
         "rows": rows,
-        "whole": _sees_numbers(request),
+        "whole": lists.sees_numbers(request),
         "is_filtered": any(kept[name] for name in FIELDS if name not in HOW),
         "range": ranges.read(request),
         "countries": lists.countries(request),
@@ -144,7 +144,7 @@ async def _values(request: Request, id: UUID, *, is_beside: bool = False) -> dic
         "authors": shared.AUTHORS,
         "may_lift": opt_out is not None and opt_out.source == optouts.ORGANIZATION and _may_opt(request),
         "may_opt": _may_opt(request),
-        "whole": _sees_numbers(request),
+        "whole": lists.sees_numbers(request),
         "whole_messages": request.may(permission=CONTENT),
         "latest": found.messages[:LATEST],
         "looked_until": None if found.seen is None else time_of(found.seen),
@@ -338,11 +338,6 @@ async def audience_of(request: Request) -> dict[str, str] | None:
         if len(found) > MAX_RECIPIENTS:
             return None
     return {"to": "numbers", "numbers": "\n".join(found)}
-
-
-def _sees_numbers(request: Request) -> bool:
-    """Whoever may change contacts has to see their numbers, too."""
-    return request.may(permission=CONTENT) or request.may(WRITE)
 
 
 def _may_opt(request: Request) -> bool:
