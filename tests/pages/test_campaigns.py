@@ -177,6 +177,12 @@ async def test_who_waits_for_the_end_of_quiet_hours_is_counted(pool: Pool, tenan
     await quiet_now(pool, tenant.actor)
     page = await look(owner)
     assert "Quiet where they are 3 people get it later: it is quiet there until" in page.words
+    # At a minute each, the last one's turn comes at 12:02 in Maputo.
+    await pool.execute("UPDATE organizations SET quiet_hours = '12:02-13:00' WHERE id = $1", tenant.id)
+    at = {"when": "later", "day": f"{datetime.now(UTC) + timedelta(days=2):%F}", "hour": "10:00"}
+    assert "Quiet where they are" not in (await look(owner, **at)).words
+    assert "Quiet where they are 1 person gets it later" in (await look(owner, pace="1", **at)).words
+    await quiet_now(pool, tenant.actor)
     await pool.execute(
         "INSERT INTO suppliers (id, name, kind, settings, secret, simulated, created_at, changed_at)"
         " VALUES (gen_random_uuid(), 'played', 'smpp', '{}', '', true, now(), now())"

@@ -157,14 +157,16 @@ async def preview_audience(
     not_written_days: int | None = None,
     start: int = 0,
     waits: datetime | None = None,
+    pace: int | None = None,
     asked: Sequence[tuple[str, str]] = (),
     needs_all: bool = False,
 ) -> Preview:
     """Examine an audience: contacts by tag or import, `without` those that have any of these tags, or numbers.
 
     `not_written_days`: skip those messaged within this many days. `start`: where the examples begin, to show others
-    each time. `waits`: when the campaign begins, if its messages wait for the end of quiet hours. `asked`: the columns
-    that the content has, each with its default. `needs_all`: it is not sent with an empty value.
+    each time. `waits`: when the campaign begins, if its messages wait for the end of quiet hours; `pace`: how many it
+    sends a minute. `asked`: the columns that the content has, each with its default. `needs_all`: it is not sent with
+    an empty value.
     """
     if imported is not None:
         listing = await audience.imported_people(conn, actor, imported=imported, limit=MOST + 1)
@@ -192,7 +194,13 @@ async def preview_audience(
     if waits is None or actor.mode != "live":
         return seen
     setting = (await send_defaults.get(conn, organization_id=actor.organization_id)).quiet_hours
-    opens = [at for one in seen.getting if (at := _HOURS.until(setting, one, waits)) is not None]
+    # Those whose turn comes when it has become quiet wait, too.
+    turns = (waits + timedelta(minutes=n / pace) if pace else waits for n in range(len(seen.getting)))
+    opens = [
+        at
+        for one, turn in zip(seen.getting, turns, strict=True)
+        if (at := _HOURS.until(setting, one, turn)) is not None
+    ]
     return msgspec.structs.replace(seen, quiet=len(opens), quiet_until=max(opens, default=None))
 
 

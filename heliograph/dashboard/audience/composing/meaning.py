@@ -300,6 +300,7 @@ async def preview_campaign(request: Request, conn: Connection, typed: dict[str, 
         not_written_days=given.unwritten,
         start=start(typed),
         waits=waits,
+        pace=given.pace,
         asked=template.fallbacks(given.text) if given.filled is None else filling.fallbacks(given.filled.parameters),
         needs_all=given.filled is not None,
     )
