@@ -241,22 +241,7 @@ async def move_many(
     """
     if not moves:
         return Moved(set(), 0, set())
-    # An UPDATE applies only one row for each message: here the first, unless a later one knows that a supplier has it.
-    one_each: dict[UUID, Move] = {}
-    sent_first: list[Move] = []
-    for move in moves:
-        known = one_each.setdefault(move.message_id, move)
-        if known is move:
-            continue
-        if known.status == "sent" and not move.unsent and may_move("sent", move.status):
-            if any((move.organization_id, mode) in announce_sent for mode in ("live", "test")):
-                sent_first.append(known)
-            supplier_id = known.supplier_id or move.supplier_id
-            one_each[move.message_id] = msgspec.structs.replace(
-                move, was_sent=True, supplier_id=supplier_id, taken=known.taken
-            )
-        elif known.unsent and not move.unsent:
-            one_each[move.message_id] = move
+    one_each, sent_first = _merged(moves, announce_sent)
     moved, deliveries, _ = await move_many(conn, sent_first, announce_sent=announce_sent, handover=handover)
     # In a fixed order, or two batches that share messages could deadlock.
     moves = sorted(one_each.values(), key=lambda move: move.message_id.int)
@@ -310,6 +295,27 @@ async def move_many(
     if tracing:
         await _trace(conn, began, [moves[row[0] - 1] for row in rows])
     return Moved(moved, deliveries, noted)
+
+
+def _merged(moves: Sequence[Move], announce_sent: events.Wanting) -> tuple[dict[UUID, Move], list[Move]]:
+    """One move for each message, since an UPDATE applies only one row: the first, unless a later one knows that a
+    supplier has it. Also the moves to `sent` before those that end a message, where an organization wants the event."""
+    one_each: dict[UUID, Move] = {}
+    sent_first: list[Move] = []
+    for move in moves:
+        known = one_each.setdefault(move.message_id, move)
+        if known is move:
+            continue
+        if known.status == "sent" and not move.unsent and may_move("sent", move.status):
+            if any((move.organization_id, mode) in announce_sent for mode in ("live", "test")):
+                sent_first.append(known)
+            supplier_id = known.supplier_id or move.supplier_id
+            one_each[move.message_id] = msgspec.structs.replace(
+                move, was_sent=True, supplier_id=supplier_id, taken=known.taken
+            )
+        elif known.unsent and not move.unsent:
+            one_each[move.message_id] = move
+    return one_each, sent_first
 
 
 def _left_segments(one: Arrival, move: Move) -> bool:
