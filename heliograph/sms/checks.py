@@ -14,7 +14,6 @@ from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.received import inbound
 from heliograph.sms.reports import diagnosis, remedies, words
-from heliograph.suppliers.contract import NO_WORD
 
 
 def of_suppliers(found: Iterable[Check], names: Collection[str]) -> dict[str, list[Check]]:
@@ -72,33 +71,26 @@ async def sessions(conn: Connection, settings: Settings, found: Sequence[Supplie
     checks = []
     for one in found:
         leased, bound, error = held.get(one.id, suppliers.UNHELD)
-        if one.simulated and one.id not in serve:
-            # Whether it is paused makes no difference: resuming it would send nothing through it.
-            checks.append(Check(_name(one), "ok", said("a simulator: live messages go only to the other suppliers")))
-        else:
-            checks.append(_unusable(one, key) or _sessions(one, leased, bound, deaf.get(one.id, 0), error))
+        checks.append(_session(one, key, one.id in serve, leased, bound, deaf.get(one.id, 0), error))
     return checks
 
 
-def _name(one: Supplier) -> Sentence:
-    return said("supplier %(name)s", name=one.name)
-
-
-def _unusable(one: Supplier, key: Key | None) -> Check | None:
-    """Why it has no sessions to look at, whatever its account says."""
+def _session(
+    one: Supplier, key: Key | None, serves: bool, leased: int, bound: int, deaf: int, error: Sentence
+) -> Check:
+    name = said("supplier %(name)s", name=one.name)
+    if one.simulated and not serves:
+        # Whether it is paused makes no difference: resuming it would send nothing through it.
+        return Check(name, "ok", said("a simulator: live messages go only to the other suppliers"))
     if one.state != "active":
         remedy = said("Run `heliograph supplier resume %(name)s` to send through it again.", name=one.name)
-        return Check(_name(one), "warning", kept(one.state), remedy)
+        return Check(name, "warning", kept(one.state), remedy)
     try:
         if key is not None:
             suppliers.open_secret(key, one)
     except Unsealable:
         remedy = said("Start with the secret key it was added with, or remove it and add it again.")
-        return Check(_name(one), "failed", said("its password was encrypted with another secret key"), remedy)
-    return None
-
-
-def _sessions(one: Supplier, leased: int, bound: int, deaf: int, error: Sentence) -> Check:
+        return Check(name, "failed", said("its password was encrypted with another secret key"), remedy)
     if one.simulated:
         return _simulator(one, bound)
     if deaf:
@@ -107,19 +99,19 @@ def _sessions(one: Supplier, leased: int, bound: int, deaf: int, error: Sentence
             "since a pair counts as two, or set bind=transceiver."
         )
         detail = said("%(deaf)s of %(bound)s sessions have no receiver: %(error)s", deaf=deaf, bound=bound, error=error)
-        return Check(_name(one), "failed", detail, remedy)
+        return Check(name, "failed", detail, remedy)
     if error and 0 < bound < leased:
         remedy = said(
             "Ask how many binds the account may have, and reduce `sessions` if it is fewer: the others are tried again "
             "forever."
         )
         detail = said("%(bound)s of %(all)s sessions bound: %(error)s", bound=bound, all=one.sessions, error=error)
-        return Check(_name(one), "warning", detail, remedy)
+        return Check(name, "warning", detail, remedy)
     if bound:
-        return Check(_name(one), "ok", said("%(bound)s of %(all)s sessions bound", bound=bound, all=one.sessions))
+        return Check(name, "ok", said("%(bound)s of %(all)s sessions bound", bound=bound, all=one.sessions))
     remedy = said("Start a worker if none is running; otherwise check the address and credentials of the account.")
     detail = said("no session bound: %(error)s", error=error) if error else said("no session bound")
-    return Check(_name(one), "failed", detail, remedy)
+    return Check(name, "failed", detail, remedy)
 
 
 async def _receipts(conn: Connection, settings: Settings, found: list[Supplier]) -> list[Check]:
@@ -141,11 +133,6 @@ async def _receipts(conn: Connection, settings: Settings, found: list[Supplier])
             setting = words.state_setting(known[id])
             if setting is None:
                 remedy = said("No setting says what they mean: the file of this kind of supplier has to be extended.")
-            elif setting == "receipt_states" and any(one.word == NO_WORD for one in unknown):
-                command = remedies.change(known[id], "receipt_state_at=PLACE")
-                remedy = said(
-                    "Receipts have no state at `receipt_state_at`. Correct that: %(command)s.", command=command
-                )
             else:
                 command = remedies.change(known[id], f"{setting}.WORD=undelivered")
                 remedy = said("If one of them is a final state: %(command)s.", command=command)
@@ -156,7 +143,7 @@ async def _receipts(conn: Connection, settings: Settings, found: list[Supplier])
 
 def _simulator(one: routing.Supplier, bound: int) -> Check:
     """The result for a simulator that carries live messages."""
-    name = _name(one)
+    name = said("supplier %(name)s", name=one.name)
     if bound:
         detail = said(
             "a simulator: live messages reach nobody; %(bound)s of %(all)s sessions bound",

@@ -161,7 +161,7 @@ def test_a_line_that_cannot_be_written_fails_nobody(reader: str) -> None:
         "from heliograph.cli.terminal.printing import say\n"
         "configure(from_environment({}))\n"
         "for turn in range(1000):\n"  # more than is held back for later
-        "    structlog.get_logger().warning('SMPP session down', turn=turn)\n"
+        "    structlog.get_logger().warning('SMPP down', turn=turn)\n"
         "    say('api ended (-9); restarting it.')\n"
         "print('went on')\n"
     )

@@ -322,7 +322,7 @@ class SmppConnector:
     def link_ready(self, link: Link) -> None:
         if sum(one.bound for one in self._transmitters) == 1:
             self._since = clock.now()
-        log.info("SMPP session bound", link=link.name)
+        log.info("SMPP bound", link=link.name)
         self._pump()
 
     def link_down(self, link: Link, reason: Sentence) -> None:

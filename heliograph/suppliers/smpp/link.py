@@ -351,9 +351,7 @@ class Link:
             if refused is not None:
                 self.last_error = bind_refused(refused, wait)
             wait *= 0.7 + 0.6 * self._random()
-            log.warning(
-                "SMPP session down", link=self.name, error=str(self.last_error), next_try_seconds=round(wait, 1)
-            )
+            log.warning("SMPP down", link=self.name, error=str(self.last_error), next_try_seconds=round(wait, 1))
             failures += 1
             try:
                 await asyncio.wait_for(self._stopping.wait(), wait)
