@@ -34,6 +34,12 @@ async def test_each_account_is_told_with_its_trouble_and_the_remedy(database_url
     troubles = {
         "good": ("ok", "its token is valid", ""),
         "invalid": ("failed", "Meta rejects its token", "credential_status = 'invalid'"),
+        # As a message found out, before the next sync.
+        "expired": (
+            "failed",
+            "Meta rejects its token: it has expired",
+            "credential_status = 'invalid', held_until = now(), held_reason = 'it has expired'",
+        ),
         "held": ("warning", "held: Account restricted", "held_until = now(), held_reason = 'Account restricted'"),
         "scope": ("warning", "lacks permissions", "credential_status = 'missing_scope'"),
         "expiring": ("warning", "expires at 2027", "credential_status='expiring', credential_expires_at='2027-01-01Z'"),
