@@ -103,6 +103,7 @@ UNRECORDED = {
     "heliograph.prices.tariffs._insert": "its caller records the import",
     "heliograph.webhooks.recording.successes.store": "when an endpoint last answered",
     "heliograph.webhooks.recording.stopping.stop": "its caller records that the endpoint was paused or disabled",
+    "heliograph.webhooks.replays.advance": PROGRESS,
     "heliograph.webhooks.replays._step": PROGRESS,
     "heliograph.webhooks.replays.cancel": "its caller records that the endpoint was disabled",
     "heliograph.webhooks.replays.hold": "its caller records that the endpoint was paused",

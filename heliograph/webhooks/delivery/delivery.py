@@ -186,7 +186,7 @@ class Deliverer:
         total = 0
         crowded = self._places.crowded()
         for line_id in self._due:
-            # First of all, as thousands of endpoints may be failing, and each time a place becomes free all are passed.
+            # Checked first: thousands of endpoints may be failing, and each time a place becomes free, all are passed.
             line = self._lines.get(line_id)
             if (self._places.unknown if line is None else line.pool) in crowded:
                 continue
