@@ -14,6 +14,7 @@ from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.received import inbound
 from heliograph.sms.reports import diagnosis, remedies, words
+from heliograph.suppliers.contract import NO_WORD
 
 
 def of_suppliers(found: Iterable[Check], names: Collection[str]) -> dict[str, list[Check]]:
@@ -133,6 +134,11 @@ async def _receipts(conn: Connection, settings: Settings, found: list[Supplier])
             setting = words.state_setting(known[id])
             if setting is None:
                 remedy = said("No setting says what they mean: the file of this kind of supplier has to be extended.")
+            elif setting == "receipt_states" and any(one.word == NO_WORD for one in unknown):
+                command = remedies.change(known[id], "receipt_state_at=PLACE")
+                remedy = said(
+                    "Receipts have no state at `receipt_state_at`. Correct that: %(command)s.", command=command
+                )
             else:
                 command = remedies.change(known[id], f"{setting}.WORD=undelivered")
                 remedy = said("If one of them is a final state: %(command)s.", command=command)
