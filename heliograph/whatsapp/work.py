@@ -6,9 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from uuid import UUID
 
-import structlog
-
-from heliograph.base.crypto import Unsealable
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.process import measures
 from heliograph.base.process.settings import Settings
@@ -31,8 +28,6 @@ from heliograph.whatsapp.mirror.accounts import SendingNumber
 from heliograph.whatsapp.mirror.reading import Mirror
 from heliograph.whatsapp.money.rates import RateBook
 from heliograph.whatsapp.status import FAILURES, Move
-
-log = structlog.get_logger()
 
 
 class WhatsAppWork(Work):
@@ -168,13 +163,7 @@ class WhatsAppWork(Work):
 
     async def _retry(self, conn: Connection) -> None:
         """Apply users' messages to numbers that were not known yet when they arrived."""
-        try:
-            deliveries, self._retried_to = await inbox.retry_awaited(
-                conn, self._key, self._rates, below=self._retried_to
-            )
-        except Unsealable:
-            log.error("dead letters cannot be decrypted")
-            return
+        deliveries, self._retried_to = await inbox.retry_awaited(conn, self._key, self._rates, below=self._retried_to)
         if deliveries:
             self._deliveries.queued()
 

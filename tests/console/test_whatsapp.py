@@ -360,6 +360,22 @@ async def test_items_that_could_not_be_applied_show_nobodys_words(pool: Pool, ro
     assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'callback.dropped'") == 1
 
 
+async def test_an_item_of_another_secret_key_hides_none_of_the_others(pool: Pool, root: Browser) -> None:
+    """The page of all items was an unexpected error."""
+    here = "/console/whatsapp/callbacks"
+    other = apps.seal_key(Settings(secret_key="?" * 32))
+    async with pool.acquire() as conn, conn.transaction():
+        await dead_letters.store(conn, KEY, [DeadLetter(UUID(int=1), clock.now(), "no such account", b"{}")])
+        await dead_letters.store(conn, other, [DeadLetter(UUID(int=1), clock.now(), "not JSON", b"{}")])
+    page = await root.get(here)
+    for said in ("no such account", "not JSON", "0 bytes"):
+        assert said in page.words, said
+    (_, locked) = [row["id"] for row in await pool.fetch("SELECT id FROM whatsapp_dead_letters ORDER BY id")]
+    assert "encrypted under a key that is not available here" in (await root.get(f"{here}/{locked}")).words
+    page = await root.submit(page, f"{here}/retry")
+    assert "0 of 2 are applied." in page.words
+
+
 async def test_one_item_is_tried_again_by_itself(pool: Pool, root: Browser) -> None:
     here, app, waba = "/console/whatsapp/callbacks", await whatsapp_factories.make_app(pool), "900"
     item = AccountItem(waba_id=waba, field="account_update", at=clock.now(), fingerprint="00", event="PARTNER_ADDED")

@@ -60,12 +60,12 @@ class DeadLetterLine(msgspec.Struct, frozen=True):
     #: The kind of item; "": it could not be parsed.
     kind: str
     facts: list[tuple[str, str]]
-    #: Size of the whole item in bytes.
+    #: Size of the whole item in bytes; 0: its key is not available here.
     size: int
 
 
 async def list_dead_letters(conn: Connection, key: Key) -> list[DeadLetterLine]:
-    """The newest LETTERS items. Raises Unsealable."""
+    """The newest LETTERS items."""
     return [_dead_letter(one) for one in await dead_letters.list_all(conn, key, limit=LETTERS)]
 
 
@@ -78,7 +78,7 @@ class OpenDeadLetter(msgspec.Struct, frozen=True):
 
 
 async def get_dead_letter(conn: Connection, key: Key, *, id: UUID) -> OpenDeadLetter:
-    """One item. Raises NotFound, Unsealable."""
+    """One item. Raises NotFound."""
     one = await dead_letters.get(conn, key, id=id)
     try:
         shown = json.dumps(masked(json.loads(one.raw)), indent=2, ensure_ascii=False)[:SHOWN]

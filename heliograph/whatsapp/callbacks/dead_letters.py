@@ -73,7 +73,8 @@ class StoredDeadLetter(msgspec.Struct, frozen=True):
     app: UUID
     received_at: datetime
     reason: str
-    #: Empty if it was sealed for its organization, whose key was discarded or is not available here.
+    #: Empty if it was sealed under a secret key that is not available here, or for its organization, whose key was
+    #: discarded or is not available here.
     raw: bytes
 
     @property
@@ -129,7 +130,7 @@ LIST = "SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters ORD
 
 
 async def list_all(conn: Connection, key: Key, *, limit: int) -> list[StoredDeadLetter]:
-    """Dead letters, newest first. Raises Unsealable."""
+    """Dead letters, newest first."""
     return await _opened(conn, key, await conn.fetch(LIST, limit))
 
 
@@ -137,7 +138,7 @@ GET = "SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters WHER
 
 
 async def get(conn: Connection, key: Key, *, id: UUID) -> StoredDeadLetter:
-    """A dead letter by its id. Raises NotFound, Unsealable."""
+    """A dead letter by its id. Raises NotFound."""
     row = await conn.fetchrow(GET, id)
     if row is None:
         raise NotFound("There is no such item.", id=str(id))
@@ -185,13 +186,12 @@ async def drop(conn: Connection, *, id: UUID, by: Principal = SYSTEM) -> None:
 
 
 async def take(conn: Connection, key: Key, *, limit: int, id: UUID | None = None) -> list[StoredDeadLetter]:
-    """The oldest ones, or the one with an id, locked until the caller's transaction ends. Raises Unsealable."""
+    """The oldest ones, or the one with an id, locked until the caller's transaction ends."""
     return await _opened(conn, key, await conn.fetch(TAKE, limit, id))
 
 
 async def take_awaited(conn: Connection, key: Key, *, below: UUID, limit: int) -> list[StoredDeadLetter]:
-    """The newest ones below an id that meet ANY_AWAITED, in ascending order of ids, locked like those of `take`. Raises
-    Unsealable."""
+    """The newest ones below an id that meet ANY_AWAITED, in ascending order of ids, locked like those of `take`."""
     rows = await conn.fetch(TAKE_AWAITED, limit, below)
     return await _opened(conn, key, rows[::-1])
 
@@ -223,14 +223,19 @@ def _wrapped(sealing: Sealing, id: UUID, one: DeadLetter) -> bytes:
 
 async def _opened(conn: Connection, key: Key, rows: Sequence[asyncpg.Record]) -> list[StoredDeadLetter]:
     found: list[StoredDeadLetter] = []
-    places, items = [], []
+    places, items, locked = [], [], 0
     for id, app, received_at, reason, body in rows:
-        raw = crypto.unseal(key, body, context(id))
+        try:
+            raw = crypto.unseal(key, body, context(id))
+        except crypto.Unsealable:  # a worker with another key stored it; the others can be read
+            raw, locked = b"", locked + 1
         if raw.startswith(_HEAD):
             wrapped = msgspec.json.decode(raw, type=_Sealed)
             places.append(len(found))
             items.append(Item(wrapped.organization_id, id, wrapped.text))
         found.append(StoredDeadLetter(id, app, received_at, reason, raw))
+    if locked:
+        log.error("dead letters cannot be decrypted", count=locked)
     for place, text in zip(places, await text_keys.opened(conn, "whatsapp_dead_letters", items), strict=True):
         found[place] = msgspec.structs.replace(found[place], raw=(text or "").encode())
     return found

@@ -397,7 +397,7 @@ async def retry(pool: Pool, key: Key, *, id: UUID | None = None, limit: int = 10
     """Retry dead letters, oldest first, or the one with an id; returns how many were examined, and how many are
     settled.
 
-    Those without an owner, or that fail again, stay. Raises Unsealable.
+    Those without an owner, or that fail again, stay.
     """
     async with pool.acquire() as conn, conn.transaction():
         found = await dead_letters.take(conn, key, limit=limit, id=id)
@@ -414,8 +414,7 @@ async def retry_awaited(
     seconds: float = RETRY_SECONDS,
 ) -> tuple[int, UUID]:
     """Retry users' messages to numbers that may be known by now, newest first, `limit` at a time for about `seconds`,
-    in the caller's transaction; returns the number of webhook deliveries queued, and the id below which to continue.
-    Raises Unsealable."""
+    in the caller's transaction; returns the number of webhook deliveries queued, and the id below which to continue."""
     deadline = monotonic() + seconds
     deliveries = 0
     while found := await dead_letters.take_awaited(conn, key, below=below, limit=limit):
