@@ -196,6 +196,25 @@ async def test_an_event_that_names_only_name_and_language_finds_its_template(poo
     assert (await row(pool))["status"] == "removed"
 
 
+@pytest.mark.parametrize("event", ["DELETED", None])
+async def test_one_made_anew_is_sent_once_its_content_is_known(pool: Pool, event: str | None) -> None:
+    """It was approved with the content of the one before, whose parameters Meta refuses."""
+    _, account, _ = await begun(pool)
+    if event:
+        await apply(pool, account, item(1, event=event))
+    status = (await row(pool))["status"]
+    anew = item(2, template_id="999", name="order_shipped", language="fr", event="APPROVED")
+    assert await apply(pool, account, anew) == 0
+    found = await row(pool)
+    assert (found["status"], found["missing_at"] is not None) == (status, status == "approved")
+    assert await pool.fetchval("SELECT templates_at <= now() + interval '2 minutes' FROM whatsapp_accounts")
+    components = [{"type": "BODY", "text": "Bonjour {{1}}."}]
+    await store(pool, account, listed(id="999", components=components), seconds=3600)
+    found = await row(pool)
+    assert (found["status"], found["missing_at"], found["graph_id"]) == ("approved", None, "999")
+    assert found["parameter_count"] == 1
+
+
 async def test_one_that_nobody_knows_has_all_of_them_read_again(pool: Pool) -> None:
     actor = await organization(pool)
     account = await made.account(pool, actor)

@@ -92,6 +92,10 @@ SELECT {_ROW} FROM whatsapp_templates
 """
 BY_ID = f"SELECT {_ROW} FROM whatsapp_templates WHERE organization_id = $1 AND id = $2 FOR NO KEY UPDATE"
 ACCOUNT = "SELECT account_id FROM whatsapp_templates WHERE organization_id = $1 AND id = $2"
+DOUBT = """
+UPDATE whatsapp_templates SET missing_at = now(), reread_at = least(reread_at, now() + make_interval(secs => $3))
+ WHERE organization_id = $1 AND id = $2 AND status <> 'removed' AND missing_at IS NULL
+"""
 
 
 async def apply_item(
@@ -101,7 +105,7 @@ async def apply_item(
     event.
 
     An event about an unknown template, or older than the known state, changes nothing; either way, the template is read
-    from Meta a little later.
+    from Meta a little later. Until then, messages wait for one that was approved under another id.
     """
     when = min(item.at or at, at)
     async with conn.transaction():
@@ -116,6 +120,10 @@ async def apply_item(
             # A recreated template has another id: the end of the old one does not concern it.
             await wake_mirror(conn, organization_id, account_id, templates=True)
             if found is None or status == "removed":
+                return 0
+            if status == "approved":
+                # The stored content is the old one's, with whose parameters Meta might refuse each message.
+                await conn.execute(DOUBT, organization_id, found["id"], AGAIN)
                 return 0
         row = dict(found)
         category = CATEGORIES.get(item.category or "")
@@ -154,12 +162,6 @@ async def hold(
         merge(row, "status", at, None, _status(status, None, held_until), alone=True)
         row["reread_at"] = at + timedelta(seconds=AGAIN)
         return await events.record(conn, await _write(conn, organization_id, [(found, row)], at))
-
-
-DOUBT = """
-UPDATE whatsapp_templates SET missing_at = now(), reread_at = least(reread_at, now() + make_interval(secs => $3))
- WHERE organization_id = $1 AND id = $2 AND status <> 'removed' AND missing_at IS NULL
-"""
 
 
 async def doubt(conn: Connection, organization_id: UUID, template_id: UUID) -> None:
