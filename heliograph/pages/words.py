@@ -362,7 +362,9 @@ URL_PROBLEMS: Mapping[str, str] = {
     "the URL contains a character that must be percent-encoded": (
         "The address contains a character that must be percent-encoded, such as a space."
     ),
-    "it is not a valid URL": "This is not an address such as https://example.com/hooks.",
+    "it is not a valid URL, such as https://example.com/hooks": (
+        "This is not an address such as https://example.com/hooks."
+    ),
     "the URL must start with https://": "The address must start with https://.",
     "the URL must not contain a user name or password": "The address must not contain a user name or password.",
     "the port must be between 1 and 65535": "The port must be between 1 and 65535.",

@@ -101,7 +101,7 @@ def parse_url(url: str, *, allow_http: bool, allowed_networks: Sequence[Network]
         return "the URL contains a character that must be percent-encoded"
     match = _URL.fullmatch(url)
     if match is None:
-        return "it is not a valid URL"
+        return "it is not a valid URL, such as https://example.com/hooks"
     scheme = match["scheme"].lower()
     if scheme != "https" and not (allow_http and scheme == "http"):
         return "the URL must start with https://"
