@@ -243,9 +243,10 @@ async def test_the_bell_rings_for_whoever_asked_alone(
 
 
 async def test_people_are_taken_away_only_with_the_password(pool: Pool, owner: Browser) -> None:
-    """Contacts and opt-outs as files; a campaign's recipients go the same way (the table of routes says so)."""
+    """Contacts and opt-outs as files; messages and campaigns' recipients go the same way (the routes say so)."""
     proved = {route.path for route in ROUTES if route.method == "POST" and route.is_proved}
-    assert {"/contacts/export", "/contacts/opt-outs/export", "/campaigns/{id}/export"} <= proved
+    exports = {"/messages/export", "/contacts/export", "/contacts/opt-outs/export", "/campaigns/{id}/export"}
+    assert exports <= proved
     page = await owner.get("/contacts/opt-outs")
     await pool.execute("UPDATE sessions SET proved_at = now() - interval '11 minutes'")
     await owner.asked_again("/account/password")

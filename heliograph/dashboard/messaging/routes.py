@@ -10,7 +10,7 @@ ROUTES: tuple[Route, ...] = (
     public("GET", "/", home.show, is_alike=True),
     own("POST", "/checklist/dismiss", home.dismiss),
     alike("/messages", messages.show_list, "sms:read"),
-    post("/messages/export", messages.export, "sms:read"),
+    post("/messages/export", messages.export, "sms:read", is_proved=True),
     post("/messages/marked", marked.act, "sms:send"),
     post("/messages/marked/cancel", marked.cancel, "sms:send"),
     post("/messages/again", marked.send_again, "sms:send"),
