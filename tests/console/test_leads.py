@@ -139,7 +139,7 @@ def test_each_finding_leads_to_where_it_is_mended() -> None:
         (Check(said("inbox"), "warning", said("none")), "/console/inbound"),
         (Check(said("workers"), "failed", said("none")), "/console/queue"),
         (Check(said("backups"), "warning", said("none")), leads.HEALTH),
-        (whatsapp._warned({"waba_id": "7", "warnings": "x"})[0], "/console/whatsapp"),
+        (whatsapp._warned({"waba_id": "7", "organization": "Acme", "warnings": "x"})[0], "/console/whatsapp"),
     ):
         assert leads.lead(asking(), check, seen).path == place, (check.check, check.detail)
         assert leads.lead(asking(may=False), check, seen).path == "", check.check

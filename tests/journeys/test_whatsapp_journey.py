@@ -186,8 +186,9 @@ async def test_what_becomes_of_messages_by_their_last_digits(database_url: str, 
         # What was told of one message was told once, and nothing of it that was not so.
         for ending, (_, _, kinds) in ENDINGS.items():
             raised = {kind for kind in ("message.failed", "message.delivered") if ids[ending] in at.ids(kind)}
-            # A failure that was taken back may have come together with what took it back.
-            assert raised - ({"message.failed"} if ending == "9002" else set()) == kinds, ending
+            # A failure that was taken back may have come together with what took it back; and of several callbacks
+            # that are under way, as of 9003, the later one may come first.
+            assert raised - ({"message.failed"} if ending in ("9002", "9003") else set()) == kinds, ending
         assert at.graph.doubled == {}
         delivered = sum("message.delivered" in kinds for _, _, kinds in ENDINGS.values())
         consumed, reserved = await at.cloud.pool.fetchrow("SELECT consumed, reserved FROM wallets")

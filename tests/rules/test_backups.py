@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import ssl
@@ -26,7 +27,7 @@ from heliograph.base.crypto import derive_key
 from heliograph.base.database import migrate
 from heliograph.base.database.pool import Pool
 from heliograph.base.database.url import for_programs
-from heliograph.base.embedded import copies
+from heliograph.base.embedded import copies, dumps
 from heliograph.base.embedded.install import PostgresError
 from heliograph.cli import app
 from heliograph.cli.running.backup import _prune, passphrase_of
@@ -568,3 +569,42 @@ def _elsewhere(url: str) -> str:
 async def until_the_next_second(pool: Pool) -> None:
     """A backup is named by its second."""
     await pool.execute("SELECT pg_sleep(1.05 - extract(microseconds FROM clock_timestamp()) % 1000000 / 1000000)")
+
+
+async def test_the_end_of_a_script_waits_for_its_reader_and_for_nobody_who_has_failed() -> None:
+    """A write that blocks stopped everything in this process, and for good once psql had ended with an error."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    filling = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            filling += os.write(write, b"x" * 4096)
+    ending = asyncio.Event()
+    reading = asyncio.create_task(ending.wait())
+    task = asyncio.create_task(dumps._end(write, b"COMMIT;\n" * 1000, reading))
+    await asyncio.sleep(0)
+    assert not task.done()
+    found = b""
+    os.set_blocking(read, False)
+    while not task.done():
+        with contextlib.suppress(BlockingIOError):
+            found += os.read(read, 4096)
+        await asyncio.sleep(0)
+    os.close(write)
+    while piece := os.read(read, 1 << 20):
+        found += piece
+    assert found == b"x" * filling + b"COMMIT;\n" * 1000
+    os.close(read)
+
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(write, b"x" * 4096)
+    task = asyncio.create_task(dumps._end(write, b"COMMIT;\n", reading))
+    await asyncio.sleep(0)
+    assert not task.done()
+    ending.set()
+    await task
+    os.close(read)
+    os.close(write)

@@ -62,7 +62,7 @@ async def _apply(tables: Path, script: Sequence[str | Path], url: str, *, passwo
         await asyncio.wait((restoring, applying), return_when=asyncio.FIRST_COMPLETED)
         if not applying.done():
             restoring.result()
-            os.write(write, f"{then}COMMIT;\n".encode())
+            await _end(write, f"{then}COMMIT;\n".encode(), applying)
             os.close(write)
             write = -1
         await applying
@@ -92,6 +92,18 @@ async def _settings(script: int, writing: asyncio.Task[None]) -> bytes:
             await asyncio.sleep(0.01)
     os.set_blocking(script, True)
     return found
+
+
+async def _end(script: int, statements: bytes, reading: asyncio.Task[None]) -> None:
+    """Write the end of a script to a pipe that `reading` reads from, which takes as long as its statements, and may
+    fail before it has read them. This process has that end of the pipe open as well, so a write that blocks would
+    never end."""
+    os.set_blocking(script, False)
+    while statements and not reading.done():
+        try:
+            statements = statements[os.write(script, statements) :]
+        except BlockingIOError:
+            await asyncio.sleep(0.01)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
