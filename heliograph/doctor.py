@@ -357,11 +357,11 @@ async def _queue(conn: Connection, settings: Settings) -> list[Check]:
         for kind, age in ages.items()
         if age > LATE
     ]
-    for kind in ("sms", "whatsapp"):
-        if count := await waiting.deferred(conn, kind):
-            late.append(
-                said("%(kind)s: %(count)s put back again and again, no supplier takes them", kind=kind, count=count)
-            )
+    late += [
+        said("%(kind)s: %(count)s put back again and again, no supplier takes them", kind=kind, count=count)
+        for kind, count in (await waiting.deferred(conn)).items()
+        if count
+    ]
     check = Check(said("queue"), "ok", said("nothing overdue for more than %(seconds)s s", seconds=round(LATE)))
     if late:
         remedy = said("Check the workers, suppliers and accounts first; otherwise start more workers.")

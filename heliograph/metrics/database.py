@@ -95,10 +95,9 @@ async def _read(conn: Connection, standbys: Standbys) -> list[Gauge]:
     said = "Problems that checks of the installation have found, as in `heliograph doctor`"
     for name, state in await findings.since(conn):
         found.append(Gauge("heliograph_findings", said, 1, {"check": name, "state": state}))
-    back = "Messages put back again and again, because no supplier takes them"
-    for kind in ("sms", "whatsapp"):
-        deferred = await waiting.deferred(conn, kind)
-        found.append(Gauge("heliograph_queue_deferred_rows", back, deferred, {"kind": kind}))
+    back = f"Messages put back again and again, because no supplier takes them, of the {waiting.LOOK:,} rows due next"
+    for kind, count in (await waiting.deferred(conn)).items():
+        found.append(Gauge("heliograph_queue_deferred_rows", back, count, {"kind": kind}))
     row = await conn.fetchrow(REST, timers.FORGET)
     assert row is not None
     oldest = standbys.oldest(row["snapshot"], row["horizon"])

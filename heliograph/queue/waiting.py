@@ -247,19 +247,24 @@ async def sample(
 #: Claims after which no supplier seems to take a message: it has been put back a second longer each time, which took
 #: three minutes and a half.
 OFTEN = 20
-# The age of the queue does not show them, since they are due later each time. Campaigns may wait.
+# The age of the queue does not show them, since they are due later each time: so they are among those that are due
+# next, or have been tried a moment ago. Of these some are looked at, however many wait. Campaigns may wait.
 DEFERRED = f"""
-SELECT count(*) FROM (
-    SELECT FROM queue WHERE kind = $1 AND lane = 0 AND claims >= {OFTEN} AND NOT ({HELD}) LIMIT $2) deferred
+SELECT asked.kind, count(queue.id)
+  FROM unnest($1::text[]) AS asked (kind) LEFT JOIN (
+       SELECT * FROM queue WHERE due_at > now() - interval '5 seconds' ORDER BY due_at LIMIT $2) AS queue
+       ON queue.kind = asked.kind AND lane = 0 AND claims >= {OFTEN} AND NOT ({HELD})
+ GROUP BY asked.kind
 """
 
 
-async def deferred(conn: Connection, kind: str, *, most: int = LOOK) -> int:
-    """How many messages of a kind are put back again and again, counted up to `most`, without those that are held."""
+async def deferred(conn: Connection, *, look: int = LOOK) -> dict[str, int]:
+    """How many messages of each kind are put back again and again, without those that are held, among the `look` rows
+    that are due next."""
     async with conn.transaction():
         await conn.execute(RANGE_PLANS)
-        count: int = await conn.fetchval(DEFERRED, kind, most)
-    return count
+        rows = await conn.fetch(DEFERRED, ("sms", "whatsapp"), look)
+    return {row["kind"]: row["count"] for row in rows}
 
 
 COUNT = """

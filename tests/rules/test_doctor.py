@@ -34,7 +34,7 @@ from heliograph.overview.installation.now import Watch
 from heliograph.people import tries, users
 from heliograph.people.operators import accounts
 from heliograph.people.tries import FREE_ACCOUNT
-from heliograph.queue import holds
+from heliograph.queue import holds, waiting
 from heliograph.queue.holds import Selection
 from heliograph.retention import forgetting
 from heliograph.sms.dispatch import suppliers
@@ -522,3 +522,19 @@ async def test_messages_that_no_supplier_takes_are_told(pool: Pool, database_url
     async with pool.acquire() as conn:
         await holds.hold(conn, Selection(kinds=("sms",)), reason="a look")
     assert ((await named(pool, settings, "queue")).state, await metric()) == ("ok", 0)
+
+
+async def test_who_waits_in_vain_is_found_without_reading_all_that_waits(pool: Pool) -> None:
+    """Each worker read all messages that were waiting, every 15 s."""
+    actor = await organization(pool)
+    await pool.execute(
+        "INSERT INTO queue (id, kind, line, organization_id, due_at, claims)"
+        " SELECT gen_random_uuid(), 'sms', $1, $1, now() + n * interval '1 second', CASE WHEN n % 5 = 0 THEN 20 ELSE 1"
+        " END FROM generate_series(-20000, 20000) AS n",
+        actor.organization_id,
+    )
+    read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'queue'"
+    async with pool.acquire() as conn, conn.transaction():
+        before = await conn.fetchval(read)
+        assert await waiting.deferred(conn, look=100) == {"sms": 20, "whatsapp": 0}
+        assert await conn.fetchval(read) - before <= 200
