@@ -571,14 +571,20 @@ async def until_the_next_second(pool: Pool) -> None:
     await pool.execute("SELECT pg_sleep(1.05 - extract(microseconds FROM clock_timestamp()) % 1000000 / 1000000)")
 
 
-async def test_the_end_of_a_script_waits_for_its_reader_and_for_nobody_who_has_failed() -> None:
-    """A write that blocks stopped everything in this process, and for good once psql had ended with an error."""
+def full_pipe() -> tuple[int, int, int]:
+    """Its two ends, and how many bytes it holds."""
     read, write = os.pipe()
     os.set_blocking(write, False)
-    filling = 0
+    held = 0
     with contextlib.suppress(BlockingIOError):
         while True:
-            filling += os.write(write, b"x" * 4096)
+            held += os.write(write, b"x" * 4096)
+    return read, write, held
+
+
+async def test_the_end_of_a_script_waits_for_its_reader_and_for_nobody_who_has_failed() -> None:
+    """A write that blocks stopped everything in this process, and for good once psql had ended with an error."""
+    read, write, filling = full_pipe()
     ending = asyncio.Event()
     reading = asyncio.create_task(ending.wait())
     task = asyncio.create_task(dumps._end(write, b"COMMIT;\n" * 1000, reading))
@@ -596,11 +602,7 @@ async def test_the_end_of_a_script_waits_for_its_reader_and_for_nobody_who_has_f
     assert found == b"x" * filling + b"COMMIT;\n" * 1000
     os.close(read)
 
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            os.write(write, b"x" * 4096)
+    read, write, _ = full_pipe()
     task = asyncio.create_task(dumps._end(write, b"COMMIT;\n", reading))
     await asyncio.sleep(0)
     assert not task.done()
