@@ -56,9 +56,10 @@ async def test_a_part_is_renewed_of_the_organization_of_its_page(tenant: Tenant,
 MANY = """
 WITH made AS (
     INSERT INTO organizations (id, name, created_at)
-    SELECT gen_random_uuid(), 'Branch ' || lpad(n::text, 3, '0'), now() FROM generate_series(1, $2) AS n RETURNING id
+    SELECT gen_random_uuid(), 'Branch ' || lpad(n::text, 3, '0'), now() + make_interval(secs => n / 1000.0)
+      FROM generate_series(1, $2) AS n RETURNING id, created_at
 )
-INSERT INTO memberships (organization_id, user_id, role, created_at) SELECT id, $1, 'owner', now() FROM made
+INSERT INTO memberships (organization_id, user_id, role, created_at) SELECT id, $1, 'owner', created_at FROM made
 """
 
 
