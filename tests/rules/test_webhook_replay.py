@@ -280,6 +280,7 @@ async def test_replays_that_wait_are_looked_at_a_few_at_a_time(pool: Pool, monke
     as long as that took, and before each step of any other."""
     monkeypatch.setattr(replays, "BACKLOG", 10)
     monkeypatch.setattr(replays, "STEPS", 4)
+    monkeypatch.setattr(replays, "FULL", 600.0)
     actor = await organization(pool)
     ids = [(await endpoint(pool, actor, f"{URL}{n}"))[0] for n in range(7)]
     await past(pool, actor, [100])
