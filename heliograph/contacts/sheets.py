@@ -56,7 +56,10 @@ _DELIMITERS = (",", ";", "\t", "|")
 _HEADER, _MOST_COLUMNS = 65_536, 1_000
 #: Maximum lines before the header, and an empty one, also as a spreadsheet writes it: `,,,`.
 _MOST_BEFORE = 100
+#: Maximum lines of titles above the header.
+_MOST_TITLES = 20
 _is_blank = re.compile(r"[ \t,;|]*(?:\r\n|\r|\n)").match
+_line = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)").match
 #: Why a row cannot be read, in addition to errors of the CSV reader.
 OPEN_QUOTE = 'a quotation mark (") is not closed, in this row or one above it'
 LONG_LINE = f"the line has more than {LONGEST:,} characters"
@@ -82,7 +85,7 @@ class Layout(msgspec.Struct, frozen=True):
     columns: list[str]
     #: Field (of FIELDS) → index of its column.
     fields: dict[str, int]
-    #: Lines before the header: empty ones, and `sep=;`, which spreadsheets write.
+    #: Lines before the header: empty ones, titles, and `sep=;`, which spreadsheets write.
     preamble: int
     #: Without a header the columns are called A, B, C …
     has_header: bool = True
@@ -134,7 +137,7 @@ def detect_layout(
         raise Invalid(("encoding", "unknown", f"{encoding!r} is not an encoding of texts")) from None
     except UnicodeError as error:
         raise _unreadable(encoding, error) from None
-    found = _looked(text, encoding, delimiter)
+    found = _looked(text, encoding, delimiter, has_titles=has_header is not False)
     is_header = not any(map(_is_number, found.columns)) if has_header is None else has_header
     if is_header:
         fields = _known(found.columns, {})
@@ -161,7 +164,7 @@ def _unreadable(encoding: str, error: UnicodeError) -> Invalid:
     return Invalid(("encoding", "format", f"the file cannot be read as {encoding}: {error}"))
 
 
-def _looked(sample: str, encoding: str, delimiter: str | None = None) -> Layout:
+def _looked(sample: str, encoding: str, delimiter: str | None = None, *, has_titles: bool = True) -> Layout:
     sample = sample.removeprefix("\ufeff")
     first, _, rest = sample.partition("\n")
     preamble = 0
@@ -169,6 +172,9 @@ def _looked(sample: str, encoding: str, delimiter: str | None = None) -> Layout:
         preamble, delimiter, sample = 1, delimiter or match[1], rest
     while preamble < _MOST_BEFORE and (blank := _is_blank(sample)):
         preamble, sample = preamble + 1, sample[blank.end() :]
+    if has_titles and not _is_blank(sample):
+        above, sample = _below_titles(sample, delimiter)
+        preamble += above
     delimiter = delimiter or _delimiter(sample)
     try:
         header = next(csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter), [])
@@ -179,6 +185,25 @@ def _looked(sample: str, encoding: str, delimiter: str | None = None) -> Layout:
     if len(header) > _MOST_COLUMNS:
         raise Invalid(("file", "format", f"the header has more than {_MOST_COLUMNS:,} columns"))
     return Layout(encoding, delimiter, header, {}, preamble)
+
+
+def _below_titles(sample: str, delimiter: str | None) -> tuple[int, str]:
+    """(number of lines above the header, the text from the header on): people write above it what the list is. Nothing
+    is a title unless a row below it names the column of phone numbers, before any row has a number."""
+    rest = sample
+    for above in range(_MOST_TITLES + 1):
+        try:
+            cells = next(csv.reader(io.StringIO(rest, newline=""), delimiter=delimiter or _delimiter(rest)), [])
+        except csv.Error:
+            break
+        if "phone" in _known(cells, {}):
+            return above, rest
+        line = _line(rest)
+        # A quotation mark that is not closed: the row has more lines than this one.
+        if line is None or line[0].count('"') % 2 or any(map(_is_number, cells)):
+            break
+        rest = rest[line.end() :]
+    return 0, sample
 
 
 def _is_number(cell: str) -> bool:
@@ -210,8 +235,9 @@ class Reader:
         self._first = found.preamble + found.has_header
         self._rows = self._read()
         before = [row for _, row in zip(range(self._first), self._rows, strict=False)]
-        # Spreadsheets show empty rows, and not the line `sep=;`.
-        self._number = sum(not any(row.cells) for row in before[: found.preamble]) + found.has_header
+        # Spreadsheets show empty rows and titles, and not the line `sep=;`.
+        is_hidden = found.preamble > 0 and before and "".join(before[0].cells[:1]).startswith("sep=")
+        self._number = found.preamble - bool(is_hidden) + found.has_header
         self._first = 0
 
     @property

@@ -112,6 +112,34 @@ def test_empty_lines_before_the_header_are_skipped(tmp_path: Path, before: str, 
 
 
 @pytest.mark.parametrize(
+    ("before", "number"),
+    [
+        ("Clientes da loja\n", 3),
+        ("Clientes da loja;;\r\n\r\nExportado em 28 de novembro, 2026;;\r\n", 5),
+        ("sep=;\nClientes da loja\n;;\n", 4),
+    ],
+)
+def test_titles_above_the_header_are_skipped(tmp_path: Path, before: str, number: int) -> None:
+    path = file(tmp_path, f"{before}Telemóvel;Nome\n841234567;Ana\n")
+    layout = sheets.layout(path)
+    assert (layout.columns, layout.delimiter) == (["Telemóvel", "Nome"], ";")
+    assert sheets.detect_layout(path.read_bytes(), encoding="utf-8") == layout
+    reader = Reader(path, layout)
+    assert [(row.number, row.cells) for row in reader.take(9)] == [(number, ["841234567", "Ana"])]
+    reader.close()
+
+
+def test_what_may_be_a_person_is_no_title(tmp_path: Path) -> None:
+    rows = "Ana;+258841234567\nNome;Telefone\n"
+    assert sheets.detect_layout(rows.encode(), encoding="utf-8").columns == ["A", "B"]
+    titled = "Clientes\nNome;Telefone\n"
+    as_said = sheets.detect_layout(titled.encode(), encoding="utf-8", has_header=False)
+    assert (as_said.preamble, as_said.columns) == (0, ["A"])
+    unclosed = 'Clientes "da\nloja\nNome;Telefone\n'
+    assert sheets.detect_layout(unclosed.encode(), encoding="utf-8").preamble == 0
+
+
+@pytest.mark.parametrize(
     ("header", "field"),
     [
         ("Phone Number", "phone"),
