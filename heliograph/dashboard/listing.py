@@ -53,7 +53,7 @@ COLUMNS: Mapping[str, Sequence[Column]] = {
         Column("rate", "Messages a minute", is_usual=False, is_end=True),
         Column("ends", "Expected to end", is_usual=False, is_end=True),
         Column("pace", "Pace", is_usual=False, is_end=True),
-        Column("made", "Made", is_usual=False, is_end=True),
+        Column("made", "Created", is_usual=False, is_end=True),
         Column("completed", "Completed", is_usual=False, is_end=True),
         Column("id", "Id", is_usual=False),
     ),

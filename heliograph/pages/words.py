@@ -271,6 +271,7 @@ SEND_FORM: Mapping[str, str] = {
     "sender.unknown": "Choose one of those that are offered.",
     "day.required": "Enter both a day and a time.",
     "day.format": "Enter a day and a time, such as 2026-05-12 and 10:30.",
+    "day.skipped": "There is no such time on that day: the clocks go forward past it.",
     "day.range": "The time must lie between a minute ago and 365 days ahead.",
     "validity.range": "Choose one of those that are offered.",
     "guarantee.enum": "Choose one of those that are offered.",

@@ -232,6 +232,14 @@ async def test_later_in_the_readers_zone(pool: Pool, owner: Browser) -> None:
     assert "waits until" in page.words
 
 
+async def test_a_time_that_the_clocks_skip_is_refused(pool: Pool, owner: Browser) -> None:
+    await pool.execute("UPDATE users SET time_zone = 'Europe/Lisbon'")
+    page = await owner.post(
+        "/send", await fill(owner, to="+258841234567", message="Hi", day="2026-03-29", hour="01:30")
+    )
+    assert (page.status, "the clocks go forward past it" in page.words) == (422, True), page.words
+
+
 async def test_in_test_mode_the_outcome_is_chosen(
     pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
 ) -> None:

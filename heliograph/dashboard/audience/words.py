@@ -90,6 +90,7 @@ CAMPAIGN_FORM: Mapping[str, str] = {
     "numbers.country": "None of these is a phone number with + and its country code. Your organization has no country "
     "by which other numbers could be read.",
     "day.format": "Enter a day and a time.",
+    "day.skipped": "There is no such time on that day: the clocks go forward past it.",
     "unwritten.range": "Enter a number of days from 1 to 365.",
     "pace.range": "Enter the pace as a number of messages a minute, 1 or more.",
     "text.length": "Write a text.",

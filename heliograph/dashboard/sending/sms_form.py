@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import date, datetime, time
+from datetime import datetime
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -16,7 +15,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.classes import kinds
 from heliograph.contacts import suggesting
-from heliograph.pages.forms import figures
+from heliograph.pages.forms import figures, local_times
 from heliograph.pages.requests import Request
 from heliograph.pages.words import SEND_FORM
 from heliograph.sms.accepting.accept import MAX_REFERENCE, MAX_TEXT, VALIDITY, Send
@@ -183,9 +182,10 @@ def _at(request: Request, given: Typed, wrong: list[tuple[str, str]]) -> datetim
         wrong.append(("day", "required"))
         return None
     try:
-        return datetime.combine(
-            date.fromisoformat(given.day), time.fromisoformat(given.hour), ZoneInfo(request.locale.zone)
-        )
+        return local_times.read(given.day, given.hour, request.locale.zone)
+    except local_times.SkippedTime:
+        wrong.append(("day", "skipped"))
+        return None
     except ValueError:
         wrong.append(("day", "format"))
         return None

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date, datetime, time
+from datetime import datetime
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 from heliograph.base import csv_files
 from heliograph.base.database.pool import Connection
@@ -16,6 +15,7 @@ from heliograph.campaigns.filling import MOST
 from heliograph.campaigns.plan import CampaignAudienceEmpty
 from heliograph.campaigns.record import Campaign
 from heliograph.dashboard.audience import words
+from heliograph.pages.forms import local_times
 from heliograph.pages.requests import Request
 from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
 from heliograph.sms.by_hand import saved_texts
@@ -70,8 +70,8 @@ def typed(form: Mapping[str, str]) -> dict[str, str]:
 
 
 def moment(typed: Mapping[str, str], zone: str) -> datetime:
-    """The time that day and hour mean in a time zone. Raises ValueError."""
-    return datetime.combine(date.fromisoformat(typed["day"]), time.fromisoformat(typed["hour"]), ZoneInfo(zone))
+    """The time that day and hour mean in a time zone. Raises ValueError, and SkippedTime."""
+    return local_times.read(typed["day"], typed["hour"], zone)
 
 
 async def found(request: Request, conn: Connection, id: UUID) -> Campaign:

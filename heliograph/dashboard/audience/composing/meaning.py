@@ -28,7 +28,7 @@ from heliograph.classes import kinds
 from heliograph.contacts import records
 from heliograph.dashboard.audience import words
 from heliograph.dashboard.audience.composing.form import form_refusal, found, moment, numbers
-from heliograph.pages.forms import figures
+from heliograph.pages.forms import figures, local_times
 from heliograph.pages.requests import Request
 from heliograph.sms.dispatch import routing
 from heliograph.whatsapp import library
@@ -132,6 +132,8 @@ async def read(request: Request, conn: Connection, typed: dict[str, str]) -> Giv
     if typed["when"] == "later":
         try:
             scheduled_at = plan.checked_time(moment(typed, request.locale.zone), clock.now())
+        except local_times.SkippedTime:
+            wrong.append(("day", "skipped", words.CAMPAIGN_FORM["day.skipped"]))
         except ValueError:
             wrong.append(("day", "format", words.CAMPAIGN_FORM["day.format"]))
         except Invalid:
