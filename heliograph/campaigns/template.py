@@ -23,6 +23,9 @@ MAX_LENGTH = 1600
 # Each character is examined once: the spaces around a name are stripped afterwards.
 _PLACE = re.compile(r"\{\{([^{}]*+)\}\}")
 
+# Looked for once the placeholders are gone.
+_SINGLE = re.compile(r"\{[ \w]{1,40}(?:\|[^{}]{0,200})?\}")
+
 #: Values of PLACES, then the text.
 Filler = Callable[[Sequence[str]], str]
 
@@ -75,6 +78,12 @@ def places(template: str) -> frozenset[str]:
 def fallbacks(template: str) -> list[tuple[str, str]]:
     """The distinct placeholders of a text, each with its default, in order."""
     return list(dict.fromkeys(_read(place) for place in _PLACE.findall(template)))
+
+
+def lookalikes(template: str) -> list[str]:
+    """The distinct words in single braces, as written, in order: probably meant as placeholders, but sent as they
+    are."""
+    return list(dict.fromkeys(_SINGLE.findall(_PLACE.sub(" ", template))))
 
 
 def _named(template: str) -> list[str]:

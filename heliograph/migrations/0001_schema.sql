@@ -928,6 +928,7 @@ CREATE TABLE campaigns (
     approved_at             timestamptz,
     approved_by             uuid,
     approver                text,
+    approved_for            integer,
 
     -- Content: a text for SMS, a template for WhatsApp.
     message_template        text,

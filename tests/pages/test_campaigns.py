@@ -17,10 +17,11 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.campaigns import audience, drafts, record
 from heliograph.campaigns.staging import Stager
-from heliograph.campaigns.views import progress
+from heliograph.campaigns.views import preview, progress
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.overview.exports import kinds
+from heliograph.pages.forms import local_times
 from heliograph.pages.languages import locale
 from heliograph.privacy import erasure
 from heliograph.retention import rules
@@ -114,6 +115,27 @@ async def test_who_lacks_a_value_of_the_text_is_counted(pool: Pool, tenant: Tena
     assert "1 person has no last name and gets nothing in its place: Hello" in page.words, page.words
     for text in ("Hello {{phone}}", "Hello"):
         assert "in its place" not in (await look(owner, text=text)).words
+
+
+async def test_single_braces_are_said_to_be_sent_as_they_are(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await people(pool, tenant, 1)
+    page = await look(owner, text="Hello {name}, {first_name|you}, {{name}}, {{phone}}{1}, {name} { a: b } {}")
+    for written in ("{name}", "{first_name|you}", "{1}"):
+        assert page.words.count(f"{written} is sent as it is: a placeholder has two braces") == 1, page.words
+    assert page.words.count("is sent as it is") == 3
+    assert "is sent as it is" not in (await look(owner, text="Hello {{ name | you }}")).words
+
+
+async def test_an_hour_that_the_clocks_skip_is_refused(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await people(pool, tenant, 1)
+    await pool.execute("UPDATE users SET time_zone = 'Europe/Lisbon'")
+    said = "There is no such time on that day: the clocks go forward past it."
+    for hour, is_refused in (("00:59", False), ("01:00", True), ("01:59", True), ("02:00", False)):
+        page = await look(owner, when="later", day="2026-03-29", hour=hour)
+        assert (page.status, said in page.words) == (422, is_refused), (hour, page.words)
+    # Of the hour that comes twice, the first is taken.
+    twice = local_times.read("2026-10-25", "01:30", "Europe/Lisbon")
+    assert twice.astimezone(UTC) == datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
 
 
 async def test_a_text_of_several_lines_has_them_as_handsets_do(pool: Pool, tenant: Tenant, owner: Browser) -> None:
@@ -969,6 +991,47 @@ async def test_those_under_way_stand_first_and_are_acted_on_in_the_list(
     await other_browser.sign_in("vera@example.com")
     page = await other_browser.get("/campaigns")
     assert (named(page), f"/{id}/pause" in page.text, "copy=" in page.text) == (["Two", "Five", "Four"], False, False)
+
+
+async def test_more_people_than_the_check_counts_need_approval_too(
+    pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preview, "MOST", 3)
+    await people(pool, tenant, 8)
+    for above, needs in ((7, True), (8, False)):
+        await pool.execute("UPDATE organizations SET approval_above = $2 WHERE id = $1", tenant.id, above)
+        page = await look(owner)
+        assert ("Found 3+" in page.words, f"more than {above} recipients," in page.words) == (True, needs), page.words
+    assert "recipients, so" not in (await look(owner, tags="all, odd", match="all")).words
+
+
+async def test_an_outgrown_approval_is_asked_for_again(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    await people(pool, tenant, 2)
+    await pool.execute("UPDATE organizations SET approval_above = 1 WHERE id = $1", tenant.id)
+    later = datetime.now(UTC) + timedelta(days=2)
+    made = await make(owner, when="later", day=f"{later:%Y-%m-%d}", hour="12:00")
+    await make_person(pool, tenant, "rui@example.com", "sender")
+    await other_browser.sign_in("rui@example.com")
+    page = await other_browser.get(made.path)
+    assert "Your approval holds for up to twice as many recipients" in page.words
+    page = await other_browser.submit(page, f"{made.path}/approve")
+    assert "for at most 4 recipients" in page.words, page.words
+    async with pool.acquire() as conn:
+        entries = [Entry(f"+25884{2_000_000 + n}", f"Q{n}", tags=("all",)) for n in range(3)]
+        await records.create_many(conn, tenant.actor, entries=entries)
+    said = "It was approved for at most 4 recipients and may have more: then it begins once a second person"
+    assert said in (await other_browser.get(made.path)).words
+    await pool.execute("UPDATE campaigns SET step_at = now()")
+    await stage(pool)
+    page = await other_browser.get(made.path)
+    assert "It was approved for at most 4 recipients and has more, so a second person" in page.words, page.words
+    assert "Continue" not in page.words
+    page = await other_browser.submit(page, f"{made.path}/approve")
+    assert "It was approved" not in page.words
+    await stage(pool)
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 5
 
 
 async def test_a_second_person_approves_a_campaign_to_many(

@@ -134,6 +134,30 @@ async def test_a_messy_file_in_five_steps(
     assert "Undo the import" not in (await owner.get(page.path)).words
 
 
+async def test_an_import_that_a_later_one_overlaps_is_undone_after_it(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    """Undone before it, it leaves alone what the later one changed, and cannot be undone again."""
+    ids = []
+    for name, row in (("first.csv", "Ana"), ("second.csv", "Eva")):
+        page = await to_check(pool, owner, f"phone,name\n+258841234567,{row}\n".encode(), name=name)
+        ids.append(page.path.split("/")[3])
+        await owner.submit(page, f"/contacts/imports/{ids[-1]}/run")
+        await work(pool)
+    first, second = [f"/contacts/imports/{id}/undo" for id in ids]
+    said = "A later import, second.csv, may have changed some of these contacts"
+    assert said in (await owner.get(first)).words
+    page = await owner.get(second)
+    assert "A later import" not in page.words
+    await owner.submit(page, second)
+    await work(pool)
+    page = await owner.get(first)
+    assert "A later import" not in page.words
+    await owner.submit(page, first)
+    await work(pool)
+    assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
+
+
 async def test_a_pasted_sheet_without_a_header(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     page = await to_check(pool, owner, b"+351912345678\tRui\n+258841234567\tAna\n", name="", **{"column-1": "name"})
     assert "New 2" in page.words

@@ -1217,6 +1217,41 @@ async def test_an_approval_counts_who_was_gathered(pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM messages WHERE campaign_id = $1", later.id) == 2
 
 
+async def test_an_approval_covers_no_more_than_twice_those_who_were_expected(pool: Pool) -> None:
+    actor = await organization(pool)
+    ana, rui = person(actor, "Ana"), person(actor, "Rui")
+    await needs_approval(pool, actor, 0)
+    at = datetime.now(UTC) + timedelta(hours=1)
+    for n in range(2):
+        await contact(pool, actor, number(n), "vip", "porto")
+    grew = await create(pool, ana, audience_tags=["vip"], scheduled_at=at)
+    outgrew = await create(pool, ana, audience_tags=["porto"], scheduled_at=at)
+    both = await create(pool, ana, audience_tags=["vip", "porto"], audience_tag_match_mode="all", scheduled_at=at)
+    every = (grew, outgrew, both)
+    for one in every:
+        await approve(pool, rui, one.id)
+    async with pool.acquire() as conn:
+        states = [await approving.standing(conn, ana, campaign=one) for one in every]
+        assert [(one.above, one.approved_for) for one in states] == [(None, 4)] * 3
+    for n in range(2, 4):
+        await contact(pool, actor, number(n), "vip", "porto")
+    await contact(pool, actor, number(4), "porto")
+    async with pool.acquire() as conn:
+        states = [await approving.standing(conn, ana, campaign=one) for one in every]
+        assert [one.above for one in states] == [None, 4, None]
+    await pool.execute("UPDATE campaigns SET step_at = now()")
+    await run(pool)
+    found = [await get(pool, actor, one.id) for one in every]
+    assert [one.status for one in found] == ["running", "paused", "running"]
+    assert (found[1].status_reason, found[1].counts) == ("approval_required", counts(pending=5))
+    with pytest.raises(CampaignApprovalRequired) as refused:
+        await resume(pool, rui, outgrew.id)
+    assert refused.value.details == {"id": str(outgrew.id), "recipients": 5, "limit": 4}
+    assert (await approve(pool, rui, outgrew.id)).status == "running"
+    await run(pool)
+    assert await pool.fetchval("SELECT count(*) FROM messages WHERE campaign_id = $1", outgrew.id) == 5
+
+
 async def test_who_asks_for_no_approval_any_more_gets_none(pool: Pool) -> None:
     actor = await organization(pool)
     ana = person(actor, "Ana")

@@ -34,48 +34,55 @@ class ApprovalState(msgspec.Struct, frozen=True):
     is_own: bool
     approved_at: datetime | None
     approver: str | None
+    #: How many recipients the approval covers.
+    approved_for: int | None
 
 
 GET = """
-SELECT coalesce(author_id = $3, false) AS is_own, approved_at, approver FROM campaigns
+SELECT coalesce(author_id = $3, false) AS is_own, approved_at, approver, approved_for FROM campaigns
  WHERE organization_id = $1 AND id = $2
 """
 
 
 async def standing(conn: Connection, actor: Actor, *, campaign: Campaign) -> ApprovalState:
     """The state of a campaign's approval, for a page."""
-    place = (actor.organization_id, campaign.id)
-    above = None
-    if campaign.status in ("scheduled", "staging"):
-        above = await rule.expected(conn, *place)
-    elif campaign.status == "paused":
-        above = await rule.missing(conn, *place)
-    row = await conn.fetchrow(GET, *place, actor.principal.id)
+    above = await _lacking(conn, actor, campaign)
+    row = await conn.fetchrow(GET, actor.organization_id, campaign.id, actor.principal.id)
     assert row is not None
     return ApprovalState(above, **row)
 
 
+async def _lacking(conn: Connection, actor: Actor, campaign: Campaign) -> int | None:
+    """The limit of recipients that a campaign exceeds without approval, or may exceed once its audience is known."""
+    if campaign.status in ("scheduled", "staging"):
+        return await rule.expected(conn, actor.organization_id, campaign.id)
+    return await rule.missing(conn, actor.organization_id, campaign.id) if campaign.status == "paused" else None
+
+
 LOCK = "SELECT author_id FROM campaigns WHERE organization_id = $1 AND id = $2 FOR UPDATE"
 APPROVE = """
-UPDATE campaigns SET approved_at = now(), approved_by = $3, approver = $4 WHERE organization_id = $1 AND id = $2
+UPDATE campaigns SET approved_at = now(), approved_by = $3, approver = $4, approved_for = $5
+ WHERE organization_id = $1 AND id = $2
 """
 
 
 async def approve(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms") -> Campaign:
-    """Approve a campaign, so that it begins now or at its time; repeating changes nothing. Runs in the caller's
-    transaction. Raises NotFound, CampaignApprovalByAnother, and CampaignNotPausable if it is being sent or has ended.
+    """Approve a campaign, so that it begins now or at its time; repeating changes nothing, unless its audience has
+    outgrown the approval. Runs in the caller's transaction. Raises NotFound, CampaignApprovalByAnother, and
+    CampaignNotPausable if it is being sent or has ended.
     """
     author = await conn.fetchval(LOCK, actor.organization_id, id)
     before = await record.get(conn, actor, id=id, channel=channel)
-    if before.approved_at is not None:
+    if before.approved_at is not None and await _lacking(conn, actor, before) is None:
         return before
     if actor.user_id is None or actor.user_id == author:
         raise CampaignApprovalByAnother
     waits = before.status == "paused" and before.status_reason in (rule.REASON, plan.BY_REQUEST)
     if not waits and before.status not in ("scheduled", "staging"):
         raise plan.CampaignNotPausable(id=str(id), status=before.status)
-    await conn.execute(APPROVE, actor.organization_id, id, actor.user_id, actor.principal.name)
-    told = {"recipients": before.counts.total or None}
+    covered = await rule.covered(conn, actor.organization_id, id)
+    await conn.execute(APPROVE, actor.organization_id, id, actor.user_id, actor.principal.name, covered)
+    told = {"recipients": before.counts.total or None, "approved_for": covered}
     await audit.record(conn, actor, "campaign.approved", object_id=id, name=before.name, after=told)
     if before.status_reason == rule.REASON:
         await plan.move(conn, actor.organization_id, id, "running", was="paused", by=actor.principal)

@@ -2,17 +2,24 @@
 
 The organization sets the number of recipients above which approval is required (`organizations.approval_above`). This
 is decided once, when the audience is known and nothing has been staged; test mode reaches nobody and needs no approval.
+An approval given before that covers a number of recipients, not whatever the audience becomes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
+
+import asyncpg
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Refusal
 
 #: Why such a campaign is paused.
 REASON = "approval_required"
+#: An approval covers this many times the recipients expected when it was given: a list that gains a few people until
+#: the start is still what was approved, one that has become another list is not.
+GROWTH = 2
 
 
 class CampaignApprovalRequired(Refusal):
@@ -21,39 +28,89 @@ class CampaignApprovalRequired(Refusal):
     code, status = "campaign_approval_required", 409
 
 
+# `approved_for` is NULL without an approval, and GREATEST ignores NULL.
 MISSING = """
-SELECT o.approval_above
+SELECT greatest(o.approval_above, c.approved_for)
   FROM campaigns c JOIN organizations o ON o.id = c.organization_id
- WHERE c.organization_id = $1 AND c.id = $2 AND c.mode = 'live' AND c.approved_at IS NULL AND c.staged_to = ''
-   AND c.total > o.approval_above
+ WHERE c.organization_id = $1 AND c.id = $2 AND c.mode = 'live' AND o.approval_above IS NOT NULL AND c.staged_to = ''
+   AND c.total > greatest(o.approval_above, c.approved_for)
 """
 
 
 async def missing(conn: Connection, organization_id: UUID, id: UUID) -> int | None:
-    """The limit of recipients without approval, if a campaign exceeds it and is not approved; None: it may begin."""
+    """The limit of recipients without approval, or without another one, if a campaign exceeds it; None: it may
+    begin."""
     found: int | None = await conn.fetchval(MISSING, organization_id, id)
     return found
 
 
 # Contacts with several of the tags are counted several times, and excluded ones are counted too: this is only an
 # estimate before the audience is gathered, so that people are told early.
-EXPECTED = """
-SELECT o.approval_above
+TAGGED = """
+SELECT (CASE $4 WHEN 'all' THEN min(people) ELSE sum(people) END)::bigint
+  FROM unnest($3::text[]) AS wanted (tag) CROSS JOIN LATERAL (
+       SELECT count(*) AS people FROM (
+              SELECT FROM contact_tags t
+               WHERE t.organization_id = $1 AND t.mode = $2 AND t.tag = wanted.tag LIMIT $5) tagged) counted
+"""
+IMPORTED = """
+SELECT sum(cardinality(people)) FROM contact_import_batches WHERE organization_id = $1 AND import_id = $2
+"""
+
+
+async def estimate(
+    conn: Connection,
+    organization_id: UUID,
+    *,
+    mode: str,
+    tags: Sequence[str] | None,
+    match_mode: str,
+    imported: UUID | None,
+    most: int | None = None,
+) -> int:
+    """About how many people have these tags, or are in this import: rather too many than too few. `most`: how many are
+    counted of each tag; None: all."""
+    if tags is not None:
+        found = await conn.fetchval(TAGGED, organization_id, mode, tags, match_mode, most)
+    else:
+        found = await conn.fetchval(IMPORTED, organization_id, imported)
+    return found or 0
+
+
+AUDIENCE = """
+SELECT c.total, c.mode, c.audience_tags AS tags, c.audience_tag_match_mode AS match_mode, c.audience_import AS imported,
+       c.status IN ('scheduled', 'staging') AND (c.audience_tags IS NOT NULL OR c.audience_import IS NOT NULL) AS grows,
+       CASE WHEN c.mode = 'live' AND o.approval_above IS NOT NULL THEN greatest(o.approval_above, c.approved_for)
+        END AS above
   FROM campaigns c JOIN organizations o ON o.id = c.organization_id
- WHERE c.organization_id = $1 AND c.id = $2 AND c.mode = 'live' AND c.approved_at IS NULL
-   AND c.status IN ('scheduled', 'staging')
-   AND (c.total > o.approval_above OR c.audience_tags IS NOT NULL AND o.approval_above < (
-        SELECT count(*) FROM (
-               SELECT FROM contact_tags t
-                WHERE t.organization_id = $1 AND t.mode = c.mode AND t.tag = ANY (c.audience_tags)
-                LIMIT o.approval_above::bigint + 1) tagged)
-        OR c.audience_import IS NOT NULL AND o.approval_above < (
-        SELECT sum(cardinality(people)) FROM contact_import_batches
-         WHERE organization_id = $1 AND import_id = c.audience_import))
+ WHERE c.organization_id = $1 AND c.id = $2
 """
 
 
 async def expected(conn: Connection, organization_id: UUID, id: UUID) -> int | None:
     """Like `missing`, for a campaign whose audience is not known yet: it may need approval once it is."""
-    found: int | None = await conn.fetchval(EXPECTED, organization_id, id)
-    return found
+    row = await conn.fetchrow(AUDIENCE, organization_id, id)
+    if row is None or row["above"] is None:
+        return None
+    above: int = row["above"]
+    return above if await _size(conn, organization_id, row, most=above + 1) > above else None
+
+
+async def covered(conn: Connection, organization_id: UUID, id: UUID) -> int:
+    """How many recipients an approval that is given now covers."""
+    row = await conn.fetchrow(AUDIENCE, organization_id, id)
+    assert row is not None
+    return min(GROWTH * await _size(conn, organization_id, row), _MOST)
+
+
+#: The largest `integer`.
+_MOST = 2**31 - 1
+
+
+async def _size(conn: Connection, organization_id: UUID, row: asyncpg.Record, *, most: int | None = None) -> int:
+    """How many recipients a campaign has, or will have if it began now, from its row of AUDIENCE."""
+    total: int = row["total"]
+    if not row["grows"]:
+        return total
+    wanted = {name: row[name] for name in ("mode", "tags", "match_mode", "imported")}
+    return max(total, await estimate(conn, organization_id, **wanted, most=most))

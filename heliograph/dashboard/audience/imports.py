@@ -35,6 +35,8 @@ HERE = "/contacts/imports"
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 #: Rows shown from a file, and sample values per column.
 ROWS, SAMPLES = 10, 3
+#: Imports among which one is looked for that has to be undone first.
+LATER = 50
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -225,9 +227,14 @@ async def show_undo(request: Request) -> Answer:
     """What undoing would take back, in numbers; the import's page if it can no longer be undone."""
     async with request.reading() as conn:
         draft = await drafts.get(conn, request.actor, id=request.id())
+        later = await drafts.list_page(conn, request.actor, after=None, limit=LATER)
     if not draft.can_undo:
         return Redirect(location=request.to(f"{HERE}/{draft.id}"))
-    return Page(template="audience/import_undo.html", values={"draft": draft, "mends": draft.kind == "contacts"})
+    mends, ended = draft.kind == "contacts", draft.finished_at or draft.started_at
+    # What the latest of these changed cannot be restored below it, not even by undoing this one again.
+    changed = [one for one in later if one.kind == draft.kind and one.can_undo and one.updated]
+    above = next((one.file for one in changed if (one.finished_at or one.started_at) > ended), "") if mends else ""
+    return Page(template="audience/import_undo.html", values={"draft": draft, "mends": mends, "above": above})
 
 
 async def undo(request: Request) -> Answer:

@@ -65,25 +65,28 @@ async def create(request: Request) -> Answer:
         async with request.reading() as conn:
             given = await meaning.read(request, conn, typed)
             seen = await meaning.preview_campaign(request, conn, typed, given)
-            duplicates = await preview.duplicates(conn, request.actor, spec=given.spec)
     except Invalid as refusal:
         return refused(PAGE, form.form_refusal(refusal), await _values(request, typed))
-    values = await _values(request, typed, seen, given) | {"duplicates": duplicates}
+    if wants == "create":
+        return await _create(request, typed, given, seen)
+    values = await _values(request, typed, seen, given)
     if wants == "trial":
         return await _try(request, given, seen, values)
-    if wants != "create":
-        return Page(template=PAGE, values=values)
+    return Page(template=PAGE, values=values)
+
+
+async def _create(request: Request, typed: dict[str, str], given: Given, seen: Preview) -> Answer:
     if seen.would > MANY:
         wrong = Invalid(("typed", "differs", "Type how many people get it."))
         try:
             if figures.whole(typed["typed"], wrong) != seen.would:
                 raise wrong
         except Invalid:
-            return refused(PAGE, wrong, values)
+            return refused(PAGE, wrong, await _values(request, typed, seen, given))
     try:
         id = await request.once(lambda conn: _make(request, conn, given, uuid_in(typed["draft"])))
     except Refusal as refusal:
-        return refused(PAGE, form.form_refusal(refusal), values)
+        return refused(PAGE, form.form_refusal(refusal), await _values(request, typed, seen, given))
     return Redirect(location=request.to(f"{HERE}/{id}"), notice=request.text("The campaign is created."))
 
 
@@ -173,4 +176,8 @@ def _form_refusal(request: Request, refusal: Refusal) -> Invalid:
 async def _values(
     request: Request, typed: dict[str, str], seen: Preview | None = None, given: Given | None = None
 ) -> dict[str, Any]:
-    return await offers.values(request, typed, seen, given) | {"many": MANY, "sent": None, "duplicates": []}
+    duplicates = []
+    if given is not None:
+        async with request.reading() as conn:
+            duplicates = await preview.duplicates(conn, request.actor, spec=given.spec)
+    return await offers.values(request, typed, seen, given) | {"many": MANY, "sent": None, "duplicates": duplicates}

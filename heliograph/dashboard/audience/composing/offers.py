@@ -7,6 +7,7 @@ from typing import Any
 from heliograph.accounts import organizations, quota, send_defaults, spending
 from heliograph.base.database.pool import Connection
 from heliograph.campaigns import template
+from heliograph.campaigns.approval import rule
 from heliograph.campaigns.channels import sms, whatsapp
 from heliograph.campaigns.filling import COLUMNS, LONGEST
 from heliograph.campaigns.views.preview import Preview
@@ -33,6 +34,7 @@ async def values(
     shown["national"] = [] if given is None else given.national
     gaps = [] if seen is None else seen.gaps
     shown["gaps"] = [(one, request.text(words.CAMPAIGN_UNKNOWN[one.column])) for one in gaps]
+    shown["lookalikes"] = [] if given is None or given.filled is not None else template.lookalikes(given.text)
     pace = None if given is None else given.pace
     shown["lasts"] = 60 * seen.would / pace if seen is not None and pace else None
     async with request.reading() as conn:
@@ -45,19 +47,39 @@ async def values(
             shown |= await _whatsapp_values(request, conn, typed)
         else:
             shown |= await _sms_values(request, conn, typed)
+        limit = defaults.approval_above if request.mode == "live" else None
+        above = None if limit is None else await _exceeded(request, conn, limit, seen, given)
     shown["home"] = request.locale.country(home) if home else ""
     shown["imports"] = [
         (str(one.id), f"{one.file} · {request.locale.moment(one.started_at)}") for one in imports if one.is_audience
     ]
-    above = defaults.approval_above if request.mode == "live" else None
-    # Counted as the rule counts them, with those who will be skipped, but without entries that are not numbers.
-    recipients = 0 if seen is None or given is None else seen.found - seen.excluded - given.unread
-    shown["above"] = above if above is not None and recipients > above else None
+    shown["above"] = above
     scope = "whatsapp:send" if typed["channel"] == "whatsapp" else "sms:send"
     shown["own"] = own.phone if request.may(scope) else None
     shown["may_prove"] = request.may("sms:send", mode="live")
     shown["cost"] = 0 if seen is None or request.mode == "test" else seen.would
     return shown
+
+
+async def _exceeded(
+    request: Request, conn: Connection, above: int, seen: Preview | None, given: Given | None
+) -> int | None:
+    """The limit of recipients without approval, if the campaign exceeds it: counted as the rule counts them, with those
+    who will be skipped, but without entries that are not numbers."""
+    if seen is None or given is None:
+        return None
+    recipients = seen.found - seen.excluded - given.unread
+    if recipients <= above and seen.is_more:  # the preview did not count them all
+        recipients = await rule.estimate(
+            conn,
+            request.actor.organization_id,
+            mode=request.mode,
+            tags=given.tags,
+            match_mode=given.match,
+            imported=given.imported,
+            most=above + 1,
+        )
+    return above if recipients > above else None
 
 
 async def _sms_values(request: Request, conn: Connection, typed: dict[str, str]) -> dict[str, Any]:
