@@ -115,6 +115,16 @@ async def test_what_is_free_is_accepted_whatever_the_wallet_holds(pool: Pool) ->
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages WHERE charge = 'none'") == 2
 
 
+async def test_what_is_due_once_the_free_hours_are_over_reserves_its_price(pool: Pool) -> None:
+    one = await made(pool, balance=PRICE)
+    await whatsapp_factories.conversation(pool, one, free=timedelta(hours=1))
+    at = clock.now()
+    assert await accept(pool, one, [TO], due=[at + timedelta(minutes=30)]) == PRICE
+    assert await accept(pool, one, [TO], due=[at + timedelta(hours=2)]) == 0
+    assert await accept(pool, one, [TO], due=[at + timedelta(hours=2)]) is None
+    await check_wallets(pool, [one.organization_id])
+
+
 async def test_a_chunk_to_known_users_takes_the_wallet_last(pool: Pool, database_url: str) -> None:
     """Single sends wait for the wallet: a chunk that waits for it as well has done all else."""
     one = await made(pool, balance=10 * PRICE)

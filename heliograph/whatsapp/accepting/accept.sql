@@ -21,8 +21,9 @@
 -- Items are read by their position, p_id[n]: PL/pgSQL keeps its arrays unpacked, so this costs less than the row that
 -- unnest() builds for each element (decision 0114).
 --
--- p_price is the list price in millionths; a conversation that is currently free costs nothing. p_margin: how long
--- before its end, in seconds, a service window counts as closed. p_conversation: ids for new conversations.
+-- p_price is the list price in millionths; a conversation that is still free when the message is due costs nothing.
+-- p_margin: how long before its end, in seconds, a service window counts as closed. p_conversation: ids for new
+-- conversations.
 CREATE OR REPLACE FUNCTION whatsapp_accept(
     p_at timestamptz, p_kept interval, p_margin float8,
     p_organization uuid[], p_id uuid[], p_eligible boolean[], p_live boolean[], p_key uuid[], p_request bytea[],
@@ -104,7 +105,8 @@ BEGIN
                         ELSE 'stored' END AS verdict
               FROM (
                 SELECT item.n, item.organization, item.eligible, item.live, item.request, item.type, item.currency,
-                       CASE WHEN NOT item.live OR thread.free_until > now() THEN 0 ELSE item.price END AS cost,
+                       CASE WHEN NOT item.live OR thread.free_until > greatest(item.due, now()) THEN 0
+                            ELSE item.price END AS cost,
                        known.request_hash AS known_request,
                        known.message_id AS known_message,
                        coalesce(wallet.available, 0) AS available, silence.since AS silent_since,
@@ -114,7 +116,8 @@ BEGIN
                   FROM (SELECT n, p_organization[n] AS organization, p_eligible[n] AS eligible, p_live[n] AS live,
                                p_key[n] AS key, p_request[n] AS request, p_recipient[n] AS recipient,
                                p_number[n] AS number, p_type[n] AS type, p_currency[n] AS currency,
-                               p_price[n] AS price, p_slot[n] AS slot, p_place[n] AS place, p_limit[n] AS most
+                               p_price[n] AS price, p_due[n] AS due, p_slot[n] AS slot, p_place[n] AS place,
+                               p_limit[n] AS most
                           FROM generate_series(1, cardinality(p_id)) AS n) item
                   -- LIMIT keeps the planner from turning these look-ups into other joins, even in a plan made while a
                   -- table was empty.

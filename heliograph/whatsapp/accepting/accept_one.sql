@@ -37,7 +37,7 @@ BEGIN
            SELECT id, expires_at, whatsapp_conversations.free_until FROM whatsapp_conversations
             WHERE organization_id = p_organization AND id = found.conversation_id LIMIT 1) c;
     v_conversation := v_thread.id;
-    v_cost := CASE WHEN NOT p_live OR v_thread.free_until > now() THEN 0 ELSE p_price END;
+    v_cost := CASE WHEN NOT p_live OR v_thread.free_until > greatest(p_due, now()) THEN 0 ELSE p_price END;
     IF NOT p_eligible OR v_wallet IS NULL
        OR (v_cost > 0 AND (v_wallet.currency IS DISTINCT FROM p_currency OR v_wallet.available < v_cost))
        OR (p_type = 'text' AND p_live

@@ -6,9 +6,9 @@
 -- lock.
 --
 -- p_life: time from when a message is due to its expiry. p_price: list prices in millionths; a conversation that is
--- currently free costs nothing. p_conversation: ids for new conversations. Returns the wallet's available balance
--- afterwards, or NULL if it does not cover all messages; then nothing is stored. Test messages cost nothing and return
--- the current balance.
+-- still free when its message is due costs nothing. p_conversation: ids for new conversations. Returns the wallet's
+-- available balance afterwards, or NULL if it does not cover all messages; then nothing is stored. Test messages cost
+-- nothing and return the current balance.
 CREATE OR REPLACE FUNCTION whatsapp_accept_bulk(
     p_at timestamptz, p_organization uuid, p_billed boolean, p_number uuid, p_campaign uuid, p_template uuid,
     p_name text, p_language text, p_category text, p_currency text, p_life interval, p_request_id text, p_lane smallint,
@@ -34,9 +34,10 @@ BEGIN
 
     -- LIMIT keeps the planner from turning this look-up into another join, even in a plan made while the table was
     -- empty.
-    SELECT array_agg(CASE WHEN NOT p_billed OR thread.free_until > now() THEN 0 ELSE item.price END ORDER BY n)
+    SELECT array_agg(CASE WHEN NOT p_billed OR thread.free_until > greatest(item.due, now()) THEN 0
+                          ELSE item.price END ORDER BY n)
       INTO v_price
-      FROM unnest(v_thread, p_price) WITH ORDINALITY AS item (thread, price, n)
+      FROM unnest(v_thread, p_price, p_due) WITH ORDINALITY AS item (thread, price, due, n)
       LEFT JOIN LATERAL (
            SELECT free_until FROM whatsapp_conversations
             WHERE organization_id = p_organization AND id = item.thread LIMIT 1) thread ON true;
