@@ -117,6 +117,17 @@ async def test_an_alert_that_is_over_is_over(pool: Pool) -> None:
     assert await open_ones(pool) == []
 
 
+@pytest.mark.parametrize("state", ["ACTIVE", "NONE"])
+async def test_an_alert_that_merely_informs_is_no_warning_and_ends_none(pool: Pool, state: str) -> None:
+    who, meta = await made(pool), Meta(pool)
+    info: dict[str, Any] = ALERT["alert_info"]  # type: ignore[assignment]
+    await say(meta, who, "account_alerts", {**ALERT, "alert_info": info | {"alert_type": "OBA_REJECTED"}})
+    known = await open_ones(pool)
+    informing = {"alert_severity": "INFORMATIONAL", "alert_status": state, "alert_description": "Approved"}
+    await say(meta, who, "account_alerts", {**ALERT, "alert_info": info | informing}, 10)
+    assert await open_ones(pool) == known == [("alert", "OBA_REJECTED CRITICAL Look at this")]
+
+
 async def test_a_restriction_ends_at_its_time(pool: Pool) -> None:
     who, meta = await made(pool), Meta(pool)
 

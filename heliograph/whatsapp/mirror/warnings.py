@@ -5,7 +5,7 @@
     disabled             the account is disabled
     restriction          it may not begin conversations, or not reply, for a while
     review_rejected      the account's review failed
-    alert                an alert in Meta's terms
+    alert                an alert in Meta's terms, unless it merely informs
     pin_changed          the two-step verification PIN of a number was changed or requested
     partner_removed      our app or partner has lost the account, or the account has left the platform
 
@@ -46,6 +46,8 @@ _OVER: dict[tuple[str, str], tuple[str, ...]] = {
     ("account_update", "ACCOUNT_RECONNECTED"): ("partner_removed", "disabled"),
     ("account_review_update", "APPROVED"): ("review_rejected",),
 }
+#: The severity of an alert that asks for nothing, such as that a number is an official business account now.
+_INFORMS = "INFORMATIONAL"
 _DETAIL = 300
 
 
@@ -61,6 +63,8 @@ def read(item: AccountItem) -> WarningEvent:
     """The warnings of an event. Pure."""
     key = (item.field, item.event or "")
     if item.field == "account_alerts":
+        if item.severity == _INFORMS:
+            return WarningEvent()  # nor does its end say anything about the alerts that are open
         words = " ".join(filter(None, (item.event, item.severity, item.detail)))
         return WarningEvent(over=("alert",)) if item.is_over else WarningEvent((("alert", words[:_DETAIL], None),))
     if item.field == "security":
