@@ -106,6 +106,8 @@ async def test_what_is_asked_wrongly_is_named(pool: Pool, acme: Made, command: C
         assert await command("simulate", *wrong) == "usage"
     for wrong in (
         ["--from", "841"],
+        ["--from", "841234567"],  # Mozambican, but +84 is Viet Nam
+        ["--from", TO.removeprefix("+")],
         ["--from", TO, "--type", "hologram"],
         ["--status", "levitated", "--message", str(acme.number_id)],
         ["--status", "read", "--message", "the last one"],

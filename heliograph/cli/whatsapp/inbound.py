@@ -82,7 +82,7 @@ def simulate(
 
     made = on_database(prepare, settings)
     if from_ is not None:
-        _let_be_answered(made.number, (phones.normalize(from_) or "").removeprefix("+"), ago)
+        _let_be_answered(made.number, (phones.read(from_, region=None) or "").removeprefix("+"), ago)
     path = f"/in/whatsapp/{made.number.app.id}"
     base_url = address(url, data_dir)
     headers = {"content-type": "application/json", "X-Hub-Signature-256": made.signature.decode()}

@@ -48,7 +48,7 @@ async def _make(conn: Connection, request: Request) -> Callback:
         raise Invalid(("number", "enum", "Choose one of its numbers.")) from None
     if form.get("what") != "status":
         user, text = form.get("from", ""), form.get("text", "")
-        if phones.normalize(user) is None:
+        if phones.read(user, region=None) is None:
             raise Invalid(("from", "format", "Write a phone number with its country code, such as +258841234567."))
         return await simulated.message(conn, request.principal, number, user=user, text=text, at=at)
     status, message = form.get("status", ""), form.get("message", "").strip()

@@ -91,9 +91,9 @@ async def message(
     conn: Connection, by: Principal, number: Number, *, user: str, text: str, at: datetime, type: str = "text"
 ) -> Callback:
     """A user's message to a number. `user`: their phone number. Raises Invalid."""
-    phone = phones.normalize(user)
+    phone = phones.read(user, region=None)
     if phone is None:
-        raise Invalid(("from", "format", "must be a phone number with country code"))
+        raise Invalid(("from", "format", "must be a phone number with + and country code, such as +258841234567"))
     if type not in TEXTS:
         raise Invalid(("type", "enum", f"must be one of {', '.join(sorted(TEXTS.keys() & OPENING))}"))
     if len(text) > LONGEST:
