@@ -16,7 +16,7 @@ async def error(client: Client, method: str, path: str, body: Any = None, **opti
     """HTTP status, code and subcode of an answer."""
     status, answer = await client.call(method, path, body, **options)
     found = answer["error"]
-    assert found["type"] == "OAuthException"
+    assert found["type"] == ("GraphMethodException" if found.get("error_subcode") == 33 else "OAuthException")
     assert found["fbtrace_id"]
     return status, found["code"], found.get("error_subcode", 0)
 
@@ -85,7 +85,12 @@ async def test_debug_token() -> None:
 
 async def test_unknown_things() -> None:
     async with graph(webhook_url="") as (_, client, _):
-        assert await error(client, "GET", "/404404404404404404") == (400, 100, 33)
+        for unknown in ("/404404404404404404", "/555000111222404", "/404"):  # Meta's ids have 15 digits or more
+            assert await error(client, "GET", unknown) == (400, 100, 33)
+            _, answer = await client.get(unknown)
+            assert answer["error"]["type"] == "GraphMethodException"
+            assert answer["error"]["message"].startswith("Unsupported get request. Object with ID")
+        assert await error(client, "POST", "/555000111222404/messages", {}) == (400, 100, 33)
         assert await error(client, "POST", f"/{WABA}/messages", {"messaging_product": "whatsapp"}) == (400, 100, 33)
         assert await error(client, "GET", f"/{NUMBER}/messages") == (400, 100, 33)
         assert await error(client, "GET", f"/{WABA}/flows_of_time") == (400, 2500, 0)
@@ -366,7 +371,9 @@ async def test_subscribed_apps_and_subscriptions() -> None:
 
 async def test_media_and_apps() -> None:
     async with graph(webhook_url="") as (simulator, client, _):
-        _, medium = await client.get("/1234567890")
+        simulator.inbound(USER, "Look", kind="image")
+        (sent,) = simulator.world.media
+        _, medium = await client.get(f"/{sent}")
         async with client.session.get(medium["url"], headers=client.headers) as answer:
             assert (answer.status, answer.content_type) == (200, "image/jpeg")
             assert await answer.read()

@@ -42,6 +42,8 @@ ENTRY_POINT_SECONDS = 72 * 3600
 HIGH_FACTOR = 12.5
 #: For a number also used in the Business app: 20 messages a second instead of 80.
 COEXISTENCE_FACTOR = 0.25
+#: How many media of users are remembered.
+MEDIA = 1_000
 
 
 class World:
@@ -71,6 +73,8 @@ class World:
         self.served: dict[tuple[str, int], int] = {}
         #: biz_opaque_callback_data → how many messages were accepted with it.
         self.trackers: dict[str, int] = {}
+        #: Ids of the media that users sent last.
+        self.media: deque[str] = deque(maxlen=MEDIA)
         self.requests: deque[SentMessage] = deque(maxlen=options.keep_requests)
         self.buckets: dict[str, Bucket] = {}
         self.pairs: dict[tuple[str, str], Bucket] = {}

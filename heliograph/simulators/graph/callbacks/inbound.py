@@ -72,6 +72,8 @@ def receive(world: World, given: Inbound) -> tuple[str, Item]:
     if user.user_id:
         made["from_user_id"] = user.user_id
     made |= {"id": wamid, "timestamp": str(int(at)), "type": kind, **content}
+    if kind in _MIME:
+        world.media.append(content[kind]["id"])
     context: dict[str, Any] = {}
     if given.quotes and kind not in ("reaction", "edit", "revoke"):
         context = {"from": number.digits, "id": given.quotes}

@@ -255,7 +255,7 @@ class Api:
         if account is None:
             template = world.templates.get(wanted)
             if template is not None and method == "POST" and edge in ("", "unpause"):
-                reads.allowed(token, template.account, wanted)
+                reads.allowed(token, template.account, wanted, method)
                 self._count(template.account)
                 if edge:
                     answer, item = templates.unpause(world, template)
@@ -266,15 +266,15 @@ class Api:
                 return self._answer(answer, template.account)
             number = world.numbers.get(wanted)
             if number is not None and method == "POST" and edge in ("register", "deregister"):
-                reads.allowed(token, number.account, wanted)
+                reads.allowed(token, number.account, wanted, method)
                 world.change(number, registered=edge == "register")
                 return self._answer({"success": True}, number.account)
             if edge or method != "GET":
-                raise missing_object(wanted)
+                raise missing_object(wanted, method)
             owner = number.account if number is not None else template.account if template is not None else ""
             self._count(owner)
             return self._answer(reads.one(world, wanted, token, request.query.get("fields", ""), self._base()), owner)
-        reads.allowed(token, account.id, wanted)
+        reads.allowed(token, account.id, wanted, method)
         self._count(account.id)
         return self._answer(self._of_account(request, account, edge, token), account.id)
 
@@ -305,7 +305,7 @@ class Api:
                 left = [one for one in account.subscribed if one != token.app]
                 account.subscribed = [*left, token.app] if method == "POST" else left
                 return {"success": True}
-        raise GraphError(2500, message=f"Unknown path components: /{edge}") if edge else missing_object(account.id)
+        raise GraphError(2500, message=f"Unknown path components: /{edge}") if edge else missing_object(account.id, method)
 
     def _submit(self, template: Template) -> None:
         delay = self.world.options.review_delay

@@ -102,6 +102,7 @@ class GraphError(Exception):
         message: str = "",
         http: int = 0,
         transient: bool = False,
+        type: str = "OAuthException",
     ) -> None:
         status, title = CODES.get(code, (400, "Unknown error"))
         self.code, self.details, self.subcode, self.transient = (
@@ -111,12 +112,13 @@ class GraphError(Exception):
             transient,
         )
         self.http = http or status
+        self.type = type
         self.message = message or f"(#{code}) {title}"
         super().__init__(f"{self.message}: {details}")
 
     def body(self, trace: str) -> dict[str, Any]:
         """The response's JSON; `trace` is the trace id that support would ask for."""
-        error: dict[str, Any] = {"message": self.message, "type": "OAuthException", "code": self.code}
+        error: dict[str, Any] = {"message": self.message, "type": self.type, "code": self.code}
         if self.subcode:
             error["error_subcode"] = self.subcode
         if self.details:
@@ -139,11 +141,14 @@ def webhook_error(code: int, details: str = "") -> dict[str, Any]:
     }
 
 
-def missing_object(name: str) -> GraphError:
-    """The error for an id that is unknown or invisible to this token: Meta does not say which."""
+def missing_object(id: str, method: str = "GET") -> GraphError:
+    """The error for an id that is unknown or invisible to this token, or does not allow this method: Meta does not say
+    which."""
     return GraphError(
         100,
         subcode=33,
-        message=f"Unsupported request. Object with ID '{name}' does not exist, cannot be loaded due to missing "
-        "permissions, or does not support this operation",
+        type="GraphMethodException",
+        message=f"Unsupported {method.lower()} request. Object with ID '{id}' does not exist, cannot be loaded due to "
+        "missing permissions, or does not support this operation. Please read the Graph API documentation at "
+        "https://developers.facebook.com/docs/graph-api",
     )

@@ -39,7 +39,7 @@ def one(world: World, wanted: str, token: Token, fields: str, base: str) -> dict
     app = world.apps.get(wanted)
     if app is not None:
         return {"id": app.id, "name": app.name, "link": f"{base}/apps/{app.id}"}
-    if wanted.isdigit() and len(wanted) < 16:
+    if wanted in world.media:
         return {
             "messaging_product": "whatsapp",
             "url": f"{base}/media/{wanted}",
@@ -118,10 +118,10 @@ def token_error(token: Token) -> GraphError:
     return GraphError(190, message="Error validating access token: Session has expired.", subcode=463)
 
 
-def allowed(token: Token, account: str, wanted: str) -> None:
+def allowed(token: Token, account: str, wanted: str, method: str = "GET") -> None:
     """Raises GraphError if the token may not see this account (its objects do not exist for it) or lacks the scope."""
     if token.accounts is not None and account not in token.accounts:
-        raise missing_object(wanted)
+        raise missing_object(wanted, method)
     if MANAGEMENT not in token.scopes:
         raise GraphError(200, "The token lacks whatsapp_business_management")
 

@@ -117,11 +117,11 @@ def usable(world: World, number_id: str, token: Token) -> tuple[Number, Simulate
     """The number and its account, if this token may send from it now. Raises GraphError."""
     number = world.numbers.get(number_id)
     if number is not None and token.accounts is not None and number.account not in token.accounts:
-        raise missing_object(number_id)
+        raise missing_object(number_id, "POST")
     if MESSAGING not in token.scopes:
         raise GraphError(token.denial, "The token lacks whatsapp_business_messaging")
     if number is None:
-        raise missing_object(number_id)
+        raise missing_object(number_id, "POST")
     if number.status == "DELETED":
         raise GraphError(33, "The business phone number has been deleted")
     account = world.accounts[number.account]
