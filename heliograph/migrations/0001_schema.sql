@@ -1926,6 +1926,7 @@ CREATE TABLE whatsapp_numbers (
     trying_id             uuid,
     trying_at             timestamptz,
     released_at           timestamptz,
+    slowed_at             timestamptz,
 
     last_callback_at      timestamptz,
     last_sent_at          timestamptz,
@@ -1945,6 +1946,7 @@ COMMENT ON TABLE whatsapp_numbers IS 'tenant: senders of an account, mirrored fr
 COMMENT ON COLUMN whatsapp_numbers.graph_id IS 'Meta''s phone number id; never shown to a customer';
 COMMENT ON COLUMN whatsapp_numbers.messaging_limit IS 'unique users a day outside of service windows; NULL: unlimited or unknown';
 COMMENT ON COLUMN whatsapp_numbers.held_until IS 'as in whatsapp_accounts, for this number alone, like the columns after it';
+COMMENT ON COLUMN whatsapp_numbers.slowed_at IS 'when a status last reported that it sends too fast: each worker halves its rate once';
 COMMENT ON COLUMN whatsapp_numbers.last_sent_at IS 'when a status last reported a message of this number as sent, within 15 s';
 COMMENT ON COLUMN whatsapp_numbers.missing_at IS 'since when it has been missing from listings, although Meta has not reported its removal';
 COMMENT ON COLUMN whatsapp_numbers.applied_at IS 'time of the newest event applied; older ones change nothing';

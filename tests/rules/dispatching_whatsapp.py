@@ -59,6 +59,7 @@ class Scripted:
         self.on_outcome = on_outcome
         self.room = 100
         self.rate = 0.0
+        self.slowed = 0
         self.token = ""
         self.submitted: list[CloudSubmission] = []
         self.script: Script = taken
@@ -95,6 +96,9 @@ class Scripted:
 
     def set_rate(self, rate: float) -> None:
         self.rate = rate
+
+    def slow(self) -> None:
+        self.slowed += 1
 
     def health(self) -> CloudHealth:
         return CloudHealth(usable=not self.held, in_flight=0, queued=0, rate=self.rate)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -143,6 +143,26 @@ async def test_too_fast_for_the_number_is_no_hold_that_others_see(pool: Pool) ->
     _, _, id = await one(pool, fault(130429, retry_after=7.0))
     assert await pool.fetchval("SELECT held_until FROM whatsapp_numbers") is None
     assert 5 < await pause_of(pool, id) <= 7
+
+
+async def test_too_fast_for_the_number_slows_every_worker_when_a_status_says_so(pool: Pool) -> None:
+    """Meta may accept a message and report only then that it was one too many. A late report is not about now."""
+    who, bench = await bench_of(pool)
+    other = await Bench(pool).start()
+    ids = [await message(pool, who, to=f"+25884000000{n}") for n in range(3)]
+    await bench.round()
+
+    async def slowed(id: UUID, at: datetime) -> list[int]:
+        await bench.hear(who, says(who, id, "failed", code=130429, wamid=wamid(id), at=at))
+        for one in (bench, other):
+            await one.lines.refresh(grace=1.0)
+        return [bench.only.slowed, other.only.slowed]
+
+    assert await slowed(ids[0], clock.now()) == [1, 1]
+    assert await slowed(ids[1], clock.now() - timedelta(minutes=5)) == [1, 1]
+    await pool.execute("UPDATE whatsapp_numbers SET slowed_at = NULL")
+    assert await slowed(ids[2], clock.now()) == [2, 2]
+    assert await pool.fetchval("SELECT held_until FROM whatsapp_numbers") is None
 
 
 async def test_a_code_does_not_wait_for_what_outlives_it(pool: Pool) -> None:

@@ -183,6 +183,10 @@ class CloudConnector:
         """Messages a second of this process: the number's throughput, or this worker's share of it."""
         self._pacer.resize(rate)
 
+    def slow(self) -> None:
+        """Send more slowly for a while: a status has reported that the number is too fast."""
+        self._pacer.slow()
+
     # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:

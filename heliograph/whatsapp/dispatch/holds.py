@@ -15,6 +15,7 @@ is sent.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from uuid import UUID
 
 from heliograph.audit import recording as audit
@@ -67,6 +68,19 @@ async def hold_number(
 ) -> None:
     """Send nothing from the number for `seconds`. `by_status`: only a status can end the hold."""
     await conn.execute(HOLD_NUMBER, organization_id, number_id, seconds, reason, by_status)
+
+
+# Statuses come by the hundred; one of a moment ago says the same. One that is late says nothing about the present rate.
+SLOW_NUMBER = """
+UPDATE whatsapp_numbers SET slowed_at = now()
+ WHERE organization_id = $1 AND id = $2 AND $3 > now() - interval '1 minute'
+   AND (slowed_at IS NULL OR slowed_at < now() - interval '1 second')
+"""
+
+
+async def slow_number(conn: Connection, organization_id: UUID, number_id: UUID, at: datetime) -> None:
+    """Have every worker send more slowly from the number, since a status of `at` reported that it is too fast."""
+    await conn.execute(SLOW_NUMBER, organization_id, number_id, at)
 
 
 # Locked rows are skipped: the transaction with the lock decides about the same hold, and this is tried again. $3 and

@@ -41,6 +41,8 @@ class PooledConnector(NumberConnector, Protocol):
 
     def set_rate(self, rate: float) -> None: ...
 
+    def slow(self) -> None: ...
+
 
 class PooledNumber(msgspec.Struct):
     """A number and its connector. `line`: None for messages of test keys."""
@@ -191,8 +193,11 @@ class NumberPool:
         connector = slot.connector
         if slot.line is not None and slot.line.released_at != line.released_at:
             connector.release()  # also ends holds that only the connector knew of
+        too_fast = slot.line is not None and line.slowed_at is not None and slot.line.slowed_at != line.slowed_at
         slot.line, slot.workers, slot.denied = line, workers, False
         connector.set_rate(line.throughput_per_second / workers)  # type: ignore[attr-defined]
+        if too_fast:
+            connector.slow()  # type: ignore[attr-defined]
         if line.proven and slot.probe is not None:
             slot.probe.heard()
         if line.held_until == slot.held_until:

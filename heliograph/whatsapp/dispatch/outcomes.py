@@ -269,6 +269,8 @@ async def note(conn: Connection, failures: Sequence[ScopedFailure]) -> int:
                 reason=fault.title,
                 by_status=one.at is not None,
             )
+        elif fault.slow and one.at is not None:  # after an answer, the connector has slowed itself
+            await holds.slow_number(conn, one.organization_id, one.number_id, one.at)
         elif fault.scope in (Scope.ACCOUNT, Scope.CREDENTIAL):
             deliveries += await holds.hold_account(
                 conn,

@@ -107,6 +107,8 @@ class SendingNumber(msgspec.Struct, frozen=True):
     held_reason: str | None
     #: When an operator last ended a hold.
     released_at: datetime | None
+    #: When a status last reported that the number sends too fast.
+    slowed_at: datetime | None
     #: Whether a recent status shows that a message of the number was sent.
     proven: bool
     #: Owner of the messaging limit, and the limit: unique users a day outside windows; None: no limit.
@@ -418,7 +420,7 @@ SELECT n.id, n.organization_id, n.account_id, a.app, n.graph_id, n.digits, a.bas
        p.secret, n.throughput_per_second, greatest(a.held_until, n.held_until) AS held_until,
        extract(epoch FROM greatest(a.held_until, n.held_until) - now())::float8 AS held_for,
        CASE WHEN n.held_until IS NULL OR a.held_until >= n.held_until THEN a.held_reason ELSE n.held_reason END,
-       greatest(a.released_at, n.released_at) AS released_at,
+       greatest(a.released_at, n.released_at) AS released_at, n.slowed_at,
        coalesce(n.last_sent_at > now() - make_interval(secs => $1), false) AS proven,
        a.portfolio, n.messaging_limit, a.state
   FROM whatsapp_accounts a
