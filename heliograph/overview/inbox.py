@@ -65,7 +65,7 @@ class Bubble(msgspec.Struct, frozen=True, kw_only=True):
     direction: str
     at: datetime
     text: str
-    #: "text", "template", "image", "reaction_removed" …
+    #: "text", "template", "image", "reaction_removed", "blank" …
     type: str
     is_erased: bool
     #: A template whose text was edited after it was sent.
@@ -165,21 +165,21 @@ async def _lines(conn: Connection, actor: Actor, found: Sequence[Thread], names:
         if one.channel == "sms":
             received = last.get(one.message_id)
             words = (received.body or "") if received else ""
-            line = InboxLine(
-                one, names.get(one.peer, ""), _cut(words), "text", received.keyword if received else None, None
-            )
+            type = "blank" if received and received.body is not None and not words.strip() else "text"
+            keyword = received.keyword if received else None
+            line = InboxLine(one, names.get(one.peer, ""), _cut(words), type, keyword, None)
         else:
             place, message = places.get(one.id), written.get(one.message_id)
             if place is not None and place.id in shown:
                 continue  # two threads that turned out to be the same person's
             shown.add(place.id if place else one.id)
-            content = (message.content if message else None) or {}
+            words = rendering.plain_text((message.content if message else None) or {})
             name = names.get(one.peer) or (message.profile_name if message else None) or ""
             line = InboxLine(
                 one,
                 name,
-                _cut(rendering.plain_text(content)),
-                _type(message) if message else "text",
+                _cut(words),
+                rendering.content_type(message, words) if message else "text",
                 None,
                 _window(place),
             )
@@ -252,7 +252,7 @@ async def _sms(
             direction="inbound",
             at=one.received_at,
             text=one.body or "",
-            type="text",
+            type="text" if (one.body or "").strip() else "blank",
             is_erased=one.body is None,
             status="received",
             keyword=one.keyword,
@@ -295,7 +295,7 @@ async def _whatsapp(
             at=(one.delivered_at if one.direction == "inbound" else None) or one.accepted_at,
             text=texts[one.id].text,
             is_outdated=texts[one.id].is_outdated,
-            type=_type(one),
+            type=rendering.content_type(one, texts[one.id].text),
             is_erased=one.content is None,
             status="received" if one.direction == "inbound" else one.status,
             failure_code=one.failure_code,
@@ -307,12 +307,6 @@ async def _whatsapp(
     ]
     profile = next((one.profile_name for one in mine if one.profile_name), "")
     return bubbles, _ended(found.seen, found.messages[-1].id if len(found.messages) > limit else None), profile or ""
-
-
-def _type(message: whatsapp.Message) -> str:
-    """A message's type; a reaction that its user took back, which has no emoji, is "reaction_removed"."""
-    is_removed = message.type == "reaction" and message.content is not None and not message.content.get("emoji")
-    return "reaction_removed" if is_removed else message.type
 
 
 def _ended(*seen: UUID | None) -> UUID | None:

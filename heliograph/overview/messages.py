@@ -136,6 +136,8 @@ class MessageDetail(msgspec.Struct, frozen=True):
     values: list[tuple[str, str]] = []
     #: A WhatsApp template that was edited after it was sent: the text is the edited one.
     is_outdated: bool = False
+    #: What a WhatsApp message is, as `rendering.content_type` names it; None: it was erased, or is an SMS.
+    content: str | None = None
 
 
 async def list_page(
@@ -267,7 +269,9 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
         steps = [*_steps(message), *(sms.delivery(one, kinds[one["event_id"]]) for one in tried)]
         behind = [sms.recorded(one) for one in raised]
         steps.sort(key=lambda step: step.at)
-        return MessageDetail(message, said.text or None, steps, list(kinds), behind, said.outside, said.is_outdated)
+        content = None if found.content is None else rendering.content_type(found, said.text)
+        text = said.text or None
+        return MessageDetail(message, text, steps, list(kinds), behind, said.outside, said.is_outdated, content)
     return MessageDetail(_of_sms(detail.message), detail.text, detail.steps, detail.events, detail.behind)
 
 

@@ -405,6 +405,7 @@ CONTENTS: Mapping[str, str] = {
     "edit": "Changed message",
     "revoke": "Message taken back",
     "request_welcome": "Opened the chat",
+    "blank": "No text",
     "unsupported": "Something that cannot be shown",
     "unknown": "Something that cannot be shown",
 }

@@ -109,6 +109,16 @@ def _fits(known: TemplateLayout, values: Sequence[str]) -> bool:
     return not known.unsupported and len(values) == known.parameter_count
 
 
+def content_type(message: Message, text: str) -> str:
+    """What a message with this text is. A reaction that its user took back, which has no emoji, is "reaction_removed",
+    and a text without a character "blank"."""
+    if message.content is None:
+        return message.type
+    if message.type == "reaction" and not message.content.get("emoji"):
+        return "reaction_removed"
+    return "blank" if message.type == "text" and not text.strip() else message.type
+
+
 def plain_text(content: dict[str, Any]) -> str:
     """The text of a user's message, and its other contents, one line each: address and coordinates of a place, contact
     cards, items of an order, answers in a form. "" if there is none."""

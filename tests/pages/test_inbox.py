@@ -371,6 +371,9 @@ async def test_what_is_no_text_shows_what_it_consists_of(pool: Pool, owner: Brow
         listed = page.text.partition('<span class="last">')[2].partition("</span>")[0]
         words = re.sub("<[^>]*>", "", said)
         assert re.sub("<[^>]*>", "", listed).split() == words.split(), "the list says the same"
+        (id,) = await pool.fetchrow("SELECT id FROM whatsapp_messages ORDER BY id DESC LIMIT 1")
+        own = (await owner.get(f"/messages/{id}")).text.partition('<p class="bubble">')[2].partition("</p>")[0]
+        assert re.sub("<[^>]*>", "", own).split() == words.split(), "its own page, too"
         return html.unescape(words)
 
     point = {"latitude": -25.9655, "longitude": 32.5832}
@@ -388,6 +391,8 @@ async def test_what_is_no_text_shows_what_it_consists_of(pool: Pool, owner: Brow
     assert await bubble("document", document={"filename": "bill.pdf"}) == "Document bill.pdf"
     assert (await bubble("request_welcome")).strip() == "Opened the chat"
     assert (await bubble("hologram")).strip() == "Something that cannot be shown"
+    assert (await bubble("text", text={"body": ""})).strip() == "No text"
+    assert (await bubble("text", text={"body": " \n"})).strip() == "No text"
     assert await bubble("reaction", reaction={"emoji": "👍"}) == "Reaction 👍"
     assert (await bubble("reaction", reaction={})).strip() == "Reaction taken back"
     given = {"flow_token": "t", "day": "Friday", "seats": 2, "meals": ["fish", "rice"], "note": "", "by": {"car": True}}

@@ -135,6 +135,7 @@ async def _values(
         "text": text,
         "outside": detail.values if whole else [],
         "is_outdated": detail.is_outdated,
+        "content": None if detail.content in ("text", "template") or not whole else detail.content,
         "lines": timeline.lines(steps),
         "reports": words.REPORTS,
         "whole": whole,
