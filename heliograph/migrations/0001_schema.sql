@@ -2159,7 +2159,7 @@ CREATE TABLE whatsapp_callbacks (
 -- Sealed bytes do not compress: trying would only cost time.
 ALTER TABLE whatsapp_callbacks ALTER COLUMN body SET STORAGE EXTERNAL;
 COMMENT ON TABLE whatsapp_callbacks IS 'control: callbacks from Meta as received, stored before they are answered and deleted once processed. Sealed';
-COMMENT ON COLUMN whatsapp_callbacks.items IS 'approximate number of statuses and messages in it';
+COMMENT ON COLUMN whatsapp_callbacks.items IS 'approximately what it costs to apply, in statuses';
 
 CREATE TABLE whatsapp_dead_letters (
     id          uuid PRIMARY KEY,

@@ -23,7 +23,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.consent import optouts
 from heliograph.suppliers.whatsapp_cloud.callbacks import webhooks
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import Item
-from heliograph.whatsapp.callbacks import inbox
+from heliograph.whatsapp.callbacks import inbox, intake
 from heliograph.whatsapp.callbacks.dead_letters import ANY_AWAITED, NEWEST, context, list_all
 from heliograph.whatsapp.callbacks.inbox import Inbox, retry, retry_awaited
 from heliograph.whatsapp.callbacks.intake import KIND
@@ -416,6 +416,30 @@ async def test_a_number_that_went_to_another_organization_says_nothing_of_what_i
     new = await moved(pool, acme, graph_id=acme.graph_id, organization_id=other.organization_id)
     await meta.say(new, status(new, "wamid.Y", "delivered", biz_opaque_callback_data=str(id)))
     assert (await row_of(pool, id))["status"] == "accepted"
+
+
+async def test_many_changes_of_one_app_do_not_delay_what_users_write_to_another(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    """Thousands of templates may change at once."""
+    other = await made(pool, app=await make_app(pool))
+    changed = {"message_template_id": 1, "message_template_name": "none_such", "message_template_language": "en"}
+    for _ in range(40):
+        value = changed | {"previous_quality_score": "GREEN", "new_quality_score": "YELLOW"}
+        await meta.post(acme, (acme.waba_id, "message_template_quality_update", value))
+    await meta.post(other, message(other, "is anybody there?"))
+    await meta.inbox.round()
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 1
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_callbacks") == 40 - inbox.ITEMS // intake.HEAVY
+    await meta.work()
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_callbacks") == 0
+
+
+async def test_statuses_are_taken_by_the_hundred(pool: Pool, acme: Made, meta: Meta) -> None:
+    for _ in range(60):
+        await meta.post(acme, status(acme, wamid(), "sent"), status(acme, wamid(), "read"))
+        await meta.post(acme, message(acme, "hello"))
+    assert await meta.inbox.round() == 120
 
 
 async def test_an_account_of_another_app_is_out_of_reach(pool: Pool, acme: Made, meta: Meta) -> None:
