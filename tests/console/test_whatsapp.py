@@ -54,6 +54,23 @@ async def connected(root: Browser, graph: GraphSimulator) -> Page:
     return page
 
 
+async def test_of_very_many_templates_the_first_ones_of_the_account_are_shown(
+    pool: Pool, tenant: Tenant, root: Browser, graph: GraphSimulator
+) -> None:
+    page = await connected(root, graph)
+    assert "Only the first ones are shown." not in page.words
+    await pool.execute(
+        "INSERT INTO whatsapp_templates (organization_id, id, account_id, graph_id, name, language, category, status,"
+        " parameter_format, parameter_count, components, body_preview, created_at, updated_at)"
+        " SELECT organization_id, gen_random_uuid(), account_id, 'made' || n, 'made_' || n, language, category, status,"
+        " parameter_format, parameter_count, components, body_preview, now(), now()"
+        " FROM (SELECT * FROM whatsapp_templates LIMIT 1) one, generate_series(1, 501) AS n"
+    )
+    page = await root.get(page.path)
+    assert "Only the first ones are shown." in page.words
+    assert page.text.count('action="/console/whatsapp/templates/') == 500
+
+
 async def test_each_value_is_tried_before_anything_is_kept(
     pool: Pool, tenant: Tenant, root: Browser, graph: GraphSimulator
 ) -> None:

@@ -196,7 +196,7 @@ def _set_disabled(
             for one in found:
                 await template_sync.set_disabled(conn, organization_id, one["id"], disabled=disabled, by=shell())
         ids = {one["id"] for one in found}
-        return [one for one in await onboarding.templates_of(conn, organization_id) if one["id"] in ids]
+        return [one for one in await onboarding.templates_of(conn, organization_id, which=name) if one["id"] in ids]
 
     show(on_database(work, settings_of(data_dir)), json, TEMPLATES)
 

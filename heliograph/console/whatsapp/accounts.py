@@ -202,7 +202,7 @@ async def _values(request: Request) -> dict[str, Any]:
             raise NotFound
         standing = next(one for one in await onboarding.standing(conn) if one["id"] == row["id"])
         numbers = await onboarding.numbers_of(conn, of.id)
-        templates = await onboarding.templates_of(conn, of.id)
+        templates = await onboarding.templates_of(conn, of.id, account_id=row["id"], limit=TEMPLATES + 1)
         app = await apps.get_app(conn, key, row["app"])
     may_change = request.may(permission=TRAFFIC_CHANGE)
     return {
@@ -210,11 +210,8 @@ async def _values(request: Request) -> dict[str, Any]:
         "one": row,
         "checks": checks.of_account(standing, key),
         "numbers": [one for one in numbers if one["waba_id"] == row["waba_id"]],
-        "templates": [
-            one | {"rejection_reason": reads.reason(one["rejection_reason"])}
-            for one in templates
-            if one["waba_id"] == row["waba_id"]
-        ][:TEMPLATES],
+        "templates": [one | {"rejection_reason": reads.reason(one["rejection_reason"])} for one in templates[:TEMPLATES]],
+        "is_cut": len(templates) > TEMPLATES,
         "callback_url": apps.callback_url(settings, app.id),
         "needs_address": not settings.public_url,
         "verify_token": app.verify_token if may_change else "",

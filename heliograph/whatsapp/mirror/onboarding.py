@@ -185,7 +185,9 @@ SELECT t.id, t.name, t.language, t.category, t.status, t.disabled_locally, t.par
        t.rejection_reason, t.held_until, t.ttl_seconds, t.body_preview, t.graph_id, t.updated_at, a.waba_id,
        t.components, t.parameter_format
   FROM whatsapp_templates t JOIN whatsapp_accounts a ON a.organization_id = t.organization_id AND a.id = t.account_id
- WHERE t.organization_id = $1 AND ($2 OR t.status <> 'removed') ORDER BY t.name, t.language, t.id
+ WHERE t.organization_id = $1 AND ($2 OR t.status <> 'removed')
+   AND ($3::uuid IS NULL OR t.account_id = $3) AND ($4::text IS NULL OR t.name = $4 OR t.id::text = $4)
+ ORDER BY t.name, t.language, t.id LIMIT $5
 """
 
 
@@ -230,9 +232,18 @@ async def numbers_of(conn: Connection, organization_id: UUID) -> list[dict[str, 
     return [dict(row) for row in await conn.fetch(NUMBERS, organization_id)]
 
 
-async def templates_of(conn: Connection, organization_id: UUID, *, removed: bool = False) -> list[dict[str, Any]]:
-    """The organization's templates by name, including locally disabled ones; `removed`: also removed ones."""
-    rows = await conn.fetch(TEMPLATES, organization_id, removed)
+async def templates_of(
+    conn: Connection,
+    organization_id: UUID,
+    *,
+    removed: bool = False,
+    account_id: UUID | None = None,
+    which: str | None = None,
+    limit: int | None = None,
+) -> list[dict[str, Any]]:
+    """The organization's templates by name, including locally disabled ones; `removed`: also removed ones. `account_id`:
+    only those of one account; `which`: only those of this name, or the one with this id."""
+    rows = await conn.fetch(TEMPLATES, organization_id, removed, account_id, which, limit)
     return [
         {**{name: value for name, value in row.items() if name not in ("components", "parameter_format")},
          "sendable": reads.sendable(row) and not row["disabled_locally"]}
@@ -272,10 +283,8 @@ async def find_templates(
     NotFound."""
     found = [
         one
-        for one in await templates_of(conn, organization_id)
-        if name in (one["name"], str(one["id"]))
-        and (language is None or one["language"] == language)
-        and (waba_id is None or one["waba_id"] == waba_id)
+        for one in await templates_of(conn, organization_id, which=name)
+        if (language is None or one["language"] == language) and (waba_id is None or one["waba_id"] == waba_id)
     ]
     if not found:
         raise NotFound("There is no such template.", name=name, language=language)
