@@ -458,6 +458,45 @@ async def test_a_campaign_beyond_its_portfolio_s_limit_is_examined_less_often(po
     assert len(bench.only.submitted) == 2
 
 
+async def test_beyond_the_limit_who_was_reached_does_not_wait_behind_those_who_were_not(pool: Pool) -> None:
+    """A silent number begins with a few messages: looked through a few at a time, a large campaign would be due again
+    before its end is reached."""
+    who = await made(pool)
+    await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = 1")
+    bench = await Bench(pool).start()
+    await message(pool, who, to="+258840000001")
+    await bench.round()
+    for n in range(100):
+        await message(pool, who, to=f"+25884100{n:04}", lane=BULK)
+    known = [await message(pool, who, to="+258840000001", lane=BULK) for _ in range(3)]
+    bench.only.room = 2
+    await bench.round()
+    await bench.round()
+    assert [one.message_id for one in bench.only.submitted[1:]] == known[:2]
+    await bench.later(seconds=1)
+    await bench.round()
+    assert [one.message_id for one in bench.only.submitted[1:]] == known
+    assert await pool.fetchval("SELECT users FROM whatsapp_portfolios") == 1
+
+
+async def test_of_users_beyond_a_number_s_room_none_is_counted(pool: Pool) -> None:
+    who = await made(pool)
+    await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = 1")
+    bench = await Bench(pool).start()
+    for n in range(30):
+        await message(pool, who, to=f"+25884100{n:04}", lane=BULK)
+    bench.only.room = 2
+    await bench.round()
+    await bench.round()
+    assert len(bench.only.submitted) == 1
+    await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = 20")
+    await bench.refresh()
+    await bench.later(seconds=601)
+    await bench.round()
+    assert len(bench.only.submitted) == 3
+    assert await pool.fetchval("SELECT users FROM whatsapp_portfolios") == 3
+
+
 async def test_a_portfolio_s_limit_holds_for_any_number_of_workers(pool: Pool) -> None:
     """Three workers at once, whose rounds overlap in every way that the database lets them."""
     who = await made(pool)

@@ -210,7 +210,9 @@ async def _values(request: Request) -> dict[str, Any]:
         "one": row,
         "checks": checks.of_account(standing, key),
         "numbers": [one for one in numbers if one["waba_id"] == row["waba_id"]],
-        "templates": [one | {"rejection_reason": reads.reason(one["rejection_reason"])} for one in templates[:TEMPLATES]],
+        "templates": [
+            one | {"rejection_reason": reads.reason(one["rejection_reason"])} for one in templates[:TEMPLATES]
+        ],
         "is_cut": len(templates) > TEMPLATES,
         "callback_url": apps.callback_url(settings, app.id),
         "needs_address": not settings.public_url,

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -35,6 +34,7 @@ from heliograph.whatsapp.callbacks.matching import KIND
 from heliograph.whatsapp.dispatch import claimed, held, holds, messaging_limits, outcomes, parking, test_mode
 from heliograph.whatsapp.dispatch import lost as lost_answers
 from heliograph.whatsapp.dispatch.claimed import ClaimedMessage, Content, Template, load_templates
+from heliograph.whatsapp.dispatch.messaging_limits import LIMIT_PAUSE
 from heliograph.whatsapp.dispatch.number_pool import PooledNumber
 from heliograph.whatsapp.dispatch.outcomes import Context
 from heliograph.whatsapp.money.rates import RateBook
@@ -48,32 +48,18 @@ TEMPLATE_PAUSE = 300.0
 LOCKED_PAUSE = 60.0
 #: The same for one of unknown outcome while callbacks are waiting, or none has arrived since.
 UNCERTAIN_PAUSE = 30.0
-#: Grace periods until silence counts as an answer although no callback arrived at all: the number is just quiet.
-SILENCE = 5
 #: Tries of unknown outcome before a message is abandoned.
 MOST_UNKNOWN = 3
 #: Maximum messages to one user in a round: the user's rate gate counts them only once they are handed over.
 TOGETHER, TOGETHER_PAUSE = 5, 0.2
 #: Seconds until lines that were full are read again; a connector then still has work for a quarter of a second.
 PACE = 0.05
+#: How many rows of a line are examined at once while its portfolio's messaging limit is reached, even if the number can
+#: send fewer: most go back, and those of users who count already are found among them.
+LOOKED = 500
 #: How many rows of lines without a connector are examined, and how often, in seconds: their numbers may be gone for
 #: good.
 ORPHANS, LOOK = 100, 1.0
-# Callbacks of the app have arrived since the attempt began, or none has for a long time ($4), and none is waiting to be
-# processed: so any report from Meta about a message whose answer was lost has been processed. An outage of our own
-# looks like silence until callbacks arrive again, and Meta repeats those it could not deliver. (Callbacks of the last
-# second are being processed, and under traffic there are always some.)
-HEARD = """
-SELECT asked.message_id FROM unnest($1::uuid[], $2::uuid[], $3::timestamptz[], $4::boolean[], $5::uuid[])
-       AS asked (organization_id, id, started_at, is_long, message_id)
-  JOIN whatsapp_numbers n ON n.organization_id = asked.organization_id AND n.id = asked.id
-  JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
-  JOIN whatsapp_apps app ON app.id = a.app
- WHERE (app.last_callback_at > asked.started_at
-        OR asked.is_long AND (app.verified_at IS NOT NULL OR app.last_callback_at IS NOT NULL))
-   AND NOT EXISTS (SELECT FROM whatsapp_callbacks waiting
-                    WHERE waiting.app = app.id AND waiting.received_at < now() - interval '1 second')
-"""
 GONE = """
 SELECT n.id FROM unnest($1::uuid[], $2::uuid[]) AS asked (organization_id, id)
   JOIN whatsapp_numbers n ON n.organization_id = asked.organization_id AND n.id = asked.id
@@ -117,6 +103,10 @@ class WhatsAppChannel:
         self._leaves: dict[UUID, float] = {}
         self._after = UNROUTED
         self._look_at = 0.0
+        #: Lines whose messages the last round sent back because of the messaging limit; and how many messages of each may
+        #: leave in this one.
+        self._limited: set[UUID] = set()
+        self._leaving_of: dict[UUID, int] = {}
         #: Lines that were filled in the last round, or had no room.
         self._paced: set[UUID] = set()
         #: Set when another round may be worthwhile: new work, free room, a hold that is over.
@@ -145,7 +135,8 @@ class WhatsAppChannel:
         await self._backlog.look(conn, KIND)
         lines = self._backlog.lines(KIND)
         places: dict[UUID, int] = {}
-        rooms = sorted((self._room(line), line) for line in lines if line in slots)
+        rooms = sorted((self._wanted(line), line) for line in lines if line in slots)
+        self._leaving_of = {line: self._room(line) for line in self._limited if line in slots}
         for n, (room, line) in enumerate(rooms):
             # Smallest first: the unused part of its share goes to those after it.
             places[line] = min(room, max(1, left // (len(rooms) - n))) if left > 0 else 0
@@ -168,6 +159,10 @@ class WhatsAppChannel:
     def _room(self, line: UUID) -> int:
         slot = self._now[line]
         return 0 if slot.held and line not in self._leaves else slot.capacity()
+
+    def _wanted(self, line: UUID) -> int:
+        room = self._room(line)
+        return max(room, LOOKED) if room and line in self._limited and not self._now[line].held else room
 
     async def _ask_to_try(self) -> None:
         """Get permission to probe for each line whose hold is over: of all messages that a hold stops, one at a time
@@ -213,16 +208,7 @@ class WhatsAppChannel:
             elif one.mode == "live":
                 live.append(one)
         if live:
-            began = [one.started_at or one.at for one in live]
-            rows = await conn.fetch(
-                HEARD,
-                [one.lease.organization_id for one in live],
-                [one.number_id for one in live],
-                began,
-                [one.at - at >= SILENCE * timedelta(seconds=self.grace) for one, at in zip(live, began, strict=True)],
-                [one.lease.id for one in live],
-            )
-            heard = {row["message_id"] for row in rows}
+            heard = await lost_answers.heard(conn, live, self.grace)
             pause = min(UNCERTAIN_PAUSE, self.grace)
             for one in live:
                 if one.lease.id not in heard:
@@ -235,10 +221,12 @@ class WhatsAppChannel:
         together: Counter[tuple[UUID, str]] = Counter()
         steps = [orphans.get(one.lease.id) or self._step(one, templates, together) for one in messages]
         outgoing = [(place, one) for place, one in enumerate(steps) if isinstance(one, Attempt)]
-        waits = await self._limits.admit(conn, [self._leaving(one) for _, one in outgoing])
+        waits = await self._limits.admit(conn, [self._leaving(one) for _, one in outgoing], self._leaving_of)
         for (place, one), wait in zip(outgoing, waits, strict=True):
             if wait:
                 steps[place] = Postponed(one.lease, wait, one.lease.line, counts=False)
+        self._limited -= {one.lease.line for _, one in outgoing}
+        self._limited |= {one.lease.line for (_, one), wait in zip(outgoing, waits, strict=True) if wait >= LIMIT_PAUSE}
         return steps
 
     def _leaving(self, one: Attempt[ClaimedMessage]) -> messaging_limits.Leaving:

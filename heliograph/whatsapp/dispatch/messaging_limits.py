@@ -13,6 +13,7 @@ whose window is open, is never held back.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
 from heliograph.base.database.pool import Connection
 from heliograph.queue.leases import SINGLE
@@ -25,7 +26,7 @@ LIMIT_PAUSE, BULK_LIMIT_PAUSE = 60.0, 600.0
 BUSY_PAUSE = 0.1
 
 KNOWN = """
-SELECT item.n FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS item (portfolio, recipient, n)
+SELECT item.portfolio, item.recipient FROM unnest($1::text[], $2::text[]) AS item (portfolio, recipient)
        CROSS JOIN LATERAL (
        SELECT FROM whatsapp_reached
         WHERE portfolio = item.portfolio AND recipient = item.recipient
@@ -81,50 +82,63 @@ class MessagingLimits:
         #: Portfolios that have a row.
         self._opened: set[str] = set()
 
-    async def admit(self, conn: Connection, leaving: Sequence[Leaving]) -> list[float]:
+    async def admit(self, conn: Connection, leaving: Sequence[Leaving], places: dict[UUID, int]) -> list[float]:
         """For each message 0 if it may leave now, or the seconds that it waits. Users of messages that may leave are
-        counted in the caller's transaction, and no other one counts for their portfolios until it ends."""
+        counted in the caller's transaction, and no other one counts for their portfolios until it ends. `places`: how
+        many messages of a number may leave; it is counted down."""
         waits = [0.0] * len(leaving)
-        asked = [
-            (n, line.portfolio, line.messaging_limit, recipient)
-            for n, (line, recipient, inside, _) in enumerate(leaving)
-            if line is not None and line.messaging_limit is not None and not inside
-        ]
-        if not asked:
+        strange = await self._strange(conn, leaving)
+        if not strange and not places:
             return waits
-        rows = await conn.fetch(
-            KNOWN, [portfolio for _, portfolio, _, _ in asked], [recipient for *_, recipient in asked]
-        )
-        known = {row["n"] - 1 for row in rows}
-        strange = [one for n, one in enumerate(asked) if n not in known]
-        if not strange:
-            return waits
-        counts, stale = await self._lock(conn, {portfolio for _, portfolio, _, _ in strange})
+        counts, stale = await self._lock(conn, {portfolio for portfolio, _ in strange.values()})
         new: set[tuple[str, str]] = set()
-        for n, portfolio, limit, recipient in strange:
-            user = (portfolio, recipient)
-            if user in new:
-                continue
-            if portfolio not in counts:
-                waits[n] = BUSY_PAUSE
-                continue
-            if counts[portfolio] >= limit and portfolio in stale:
-                stale.discard(portfolio)
-                # The users that this transaction is about to record are not in the table yet.
-                ours = sum(1 for name, _ in new if name == portfolio)
-                counts.update({row["portfolio"]: row["users"] + ours for row in await conn.fetch(RECOUNT, [portfolio])})
-            if counts[portfolio] >= limit:
-                waits[n] = LIMIT_PAUSE if leaving[n][3] == SINGLE else BULK_LIMIT_PAUSE
-                continue
-            counts[portfolio] += 1
-            new.add(user)
+        for n, (line, _, _, lane) in enumerate(leaving):
+            user = strange.get(n)
+            if line is not None and line.messaging_limit is not None and user is not None and user not in new:
+                portfolio, limit = user[0], line.messaging_limit
+                if portfolio not in counts:
+                    waits[n] = BUSY_PAUSE
+                    continue
+                if counts[portfolio] >= limit and portfolio in stale:
+                    stale.discard(portfolio)
+                    # The users that this transaction is about to record are not in the table yet.
+                    ours = sum(1 for name, _ in new if name == portfolio)
+                    rows = await conn.fetch(RECOUNT, [portfolio])
+                    counts.update({row["portfolio"]: row["users"] + ours for row in rows})
+                if counts[portfolio] >= limit:
+                    waits[n] = LIMIT_PAUSE if lane == SINGLE else BULK_LIMIT_PAUSE
+                    continue
+            if line is not None and line.number_id in places:
+                if places[line.number_id] <= 0:
+                    waits[n] = BUSY_PAUSE
+                    continue
+                places[line.number_id] -= 1
+            if user is not None and user not in new:
+                counts[user[0]] += 1
+                new.add(user)
         if new:
             await conn.execute(NOTE, [portfolio for portfolio, _ in new], [recipient for _, recipient in new])
         return waits
 
+    async def _strange(self, conn: Connection, leaving: Sequence[Leaving]) -> dict[int, tuple[str, str]]:
+        """The messages to users who count towards a limit and are not counted yet: place → (portfolio, recipient)."""
+        asked = {
+            n: (line.portfolio, recipient)
+            for n, (line, recipient, inside, _) in enumerate(leaving)
+            if line is not None and line.messaging_limit is not None and not inside
+        }
+        if not asked:
+            return {}
+        users = set(asked.values())
+        rows = await conn.fetch(KNOWN, [portfolio for portfolio, _ in users], [recipient for _, recipient in users])
+        known = {(row["portfolio"], row["recipient"]) for row in rows}
+        return {n: user for n, user in asked.items() if user not in known}
+
     async def _lock(self, conn: Connection, portfolios: set[str]) -> tuple[dict[str, int], set[str]]:
         """The number of users by portfolio, except for those locked by others; and the portfolios where it may have
         fallen since."""
+        if not portfolios:
+            return {}, set()
         rows = await conn.fetch(LOCK, list(portfolios))
         found = {row["portfolio"] for row in rows}
         self._opened |= found

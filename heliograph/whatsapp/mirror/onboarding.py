@@ -241,8 +241,10 @@ async def templates_of(
     which: str | None = None,
     limit: int | None = None,
 ) -> list[dict[str, Any]]:
-    """The organization's templates by name, including locally disabled ones; `removed`: also removed ones. `account_id`:
-    only those of one account; `which`: only those of this name, or the one with this id."""
+    """The organization's templates by name, including locally disabled ones; `removed`: also removed ones.
+
+    `account_id`: only those of one account; `which`: only those of this name, or the one with this id.
+    """
     rows = await conn.fetch(TEMPLATES, organization_id, removed, account_id, which, limit)
     return [
         {**{name: value for name, value in row.items() if name not in ("components", "parameter_format")},
