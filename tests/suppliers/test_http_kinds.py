@@ -201,6 +201,12 @@ def test_vonage_takes_nothing_unsigned_once_it_signs() -> None:
     assert not vonage.is_genuine(signing, {"secret": "s", "signature_secret": "k"}, callback)
 
 
+def test_twilio_has_a_text_of_which_a_part_arrived_neither_delivered_nor_failed() -> None:
+    body = b"MessageSid=SM1&MessageStatus=partially_delivered&To=%2B258841234567&From=ACME"
+    (one,) = twilio.KIND.receipts(settings("twilio"), Callback("POST", "https://us.example/", {}, body))
+    assert (one.state, one.unknown_word) == (ReceiptState.PENDING, "")
+
+
 def test_whose_affair_an_error_is() -> None:
     named = {"africastalking": "UserDoesNotExist", "infobip": "27", "twilio": "30005", "vonage": "3"}
     for name, kind in kinds.HTTP.items():

@@ -58,6 +58,7 @@ STATES = {
     "undelivered": ReceiptState.UNDELIVERED,
     "failed": ReceiptState.FAILED,
     "canceled": ReceiptState.REJECTED,
+    "partially_delivered": ReceiptState.PENDING,  # some of its segments arrived: neither delivered nor failed
 }
 RECEIPT = ReceiptPlaces(keys=("MessageSid",), state="MessageStatus", recipient="To", sender="From", error="ErrorCode")
 MESSAGE = MessagePlaces(sender="From", recipient="To", text="Body", key="MessageSid")
