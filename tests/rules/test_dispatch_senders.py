@@ -324,6 +324,22 @@ async def test_a_name_belongs_to_no_supplier(pool: Pool) -> None:
     assert [one.message_id for one in bench.connectors[main.id].submitted] == [id]
 
 
+async def test_a_number_does_not_belong_to_who_does_not_mark_its_receipts(pool: Pool) -> None:
+    """They are stored as messages to the number that sent, which says nothing about who has it."""
+    actor = await organization(pool)
+    main, backup, _ = await pair(pool)
+    await sender(pool, actor, "90210")
+    said = "id:7 sub:001 dlvrd:001 submit date:2611281200 done date:2611281200 stat:DELIVRD err:000 text:"
+    for supplier_id, text in ((backup.id, said), (main.id, "the stat: is DELIVRD, says id:7")):
+        async with pool.acquire() as conn:
+            await timers.ensure(conn, inbox.TIMER)
+            await inbound.store(conn, supplier_id, [Inbound("258841234567", "90210", text, b"raw")])
+            assert (await inbox.process_due(conn)).rows == 1
+    assert await pool.fetchval("SELECT count(*) FROM received_messages WHERE recipient = '90210'") == 2
+    async with pool.acquire() as conn:
+        assert await owners.recent(conn) == [("90210", main.id)]
+
+
 async def test_a_number_is_written_as_the_supplier_wants_it_and_stays_what_it_is(pool: Pool) -> None:
     actor = await organization(pool)
     main, _, bench = await pair(pool)

@@ -375,6 +375,8 @@ def test_parts_of_a_message(pdu: DeliverSm, body: bytes, concatenation: tuple[in
         (" 7\0", "text", "0007", "text"),
         ("0", "text", "000", "text"),
         ("not-hex", "hex", "NOT-HEX", "dec"),
+        ("0B5C2F1E-77aa-4d0e-9a31-00c0ffee0001", "text", "0b5c2f1e77aa4d0e9a3100c0ffee0001", "text"),
+        ("0b5c2f1e77aa4d0e9a3100c0ffee0001", "hex", "0B5C2F1E-77AA-4D0E-9A31-00C0FFEE0001", "hex"),
     ],
 )
 def test_keys_of_one_id(answered: str, base: str, receipted: str, receipt_base: str) -> None:

@@ -32,6 +32,7 @@ from heliograph.senders import owners as numbers
 from heliograph.sms.received import at_rest, handsets, keyword_effects, replies
 from heliograph.sms.received.assembly import AGAIN, LATEST, Group, Row, assemble, text_of
 from heliograph.sms.received.message import Message, Owner
+from heliograph.suppliers.smpp.receipts import is_whole
 from heliograph.webhooks.recording import events
 
 log = structlog.get_logger()
@@ -188,7 +189,9 @@ async def _process(conn: Connection, due: list[Row], at: datetime) -> BatchResul
     await _receive(conn, messages, sealing)
     deliveries += await events.record(conn, [_event(one, at) for one in messages if not one.quiet])
     queued = await replies.want(conn, wanted)
-    await numbers.note(conn, {(one.owner.sender, one.group.first.supplier_id) for one in messages})
+    # A receipt that its supplier did not mark as such says nothing about who has the number.
+    written = [one for one in messages if not is_whole(one.text or "")]
+    await numbers.note(conn, {(one.owner.sender, one.group.first.supplier_id) for one in written})
     await _settle(conn, batch, taken={one.group.id for one in messages}, stuck=stuck)
     return BatchResult(len(due), deliveries, queued)
 

@@ -159,12 +159,20 @@ def scan(text: str) -> dict[str, str]:
     return found
 
 
+def is_whole(text: str) -> bool:
+    """Whether a text has all the fields of a receipt. Handsets can type one, so this proves nothing by itself."""
+    return scan(text).keys() >= _WHOLE
+
+
 def id_key(raw: str, base: Base = "text") -> str:
     """A supplier's message id in the form that is stored and looked up; "" if there is none.
 
-    hex and dec become decimal, of any length; text loses case and leading zeros, which suppliers change at will.
+    hex and dec become decimal, of any length; text loses case and leading zeros, and a UUID its hyphens, which
+    suppliers change at will.
     """
     text = raw.strip().rstrip("\0").strip()
+    if len(text) == 36 and _UUID.fullmatch(text):
+        text = text.replace("-", "")
     if base != "text" and text.isascii() and text.isalnum():
         try:
             return str(int(text, 16 if base == "hex" else 10))
@@ -222,6 +230,7 @@ _END = re.compile(r"[,;]?(?:\s|$)|[,;][a-z_ ]+:", re.I)
 #: Octets at the start of a receipt, which every supplier writes in ASCII.
 _HEAD = 32
 _LONGEST_WORD = 20
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.I)
 _NO_ELEMENTS: dict[int, bytes] = {}
 INTERNATIONAL = 1
 #: Information elements that name a national table (3GPP 23.040 §9.2.3.24.15 and .16).
