@@ -12,10 +12,12 @@ from structlog.testing import capture_logs
 
 from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
-from heliograph.sms.dispatch import suppliers
-from heliograph.sms.reports import diagnosis, receipts, waiting
+from heliograph.base.process.settings import Settings
+from heliograph.sms.dispatch import routing, suppliers
+from heliograph.sms.received import inbound
+from heliograph.sms.reports import diagnosis, receipts, remedies, waiting
 from heliograph.sms.reports.keys import ReceivedReceipt
-from heliograph.suppliers.contract import Receipt, ReceiptState
+from heliograph.suppliers.contract import Inbound, Receipt, ReceiptState
 from heliograph.suppliers.smpp.receipts import id_key
 from tests.rules.factories import SENDER, TO, organization, sent, status_of
 
@@ -147,3 +149,31 @@ async def test_receipts_that_came_before_the_cure_find_their_messages_after_it(
         applied, _ = await waiting.sweep(conn, policies={})
     assert applied.matched == 1
     assert await status_of(pool, message) == "delivered"
+
+
+#: As a supplier writes it that leaves esm_class at 0: a message from a handset, by all that is certain.
+UNMARKED = "id:{} sub:001 dlvrd:001 submit date:2611281200 done date:2611281201 stat:DELIVRD err:000 text:Hello"
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "is_named"),
+    [
+        (UNMARKED.format("0012107289"), {}, True),
+        (UNMARKED.format("B8BE19"), {"resp_id_base": "hex", "dlr_id_base": "hex"}, True),
+        (UNMARKED.format("B8BE19"), {}, True),  # it takes another base as well
+        (UNMARKED.format("0012107289"), {"dlr_sniff": True}, False),
+        (UNMARKED.format("777"), {}, False),
+        ("id:0012107289 has arrived, thanks", {}, False),
+    ],
+)
+async def test_receipts_that_are_not_marked_as_such_are_named(
+    pool: Pool, text: str, settings: dict[str, Any], is_named: bool
+) -> None:
+    id, actor = await added(pool, **settings), await organization(pool)
+    await sent(pool, actor, id, id_key("0012107289"))
+    async with pool.acquire() as conn:
+        await inbound.store(conn, id, [Inbound(TO[1:], SENDER, text, b"raw")])
+        found = await remedies.check(conn, Settings(), await routing.load(conn))
+    assert [str(one.remedy) for one in found] == (
+        ["Have them recognized by their text: `heliograph supplier set main dlr_sniff=true`."] if is_named else []
+    )

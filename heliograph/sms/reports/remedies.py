@@ -1,7 +1,8 @@
 """What is wrong with a supplier's reports, and the setting that fixes it, for every kind of supplier.
 
 `diagnosis.py` finds ids in another number base, `words.py` unknown states; this module finds receipts whose recipient
-does not match, suppliers that report nothing, unreadable answers, and implausible receipts (`traffic/credibility.py`).
+does not match, receipts that are not marked as such, suppliers that report nothing, unreadable answers, and implausible
+receipts (`traffic/credibility.py`).
 The rule nobody may break: like those, it changes nothing, and costs a bounded number of look-ups and sums.
 """
 
@@ -16,6 +17,7 @@ import msgspec
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
+from heliograph.base.ids import uuid7_floor
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Check, Sentence, said
 from heliograph.sms.callbacks import addresses
@@ -23,6 +25,8 @@ from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.reports.diagnosis import MINUTES, SAMPLE
 from heliograph.sms.reports.keys import id_bounds
 from heliograph.suppliers import kinds
+from heliograph.suppliers.smpp import bases
+from heliograph.suppliers.smpp.receipts import id_key, is_whole, scan
 from heliograph.traffic import credibility, reconciliation
 from heliograph.traffic.credibility import ImplausiblyPerfect, RarelyConfirmed
 from heliograph.traffic.reconciliation import Line, Query
@@ -30,6 +34,8 @@ from heliograph.traffic.reconciliation import Line, Query
 #: A supplier is judged by at least this many messages: of the last day, without the last hour, whose receipts may still
 #: arrive; sums are hourly, so one more hour is left out.
 ENOUGH, DAY, YOUNG = 20, timedelta(hours=24), timedelta(hours=1)
+#: How many of the newest messages from handsets are searched for receipts.
+SCANNED = 1000
 #: A supplier whose receipts mostly (PROMPT) arrive within YOUNG has stopped reporting if the messages of LATELY have
 #: none: the sums of the day would show it a day later.
 LATELY, PROMPT = timedelta(hours=4), 0.9
@@ -80,6 +86,34 @@ async def known_ids(conn: Connection, supplier_id: UUID, ids: Sequence[str]) -> 
     return {key for (key,) in await conn.fetch(IDS, supplier_id, *id_bounds(clock.now()), wanted)} if wanted else set()
 
 
+# Sealed texts are left closed.
+LOOK_ALIKES = f"""
+SELECT supplier_id, body FROM (
+       SELECT supplier_id, body, sealed FROM inbound_messages
+        WHERE id >= $2 AND concatenation IS NULL ORDER BY id DESC LIMIT {SCANNED}) newest
+ WHERE supplier_id = ANY ($1) AND NOT sealed
+"""
+
+
+async def unmarked(conn: Connection, suppliers: Iterable[Supplier]) -> dict[UUID, int]:
+    """For each SMPP account, how many of the last day's messages from handsets are receipts that it did not mark as
+    such: they have all the fields, and name an id that it assigned, which a handset cannot know."""
+    asked = {one.id: one for one in suppliers if one.kind == kinds.SMPP and not one.settings.get("dlr_sniff")}
+    named: dict[UUID, list[set[str]]] = {}
+    for id, body in await conn.fetch(LOOK_ALIKES, list(asked), uuid7_floor(clock.now() - DAY)) if asked else []:
+        text = body.decode("utf-8", "replace")
+        if is_whole(text):
+            now, *others = bases.ways(asked[id].settings)
+            key = id_key(scan(text)["id"], now["dlr_id_base"])
+            named.setdefault(id, []).append({key}.union(*(bases.stored([key], now, way) for way in others)))
+    found: dict[UUID, int] = {}
+    for id, some in named.items():
+        known = await known_ids(conn, id, sorted(set().union(*some)))
+        if count := sum(not keys.isdisjoint(known) for keys in some):
+            found[id] = count
+    return found
+
+
 async def check(conn: Connection, settings: Settings, suppliers: list[Supplier]) -> list[Check]:
     """Advice about each active supplier whose reports do not match, or do not arrive."""
     now = clock.now()
@@ -97,13 +131,16 @@ async def check(conn: Connection, settings: Settings, suppliers: list[Supplier])
     }
     by_country = await reconciliation.read(conn, Query(date_from=now - DAY, date_to=now - 2 * YOUNG, by=("country",)))
     perfect = credibility.too_perfect(by_country)
+    read_as_messages = await unmarked(conn, suppliers)
     checks: list[Check] = []
     for one in suppliers:
         if one.state != "active":
             continue
         checks += _unbelievable(one, sums.get(one.id), perfect.get(one.id))
         fitting = await by_id_alone(conn, one.id)
-        if fitting.fitting * 2 >= max(fitting.looked, 1):
+        if one.id in read_as_messages:
+            checks.append(_unmarked(one, read_as_messages[one.id]))
+        elif fitting.fitting * 2 >= max(fitting.looked, 1):
             checks.append(_recipients(one, fitting))
         elif not fitting.looked and _is_silent(sums.get(one.id)):
             checks.append(_silent(one, sums[one.id], settings))
@@ -197,6 +234,16 @@ def _recipients(one: Supplier, found: MatchCount) -> Check:
         remedy = said(
             "The supplier rewrites numbers in receipts, or reuses ids: ask it to report the number as it was sent."
         )
+    return Check(said("receipts of %(name)s", name=one.name), "failed", detail, remedy)
+
+
+def _unmarked(one: Supplier, count: int) -> Check:
+    detail = said(
+        "%(count)s messages of the last day are receipts that it does not mark as such, so they arrive as messages from"
+        " handsets",
+        count=count,
+    )
+    remedy = said("Have them recognized by their text: %(command)s.", command=change(one, "dlr_sniff=true"))
     return Check(said("receipts of %(name)s", name=one.name), "failed", detail, remedy)
 
 
