@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -213,6 +214,31 @@ async def test_a_supplier_that_fails_delays_nobody_for_long_and_is_asked_again_a
     await looking.bench.round()
     assert third not in looking.sent()[1]
     assert [row[1] for row in await looking.rows()] == ["asked"]
+
+
+async def test_a_supplier_that_is_slow_to_answer_delays_no_other(looking: Looking, pool: Pool) -> None:
+    begun, over = asyncio.Event(), asyncio.Event()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        begun.set()
+        await over.wait()
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    values = PRICED | {"base_url": f"http://{host}:{port}", "response_seconds": 60.0}
+    async with pool.acquire() as conn:
+        slow = await accounts.add(conn, KEY, name="slow", kind="infobip", values=values, secrets={SECRET: API_KEY})
+        await asked.ask(conn, {int(UNKNOWN[1:]): slow})
+    near = await looking.add()
+    await looking.lookups.round()
+    await begun.wait()
+    async with pool.acquire() as conn:
+        await asked.ask(conn, {int(PORTED[1:]): near})
+    assert await looking.lookups.round() == 1
+    assert [row[:2] for row in await looking.rows()] == [(int(PORTED[1:]), "found"), (int(UNKNOWN[1:]), "asked")]
+    over.set()
+    server.close()
 
 
 async def test_words_of_a_supplier_that_cannot_be_stored_as_they_are_end_a_look_up_all_the_same(pool: Pool) -> None:

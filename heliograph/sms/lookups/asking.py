@@ -63,6 +63,8 @@ class Lookups:
         self._serving: dict[str, Account] = {}
         self._accounts: list[Account] = []
         self._askers: dict[UUID, tuple[Account, LookupClient]] = {}
+        #: What is under way, by account: one that is slow to answer must not delay the others.
+        self._asking: dict[UUID, asyncio.Task[int]] = {}
         #: Set when a look-up was requested here.
         self.wake = asyncio.Event()
 
@@ -108,31 +110,39 @@ class Lookups:
         return waiting
 
     async def round(self) -> int:
-        """Send waiting look-ups to suppliers; returns how many numbers were sent."""
-        done = 0
+        """Send waiting look-ups to suppliers that are not being asked already; returns how many numbers were sent, once
+        one of them is done."""
         await asked.give_up(self._pool)
-        for account in [one for one in self._accounts if one.state == "active"]:
-            asker = await self._asker(account)
-            if asker is None:
-                continue
-            settings = account.settings
-            numbers = await asked.take(self._pool, account.id, limit=asker.most)
-            if not numbers:
-                continue
-            answer = await asker.ask([str(one) for one in numbers])
-            told = {int(number): network_of(network) for number, network in answer.told.items()}
-            async with self._pool.acquire() as conn, conn.transaction():
-                await asked.answered(
-                    conn, numbers, told, error=answer.error, price=settings.cost, currency=settings.currency
-                )
-                found = [LearnedNetwork(number, network, LOOKUP) for number, network in told.items() if network]
-                await learned.learn(conn, found)
-            if answer.error:
-                failed = len(numbers) - len(told)
-                log.warning("look-up failed", supplier=account.name, numbers=failed, error=answer.error)
-            done += len(numbers)
-            await asyncio.sleep(len(numbers) / settings.per_second)
-        return done
+        for account in self._accounts:
+            if account.state == "active" and account.id not in self._asking:
+                self._asking[account.id] = asyncio.create_task(self._ask(account))
+        if not self._asking:
+            return 0
+        ended, _ = await asyncio.wait(self._asking.values(), return_when=asyncio.FIRST_COMPLETED)
+        self._asking = {id: task for id, task in self._asking.items() if task not in ended}
+        return sum([task.result() for task in ended])
+
+    async def _ask(self, account: Account) -> int:
+        asker = await self._asker(account)
+        if asker is None:
+            return 0
+        settings = account.settings
+        numbers = await asked.take(self._pool, account.id, limit=asker.most)
+        if not numbers:
+            return 0
+        answer = await asker.ask([str(one) for one in numbers])
+        told = {int(number): network_of(network) for number, network in answer.told.items()}
+        async with self._pool.acquire() as conn, conn.transaction():
+            await asked.answered(
+                conn, numbers, told, error=answer.error, price=settings.cost, currency=settings.currency
+            )
+            found = [LearnedNetwork(number, network, LOOKUP) for number, network in told.items() if network]
+            await learned.learn(conn, found)
+        if answer.error:
+            failed = len(numbers) - len(told)
+            log.warning("look-up failed", supplier=account.name, numbers=failed, error=answer.error)
+        await asyncio.sleep(len(numbers) / settings.per_second)
+        return len(numbers)
 
     async def _asker(self, account: Account) -> LookupClient | None:
         known = self._askers.get(account.id)
@@ -151,7 +161,11 @@ class Lookups:
         return asker
 
     async def close(self) -> None:
-        """Close connections to suppliers."""
+        """Close connections to suppliers. What has not been answered is asked again by another worker."""
+        for task in self._asking.values():
+            task.cancel()
+        await asyncio.gather(*self._asking.values(), return_exceptions=True)
+        self._asking.clear()
         for _, asker in self._askers.values():
             await asker.close()
         self._askers.clear()
