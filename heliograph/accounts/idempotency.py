@@ -50,7 +50,8 @@ class Outcome(msgspec.Struct, frozen=True):
 def checked_key(value: bytes) -> str:
     """The key in a header. Raises Invalid."""
     if not 1 <= len(value) <= MAX_LENGTH or not value.isascii() or not (key := value.decode("ascii")).isprintable():
-        raise Invalid(("Idempotency-Key", "format", "`Idempotency-Key` must be 1 to 255 printable ASCII characters"))
+        why = "`Idempotency-Key` must be given once, as 1 to 255 printable ASCII characters"
+        raise Invalid(("Idempotency-Key", "format", why))
     return key
 
 

@@ -21,6 +21,7 @@ from heliograph.sealing import text_keys
 from heliograph.sending import attempts, timeline
 from heliograph.sending.timeline import Source, Timeline
 from heliograph.sms.dispatch import test_mode
+from heliograph.sms.dispatch.outcomes import deadline
 from heliograph.sms.submitting import rebuilding
 from heliograph.webhooks.timeline import Entry, known
 
@@ -105,7 +106,9 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by:
     return msgspec.structs.replace(
         found,
         text=text,
-        message=found.message | amounts,
+        message=found.message
+        | amounts
+        | {"expires_at": deadline(found.message["accepted_at"], found.message["expires_at"])},
         entries=sorted([*found.entries, *came], key=lambda entry: entry.at),
     )
 

@@ -427,7 +427,10 @@ async def test_the_idempotency_key_of_a_send_is_needed_and_checked(api: Api, ten
 
 async def test_two_different_idempotency_keys_are_none(api: Api, tenant: Tenant) -> None:
     headers = [*tenant.headers.items(), ("Idempotency-Key", "a"), ("Idempotency-Key", "b")]
-    assert (await api.ask("POST", "/sms/send", json=SEND, headers=headers))[0] == 400
+    status, _, body = await api.ask("POST", "/sms/send", json=SEND, headers=headers)
+    assert status == 400
+    (field,) = body["error"]["details"]["fields"]
+    assert (field["field"], "once" in field["message"]) == ("Idempotency-Key", True)
 
 
 async def test_revocation_holds_within_a_second(api: Api, tenant: Tenant, pool: Pool) -> None:

@@ -97,6 +97,16 @@ async def test_everybody_reads_why_it_waits(pool: Pool) -> None:
     assert [(one.status, one.quiet_until) for one in shown.steps] == [("accepted", None), ("accepted", ends)]
 
 
+async def test_operators_read_until_when_a_message_without_a_validity_is_tried(pool: Pool) -> None:
+    actor = await organization(pool)
+    id = await classed(pool, actor, "transactional")
+    assert await pool.fetchval("SELECT expires_at FROM messages") is None
+    async with pool.acquire() as conn:
+        told = (await timeline.of_message(conn, id=id)).message
+        shown = (await messages.get(conn, actor, id=id)).message
+    assert told["expires_at"] == shown.expires_at == told["accepted_at"] + timedelta(days=1)
+
+
 async def test_a_code_is_not_worth_delivering_for_a_day(pool: Pool) -> None:
     actor = await organization(pool, validity_seconds=7_200)
     acceptor = Acceptor(pool)
