@@ -288,7 +288,9 @@ def test_decode(body: bytes, data_coding: int, text: str | None) -> None:
 
 
 def test_decode_with_the_suppliers_default_alphabet() -> None:
-    assert decode(b"@\xe7", 0, default_alphabet="latin1") == "@ç"
+    assert decode(b"@\xe7", 0, default_alphabet="latin1") == decode(b"@\xe7", 3) == "@ç"
+    assert decode(b"5\x80", 0, default_alphabet="latin1") == decode(b"5\x80", 3) == "5€"
+    assert decode(b"5\x81", 3) == "5\x81"
     assert decode(b"@\xe7", 0, default_alphabet="ascii") == "@ç"
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from heliograph.base import phones
 from heliograph.sms.received.handsets import Numbering, e164
 
-UNKNOWN, INTERNATIONAL, NATIONAL, NETWORK, ALPHANUMERIC = 0, 1, 2, 3, 5
+UNKNOWN, INTERNATIONAL, NATIONAL, NETWORK, ALPHANUMERIC, ABBREVIATED = 0, 1, 2, 3, 5, 6
 NOWHERE, MZ = Numbering(), Numbering(country="MZ")
 
 
@@ -40,6 +40,12 @@ NOWHERE, MZ = Numbering(), Numbering(country="MZ")
         ("Bank", ALPHANUMERIC, MZ, None),
         ("841234567", ALPHANUMERIC, MZ, None),
         ("12345", NETWORK, MZ, None),
+        ("258841234567", NETWORK, MZ, "+258841234567"),
+        ("258841234567", ABBREVIATED, MZ, "+258841234567"),
+        ("258841234567", NETWORK, NOWHERE, None),
+        ("27831234567", NETWORK, MZ, None),
+        ("841234567", NETWORK, MZ, None),
+        ("258841234567", ALPHANUMERIC, MZ, None),
         ("", UNKNOWN, MZ, None),
     ],
 )

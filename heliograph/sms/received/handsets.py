@@ -19,7 +19,7 @@ from heliograph.base import phones
 from heliograph.suppliers import kinds
 
 #: SMPP 3.4 §5.2.5.
-UNKNOWN, INTERNATIONAL, NATIONAL, SUBSCRIBER = 0, 1, 2, 4
+UNKNOWN, INTERNATIONAL, NATIONAL, NETWORK, SUBSCRIBER, ABBREVIATED = 0, 1, 2, 3, 4, 6
 
 
 class Numbering(msgspec.Struct, frozen=True):
@@ -34,6 +34,12 @@ class Numbering(msgspec.Struct, frozen=True):
 
 def e164(address: str, ton: int, numbering: Numbering) -> str | None:
     """The number with `+`; None: not a number, or ambiguous."""
+    if ton in (NETWORK, ABBREVIATED):
+        # Mostly a short code, but some suppliers mark every sender so: what is a whole number of the account's country
+        # can be nothing else.
+        whole = phones.parse(address)
+        is_home = whole is not None and phones.country(whole) == numbering.country and phones.is_valid(whole)
+        return whole if is_home else None
     if ton not in (UNKNOWN, INTERNATIONAL, NATIONAL, SUBSCRIBER):
         return None
     if numbering.strip and address.startswith(numbering.strip):

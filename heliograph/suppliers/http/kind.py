@@ -312,6 +312,11 @@ FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
 
 
+#: How input is read; the first that fits. What is not UTF-8 is ISO-8859-1, HTTP's former default, which old gateways
+#: use, or Windows-1252, which they call so: it has characters where the other has control codes (€).
+CHARSETS = ("utf-8", "cp1252", "latin-1")
+
+
 def form(values: Mapping[str, str]) -> bytes:
     """A form's body; empty values are left out."""
     return urllib.parse.urlencode({name: value for name, value in values.items() if value != ""}).encode()
@@ -319,7 +324,7 @@ def form(values: Mapping[str, str]) -> bytes:
 
 def pairs(text: str) -> dict[str, str]:
     """Fields of a form or a query; the last value of a repeated field."""
-    for encoding in ("utf-8", "latin-1"):
+    for encoding in CHARSETS:
         try:
             return dict(
                 urllib.parse.parse_qsl(
@@ -334,11 +339,13 @@ def pairs(text: str) -> dict[str, str]:
 
 
 def text_in(body: bytes) -> str:
-    """A body as text. If it is not UTF-8, it is read as ISO-8859-1, HTTP's former default, which old gateways use."""
-    try:
-        return body.decode()
-    except UnicodeDecodeError:
-        return body.decode("latin-1")
+    """A body as text, whatever its charset."""
+    for encoding in CHARSETS[:-1]:
+        try:
+            return body.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+    return body.decode(CHARSETS[-1])
 
 
 def json_of(body: bytes) -> Any:

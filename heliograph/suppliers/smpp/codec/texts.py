@@ -73,7 +73,9 @@ def decode(
     if codec == "gsm7":
         text = gsm7.decode(body, locking=locking, single=single)
     elif codec == "ascii":
-        text = _eight_bits(body)
+        text = _eight_bits(body, "ascii", "utf-8", "cp1252")
+    elif codec == "latin-1":
+        text = _eight_bits(body, "cp1252")
     elif codec == "utf-16-be":
         text = sixteen_bits(body)
     else:
@@ -115,9 +117,10 @@ def _is_eight_bit(data_coding: int) -> bool:
     return data_coding & 0x2C == 0x04 if data_coding < 0x80 else data_coding & 0xF4 == 0xF4
 
 
-def _eight_bits(body: bytes) -> str:
-    """Text declared as ASCII that may not be: some senders mean UTF-8, which is recognizable, others Latin-1."""
-    for codec in ("ascii", "utf-8", "cp1252"):
+def _eight_bits(body: bytes, *codecs: str) -> str:
+    """Text that is not always what it is declared as: what some senders call ASCII is UTF-8, which is recognizable, or
+    Latin-1, and what they call Latin-1 is Windows-1252, which has characters where the other has control codes (€)."""
+    for codec in codecs:
         try:
             return body.decode(codec)
         except UnicodeDecodeError:
