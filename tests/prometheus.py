@@ -60,6 +60,19 @@ class Prometheus:
         """The names of the alerts that fire."""
         return {name for name, state in await self._alerts() if state == "firing"}
 
+    async def reaches(self, processes: int) -> None:
+        """Wait until so many processes answer it."""
+
+        async def answer() -> bool:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"{self.url}/api/v1/query", params={"query": "sum(up)"}) as answer,
+            ):
+                said = msgspec.json.decode(await answer.read())
+            return [float(one["value"][1]) for one in said["data"]["result"]] == [processes]
+
+        await until_true(answer, within=180)
+
     async def fires(self, wanted: Collection[str]) -> None:
         """Wait until all of these fire."""
         await self._until(lambda firing: set(wanted) <= firing, f"{sorted(wanted)} to fire")

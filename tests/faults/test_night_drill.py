@@ -52,6 +52,7 @@ REFUSED = {"HeliographConnectionsRefused"}
 STALLED = {"HeliographLoopLag"}
 #: One after the other, in the long form.
 ALONE = {
+    "HeliographProcessGone",
     "HeliographNoWorker",
     "HeliographDown",
     "HeliographDatabaseAway",
@@ -357,6 +358,24 @@ async def test_what_takes_everything_away(public_place: Path, tmp_path: Path, em
         api, worker = await made.api(), await made.worker()
         await worker.ready()
         await prometheus.rests(ALONE)
+
+        # One of several, which hangs, and then is killed.
+        another = await made.worker()
+        await another.ready()
+        await prometheus.reaches(3)
+        another.send(signal.SIGSTOP)
+        await prometheus.fires({"HeliographProcessGone"})
+        listed = await drill.command("HeliographProcessGone", "workers", "list", "--json")
+        assert len(msgspec.json.decode(listed.out)) == 2
+        another.send(signal.SIGCONT)
+        await prometheus.rests({"HeliographProcessGone"})
+        await another.kill()
+        await prometheus.fires({"HeliographProcessGone"})
+        assert not {"HeliographNoWorker", "HeliographDown"} & await prometheus.firing()
+        another = await made.worker()
+        await another.ready()
+        await prometheus.rests({"HeliographProcessGone"})
+        assert await another.stop() == 0
 
         # Workers, then everything.
         await worker.kill()
