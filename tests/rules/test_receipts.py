@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import permutations
 from typing import Any
 from uuid import UUID
@@ -47,9 +47,11 @@ DELIVERED, UNDELIVERED = ReceiptState.DELIVERED, ReceiptState.UNDELIVERED
 EXPIRED, FAILED, REJECTED = ReceiptState.EXPIRED, ReceiptState.FAILED, ReceiptState.REJECTED
 
 
-async def receive(pool: Pool, *some: Receipt, supplier_id: UUID = ONE, policy: str = "all") -> Applied:
+async def receive(
+    pool: Pool, *some: Receipt, supplier_id: UUID = ONE, policy: str = "all", at: datetime | None = None
+) -> Applied:
     async with pool.acquire() as conn, conn.transaction():
-        received = [ReceivedReceipt(supplier_id, one) for one in some]
+        received = [ReceivedReceipt(supplier_id, one, at) for one in some]
         return await receipts.store(conn, received, policies={supplier_id: policy})
 
 
@@ -602,6 +604,23 @@ async def test_two_workers_that_miss_each_other_meet_in_the_sweep(pool: Pool) ->
     await age_receipts(pool, timedelta(seconds=1))
     assert await sweep(pool) == (1, 0)
     assert await status_of(pool, id) == "delivered"
+
+
+async def test_one_that_waits_and_is_repeated_before_the_sweep_is_no_orphan(pool: Pool) -> None:
+    """One worker stores it while another one records the answer. The supplier, to whom it was not acknowledged in time,
+    sends it again, and that one moves the message."""
+    before, at = counted(), now()  # of two days, they would be two receipts
+    await receive(pool, receipt("7"), at=at)
+    id = await sent(pool, await organization(pool), ONE, "7")
+    await receive(pool, receipt("7"), at=at)
+    assert await status_of(pool, id) == "delivered"
+    assert await pool.fetchval("SELECT count(*) FROM receipts WHERE message_id IS NULL") == 1
+    await pool.execute("UPDATE receipts SET tries = 6, next_try_at = now()")
+    assert (await sweep(pool))[1] == 0
+    assert await pool.fetchval("SELECT count(*) FROM receipts") == 0
+    assert await stored(pool, id) == 1
+    assert await events_of(pool, id) == ["message.delivered"]
+    assert (counted() - before)["orphaned"] == 0
 
 
 # -- fitting nothing ---------------------------------------------------------------------------------------------------

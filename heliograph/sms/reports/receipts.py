@@ -138,8 +138,10 @@ async def match(
     # Those that lost to another one in this batch may be repetitions of the one that moved their message.
     lost = {key for key in rest if found[key]["parts"] == 1 and rest[key].receipt.state in BY_RECEIPT}
     if lost:
-        for key in await _noted(conn, {key: found[key] for key in lost}):
+        noted = await _noted(conn, {key: found[key] for key in lost})
+        for key in noted:
             del rest[key]
+        await _settle(conn, {key: unique[key] for key in noted if unique[key].fingerprint is not None}, at)
     if rest:
         await _keep(conn, rest, found, at, _came(unique, at))
         without_id = await _match_without_id(conn, rest, found, at, again=again)
@@ -215,6 +217,20 @@ async def _noted(conn: Connection, rows: Mapping[UUID, asyncpg.Record]) -> set[U
     """Which of these receipts are recorded in their messages, `rows`."""
     places = [row["organization_id"] for row in rows.values()], [row["message_id"] for row in rows.values()]
     return {key for (key,) in await conn.fetch(NOTED, *places, list(rows))}
+
+
+# The supplier repeated it once its message could be found. Left alone, it would become an orphan, a day later.
+SETTLE = """
+DELETE FROM receipts USING unnest($1::date[], $2::uuid[], $3::uuid[]) AS item (received_on, supplier_id, fingerprint)
+ WHERE receipts.received_on = item.received_on AND receipts.supplier_id = item.supplier_id
+   AND receipts.fingerprint = item.fingerprint AND receipts.message_id IS NULL
+"""
+
+
+async def _settle(conn: Connection, some: Mapping[UUID, ReceivedReceipt], at: datetime) -> None:
+    """Remove the rows of receipts that were waiting, and that are recorded in their messages."""
+    if some:
+        await conn.execute(SETTLE, *_places(some, at))
 
 
 def _moves(
