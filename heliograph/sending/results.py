@@ -186,6 +186,7 @@ class Results(Generic[Report]):
         await self._answers.drain()
 
     async def _record(self, answered: list[AnsweredAttempt]) -> list[None]:
+        is_known = False
         while True:
             try:
                 await despite_deadlocks(partial(self._write, answered, [], self.writing))
@@ -197,13 +198,15 @@ class Results(Generic[Report]):
                     if len(answered) == 1:
                         await self._give_up(answered[0], error)
                     raise
-                # Answers exist only in this process.
-                log.warning(
+                # Answers exist only in this process. Each batch says once that it waits: said at each try, it was four
+                # lines a second for as long as an outage lasted.
+                (log.debug if is_known else log.warning)(
                     "outcomes waiting for the database",
                     channel=self._writer.kind,
                     count=len(answered),
                     error=type(error).__name__,
                 )
+                is_known = True
                 await asyncio.sleep(RETRY)
 
     async def _give_up(self, answered: AnsweredAttempt, error: Exception) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import asyncpg
 import pytest
+from structlog.testing import capture_logs
 
 from heliograph.base.database.pool import Pool, is_down, open_pool
 from heliograph.base.process import measures
-from tests.processes import until_true
+from tests.processes import until, until_true
 from tests.wire import wire
 
 from .conftest import Api, make_tenant, running
@@ -54,6 +55,35 @@ async def test_requests_are_refused_while_the_database_hangs_and_answered_afterw
         assert (await post("/sms/send", BODY, "during"))[0] == 202
         assert (await post("/contacts", PERSON, "during"))[0] == 200
     assert await pool.fetchval("SELECT count(*) FROM messages") == 2
+
+
+async def test_an_outage_is_summed_up_and_not_logged_with_each_request(database_url: str, pool: Pool) -> None:
+    tenant = await make_tenant(pool)
+    with capture_logs() as logs:
+
+        def refused() -> float:
+            return measures.REQUESTS.values.get(("listSmsMessages", "503", "service_unavailable"), 0)
+
+        def said(event: str) -> list[Any]:
+            return [line for line in logs if line["event"] == event and line["log_level"] != "debug"]
+
+        async with wire(database_url) as (line, url), running(url, database_patience_seconds=2.0) as api:
+            assert (await api.ask("GET", "/account", headers=tenant.headers))[0] == 200
+            line.freeze()
+            await until(lambda: said("database is away"))
+            before = refused()
+            for _ in range(5):
+                assert (await api.ask("GET", "/sms/messages", headers=tenant.headers))[0] == 503
+            # Those of a known key are counted a second later.
+            await until(lambda: refused() >= before + 5)
+            line.thaw()
+            await until(lambda: len(said("database is back")) == len(said("database is away")))
+    # Each kind of error at most once; none if a test before this one was refused for the same reason.
+    kinds = [one["error"] for one in said("database unavailable") if "request_id" in one]
+    assert len(kinds) == len(set(kinds))
+    ends = said("database is back")
+    assert sum(end["refused_requests"] for end in ends) >= 5
+    assert all(end["seconds"] > 0 for end in ends)
 
 
 #: What a server says that can begin no session: its files or an extension's are gone or cannot be read, it has no room,

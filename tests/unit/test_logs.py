@@ -13,8 +13,9 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
-from heliograph.base.process.logs import clean, cleaned, configure
+from heliograph.base.process.logs import Sparse, clean, cleaned, configure
 from heliograph.base.process.settings import Settings, SettingsError
 
 
@@ -173,3 +174,29 @@ def test_a_line_that_cannot_be_written_fails_nobody(reader: str) -> None:
     with open(end, "w") as stderr:
         done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=stderr, text=True)
     assert done.stdout == "went on\n"
+
+
+def test_what_repeats_is_written_once_in_a_while_and_counted() -> None:
+    now = 0.0
+    sparse = Sparse("unavailable", every=60.0, clock=lambda: now)
+    log = structlog.get_logger()
+    with capture_logs() as logs:
+        for id in range(3):
+            sparse.warn(log, "silent", request_id=id)
+        sparse.warn(log, "refused", request_id=3)
+        now = 59.0
+        sparse.warn(log, "silent", request_id=4)
+        now = 60.0
+        sparse.warn(log, "silent", request_id=5)
+        now = 120.0
+        sparse.warn(log, "silent", request_id=6)
+    # Whoever writes `debug` too can still look up each of them.
+    assert [(line["log_level"], line["request_id"], line.get("left_out")) for line in logs] == [
+        ("warning", 0, None),
+        ("debug", 1, None),
+        ("debug", 2, None),
+        ("warning", 3, None),
+        ("debug", 4, None),
+        ("warning", 5, 3),
+        ("warning", 6, None),
+    ]

@@ -18,10 +18,12 @@ from heliograph.api.shapes import refusals
 from heliograph.base.database.pool import is_down
 from heliograph.base.errors import Refusal, Unavailable
 from heliograph.base.ids import uuid7_text
+from heliograph.base.process.logs import Sparse
 from heliograph.base.process.spans import Context
 from heliograph.http.heads import Headers, HttpError
 
 log = structlog.get_logger(__name__)
+_unavailable = Sparse("database unavailable")
 
 JSON = (b"content-type", b"application/json")
 #: Path of the error pages, below the service's public address.
@@ -85,19 +87,15 @@ def unanswered(error: Exception, *, public_url: str) -> tuple[int, Headers, byte
 
 def refusal_of(error: Exception, *, request_id: str, operation: str, trace: Context | None = None) -> Refusal:
     """The refusal for `error`: the error itself if it is one, 503 if the database is unavailable, otherwise 500 and a
-    log line with the request's id and, if it is traced, its trace id."""
+    log line with the request's id and, if it is traced, its trace id. While the database is unavailable, lines are
+    sparse."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, HttpError):
         return refusals.of_http(error)
     if is_down(error):
-        log.warning(
-            "database unavailable",
-            request_id=request_id,
-            operation=operation,
-            error=type(error).__name__,
-            **_traced(trace),
-        )
+        kind = type(error).__name__
+        _unavailable.warn(log, kind, request_id=request_id, operation=operation, error=kind, **_traced(trace))
         return Unavailable()
     log.error(
         "request failed",

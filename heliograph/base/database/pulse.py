@@ -51,6 +51,7 @@ class DatabaseSilent(TimeoutError):
 async def watch(pool: Pool) -> None:
     """Watch `pool`'s database until cancelled."""
     is_away = False
+    since, refused = 0.0, 0.0
     reminded = 0.0
     filled: set[int] = set()
     while True:
@@ -71,7 +72,12 @@ async def watch(pool: Pool) -> None:
                 if is_away:
                     is_away = False
                     pool.resume()
-                    log.warning("database is back")  # as prominent in the log as the outage
+                    # As prominent in the log as the outage, and its sum.
+                    log.warning(
+                        "database is back",
+                        seconds=round(asyncio.get_running_loop().time() - since, 1),
+                        refused_requests=int(_refused() - refused),
+                    )
                 reminded = _remind(reminded)
                 await asyncio.sleep(EVERY)
         except Exception as error:
@@ -79,6 +85,7 @@ async def watch(pool: Pool) -> None:
                 if not is_down(error):
                     log.exception("pulse failed")
                 log.warning("database is away", error=type(error).__name__, reason=reason(error))
+                since, refused = asyncio.get_running_loop().time(), _refused()
             measures.DATABASE_AWAY.add(by=not is_away)
             is_away = True
             pool.suspend()
@@ -86,6 +93,11 @@ async def watch(pool: Pool) -> None:
             if connection is not None:
                 connection.terminate()
         await asyncio.sleep(AGAIN)
+
+
+def _refused() -> float:
+    """The requests refused with 503 so far; callbacks are not among them."""
+    return sum(count for (_, status, _), count in measures.REQUESTS.values.items() if status == "503")
 
 
 async def _beat(connection: Raw) -> set[int]:

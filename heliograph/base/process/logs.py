@@ -12,6 +12,8 @@ import logging
 import os
 import re
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -71,6 +73,27 @@ class _Lines(structlog.WriteLogger):
 
     log = debug = info = warn = warning = msg
     fatal = failure = err = error = critical = exception = msg
+
+
+class Sparse:
+    """Warnings that repeat, each kind of them at most once in `every` seconds: an outage of the database refuses
+    thousands of requests for one reason. Those left out are written at `debug`, and counted in the next one."""
+
+    def __init__(self, event: str, *, every: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._event, self._every, self._clock = event, every, clock
+        #: Of each kind: when it was last written, and how many have been left out since.
+        self._written: dict[str, tuple[float, int]] = {}
+
+    def warn(self, log: Any, kind: str, **fields: Any) -> None:
+        """Write one of this kind, unless another one was written a moment ago."""
+        now = self._clock()
+        at, left_out = self._written.get(kind, (None, 0))
+        if at is not None and now - at < self._every:
+            self._written[kind] = at, left_out + 1
+            log.debug(self._event, **fields)
+            return
+        self._written[kind] = now, 0
+        log.warning(self._event, **fields, **({"left_out": left_out} if left_out else {}))
 
 
 def check(settings: Settings) -> None:

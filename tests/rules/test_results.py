@@ -1,0 +1,45 @@
+"""Answers of suppliers while the database is away: they wait, and the log says so once."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from heliograph.base.database.pool import Pool
+from heliograph.base.network.connecting import DatabaseUnavailable
+from heliograph.sending import results
+from heliograph.sending.results import Results
+
+
+class Writer:
+    """Writes once the database has been away for some tries."""
+
+    kind, table = "sms", "messages"
+
+    def __init__(self, *, fails: int) -> None:
+        self.fails = fails
+        self.written: list[Any] = []
+
+    async def prepare(self, answered: Any, reports: Any) -> None:
+        if self.fails:
+            self.fails -= 1
+            raise DatabaseUnavailable("the database does not answer")
+
+    async def write(self, conn: Any, answered: Any, *_: Any, **__: Any) -> int:
+        self.written += answered
+        return 0
+
+
+async def test_answers_that_wait_for_the_database_are_logged_once(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "RETRY", 0.0)
+    writer = Writer(fails=5)
+    recorded: Results[Any] = Results(pool, writer)
+    answer: Any = SimpleNamespace(outcome=SimpleNamespace(verdict="accepted"))
+    with capture_logs() as logs:
+        recorded.answer(answer)
+        await recorded.drain()
+    assert writer.written == [answer]
+    assert [line["log_level"] for line in logs] == ["warning", *["debug"] * 4]
