@@ -227,7 +227,7 @@ async def _speed(conn: Connection, settings: Settings) -> list[Check]:
         await conn.execute("SELECT")
         best = min(best, time.perf_counter() - began)
     if best > SLOW:
-        detail = said("a statement that does nothing takes %(ms)s ms", ms=round(best * 1000))
+        detail = said("a no-op statement takes %(ms)s ms", ms=round(best * 1000))
         remedy = said(
             "Look at the database's machine and the network to it: processor, disk, other programs, distance."
         )
@@ -242,7 +242,7 @@ async def _speed(conn: Connection, settings: Settings) -> list[Check]:
             " it."
         )
         return [Check(name, "warning", detail, remedy)]
-    return [Check(name, "ok", said("a statement that does nothing takes %(ms)s ms", ms=round(best * 1000, 1)))]
+    return [Check(name, "ok", said("a no-op statement takes %(ms)s ms", ms=round(best * 1000, 1)))]
 
 
 def disk(room: DiskSpace | DiskUnknown | None, settings: Settings) -> Check:
@@ -358,7 +358,7 @@ async def _queue(conn: Connection, settings: Settings) -> list[Check]:
         if age > LATE
     ]
     late += [
-        said("%(kind)s: %(count)s put back again and again, no supplier takes them", kind=kind, count=count)
+        said("%(kind)s: %(count)s deferred again and again, as no supplier accepts them", kind=kind, count=count)
         for kind, count in (await waiting.deferred(conn)).items()
         if count
     ]

@@ -32,11 +32,11 @@ def normalized(text: str) -> str | None:
 def check_optional(text: str) -> None:
     """Check a reason that may be omitted. Raises Invalid on `reason` if one was given that is not readable."""
     if text.strip() and not is_readable(text):
-        raise Invalid(("reason", "blank", "This reason contains nothing readable. Say why, in words."))
+        raise Invalid(("reason", "blank", "This reason contains nothing readable. Give one in words."))
 
 
 def for_organization(text: str) -> str:
     """A reason that the organization will read, without surrounding spaces. Raises Invalid on `reason`."""
     if (reason := normalized(text)) is None:
-        raise Invalid(("reason", "length", "Say why, in at most 500 characters: the organization reads it."))
+        raise Invalid(("reason", "length", "Give a reason of at most 500 characters: the organization can read it."))
     return reason

@@ -9,19 +9,19 @@ from heliograph.base.errors import Invalid
 from heliograph.pages import words
 from heliograph.pages.forms import figures
 
-AMOUNT = "Write a number of messages, such as 50000."
+AMOUNT = "Enter a number of messages, such as 50000."
 #: What is wrong with a form about an organization: by field, or by field and issue.
 WRONG: Mapping[str | tuple[str, str], str] = {
-    ("name", "length"): "A name has 1 to 200 characters.",
+    ("name", "length"): "A name must have 1 to 200 characters.",
     ("name", "taken"): "Another organization has this name.",
-    ("country", "enum"): "Write a country by its two letters, such as MZ.",
-    ("plan", "length"): "The name of a plan has 1 to 100 characters.",
-    ("months", "range"): "A period has 1 to 120 months.",
+    ("country", "enum"): "Enter a two-letter country code, such as MZ.",
+    ("plan", "length"): "The name of a plan must have 1 to 100 characters.",
+    ("months", "range"): "A period must have 1 to 120 months.",
     ("allowance", "range"): AMOUNT,
     ("above", "range"): AMOUNT,
     ("segments", "range"): "Enter a whole number of segments, 1 or more.",
-    ("amount", "range"): "Write a number of messages other than 0.",
-    ("reason", "length"): "Say why, in at most 500 characters: the organization reads it.",
+    ("amount", "range"): "Enter a number of messages other than 0.",
+    ("reason", "length"): "Give a reason of at most 500 characters: the organization can read it.",
     "value": words.SENDER_FORM["value"],
 }
 
@@ -44,5 +44,5 @@ def day(field: str, text: str) -> date | None:
         if found is not None and not 2000 <= found.year < 3000:
             raise ValueError(text)
     except ValueError:
-        raise Invalid((field, "format", "Write a day as 2027-01-31.")) from None
+        raise Invalid((field, "format", "Enter a day as 2027-01-31.")) from None
     return found

@@ -72,7 +72,7 @@ COLUMNS: Mapping[str, Sequence[Column]] = {
         Column("status", "Status", is_end=True),
         Column("took", "Took", is_end=True),
         Column("attempt", "Attempt", is_end=True),
-        Column("begun", "Begun"),
+        Column("begun", "Started"),
         Column("message", "Message", is_usual=False),
         Column("id", "Id", is_usual=False),
     ),

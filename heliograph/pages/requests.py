@@ -295,7 +295,7 @@ class Request:
         """
         key = self.form.get("_once", "")
         if not key or len(key) > idempotency.MAX_LENGTH:
-            raise Invalid(("_once", "required", "This form is not ours. Reload the page."))
+            raise Invalid(("_once", "required", "This form does not come from this site. Reload the page."))
         sent = {name: value for name, value in self.form.items() if not name.startswith("_")}
         assert self.session is not None
         user_id = self.session.user_id

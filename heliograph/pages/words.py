@@ -50,7 +50,7 @@ NOTICES: Mapping[str, str] = {
     "campaign.paused": "A campaign is stalled",
     "campaign.approval": "A campaign waits for an approval",
     "campaign.failed": "A campaign failed",
-    "webhook.failing": "Webhooks to an endpoint fail",
+    "webhook.failing": "Webhooks to an endpoint are failing",
     "webhook.disabled": "An endpoint was disabled",
     "import.finished": "An import is finished",
     "sender.approved": "A sender ID was approved",
@@ -64,7 +64,7 @@ NOTICES: Mapping[str, str] = {
     "number.quality": "The quality of a number has fallen",
     "quota.used": "80, 95 or 100 % of the quota is used",
     "usage.day": "A day has more messages than its alert",
-    "key.ending": "A key ends within a week",
+    "key.ending": "A key expires within a week",
     "key.network": "A key was used from a new network",
     "sign_in.new": "Somebody signed in as you in a new browser",
     "sign_in.failed": "Several attempts to sign in as you have failed",
@@ -76,10 +76,10 @@ NOTICES: Mapping[str, str] = {
 }
 #: The same for operators.
 OPERATOR_NOTICES: Mapping[str, str] = {
-    "check.failed": "A check fails",
+    "check.failed": "A check is failing",
     "check.warning": "A check gives a warning",
     "supplier.lost": "A supplier has no session",
-    "receipts.missing": "Receipts do not arrive, or match nothing",
+    "receipts.missing": "Receipts do not arrive, or match no message",
     "approval.waiting": "A sender ID waits for a decision",
 }
 NOTICE_WAYS: Mapping[str, str] = {"bell": "Bell", "mail": "Mail", "webhook": "Webhook"}
@@ -150,7 +150,7 @@ PROFILES_EXPLAINED: Mapping[str, str] = {
 }
 #: What is wrong with a field of the form for a key.
 KEY_FORM: Mapping[str, str] = {
-    "name": "A name has 1 to 100 characters.",
+    "name": "A name must have 1 to 100 characters.",
     "allowed_ips": "List addresses or networks, such as 203.0.113.0/24.",
     "profile": "Choose one of the profiles.",
     "expires": "Choose one of the dates that are offered.",
@@ -180,7 +180,7 @@ MOVEMENTS: Mapping[str, str] = {
     "consume": "Charged",
     "release": "Given back",
     "reprice": "Price corrected",
-    "month": "Sum of a month",
+    "month": "Monthly total",
 }
 BILLING_CATEGORIES: Mapping[str, str] = {
     "utility": "Utility",
@@ -191,14 +191,18 @@ BILLING_CATEGORIES: Mapping[str, str] = {
     "": "Other",
 }
 USAGE_FORM: Mapping[str, str] = {
-    "month": "Write a month as 2026-11.",
+    "month": "Enter a month as 2026-11.",
     "by": "Choose one of the splits. A split by reference can use its first 1 to 99 characters.",
 }
 #: Choices for the encoding of texts: (value, label, explanation).
 ENCODINGS: tuple[tuple[str, str, str], ...] = (
-    ("off", "Off", "Texts are sent letter by letter as they are written."),
-    ("smart", "Typographic characters", "Curly quotes and long dashes become plain ones, so that more fits a segment."),
-    ("accents", "Accents too", "Letters such as á become a where that makes a text fit half the segments."),
+    ("off", "Off", "Texts are sent exactly as they are written."),
+    (
+        "smart",
+        "Typographic characters",
+        "Curly quotes and long dashes become plain ones, so that more fits into a segment.",
+    ),
+    ("accents", "Accents too", "Letters such as á become a if that halves the number of segments."),
 )
 #: What to do with messages to numbers that get unusually many.
 GUARD_POLICIES: tuple[tuple[str, str, str], ...] = (
@@ -223,19 +227,19 @@ LIMITS_FORM: Mapping[tuple[str, str], str] = {
     ("segments", "range"): "Enter a whole number of segments, 1 or more.",
     ("segments", "fixed"): "The operator set this limit: only they can change it.",
     ("scope", "enum"): "Choose one of the keys.",
-    ("safe", "pattern"): "Write the 5 to 15 digits that numbers begin with, including the country code, one per line.",
+    ("safe", "pattern"): "Enter the 5 to 15 digits that numbers begin with, including the country code, one per line.",
     ("safe", "count"): "At most 500 lines.",
     ("policy", "enum"): "Choose one of those that are offered.",
     **{(f"limit_{name}", "range"): "Enter a whole number of messages, from 1 to 10000000." for name in GUARD_CLASSES},
 }
 #: What is wrong with a field of the settings.
 SETTINGS_FORM: Mapping[tuple[str, str], str] = {
-    ("name", "length"): "A name has 1 to 200 characters.",
+    ("name", "length"): "A name must have 1 to 200 characters.",
     ("name", "taken"): "Another organization has this name.",
     ("country", "enum"): "Choose one of the countries.",
     ("time_zone", "enum"): "Choose one of the time zones.",
-    ("approval_above", "range"): "Write a number from 0 to 1,000,000, or nothing.",
-    ("quiet_hours", "pattern"): "Write two different times, such as 20:00 and 08:00.",
+    ("approval_above", "range"): "Enter a number from 0 to 1,000,000, or nothing.",
+    ("quiet_hours", "pattern"): "Enter two different times, such as 20:00 and 08:00.",
 }
 #: Who acted, if no name is known.
 AUTHORS: Mapping[str, str] = {
@@ -259,23 +263,23 @@ NAME_PLACES: Mapping[str, str] = {
 }
 #: What is wrong with a form that sends one message: field and issue.
 SEND_FORM: Mapping[str, str] = {
-    "form.required": "This form is not ours. Reload the page.",
+    "form.required": "This form does not come from this site. Reload the page.",
     "to.required": "Enter a phone number or a contact.",
     "to.ambiguous": "Choose whom you mean.",
     "to.pattern": "This is not a phone number, and no contact has this name.",
     "message.required": "Write a text.",
     "message.long": "The text is too long.",
-    "message.length": "A text has at most 1,600 characters.",
+    "message.length": "A text can have at most 1,600 characters.",
     "message.too_many_segments": "The text needs more than ten segments. They hold 1,530 characters of the GSM "
     "alphabet, or 670 if any is not in it.",
     "sender.unknown": "Choose one of those that are offered.",
     "day.required": "Enter both a day and a time.",
     "day.format": "Enter a day and a time, such as 2026-05-12 and 10:30.",
     "day.skipped": "There is no such time on that day: the clocks go forward past it.",
-    "day.range": "The time must lie between a minute ago and 365 days ahead.",
+    "day.range": "The time must be between a minute ago and 365 days ahead.",
     "validity.range": "Choose one of those that are offered.",
     "guarantee.enum": "Choose one of those that are offered.",
-    "reference.length": "A reference has at most 255 characters.",
+    "reference.length": "A reference can have at most 255 characters.",
     "template.unknown": "Choose one of those that are offered.",
     "number.unknown": "Choose one of those that are offered.",
     "p.required": "Enter a value.",
@@ -285,8 +289,8 @@ SEND_FORM: Mapping[str, str] = {
 }
 #: What is wrong with a field of the form for a saved text.
 SAVED_TEXT_FORM: Mapping[str, str] = {
-    "name": "A name has 1 to 100 characters, all of them visible.",
-    "body": "A text has 1 to 1,600 characters.",
+    "name": "A name must have 1 to 100 characters, all of them visible.",
+    "body": "A text must have 1 to 1,600 characters.",
 }
 #: Labels of links shown with a refused send, by error code.
 SEND_WAYS: Mapping[str, str] = {
@@ -327,7 +331,7 @@ ENDPOINT_STATES: Mapping[str, str] = {
 }
 ENDPOINT_FORM: Mapping[str, str] = {
     "subscribed_events": "Choose at least one event.",
-    "description": "A description has at most 200 characters.",
+    "description": "A description can have at most 200 characters.",
 }
 #: How far back to resend, and the state of that.
 SINCE: Mapping[str, str] = {
@@ -351,12 +355,12 @@ RESULTS: Mapping[str, str] = {
     "tls": "No secure connection",
     "timeout": "No answer in time",
     "closed": "Connection closed",
-    "protocol": "No HTTP",
+    "protocol": "Not HTTP",
     "secret": "Not signed",
 }
 #: Texts for people who typed an invalid address, by the rule's message.
 URL_PROBLEMS: Mapping[str, str] = {
-    "the URL has more than 2048 characters": "An address has at most 2,048 characters.",
+    "the URL has more than 2048 characters": "An address can have at most 2,048 characters.",
     "the URL must be ASCII: write the host in its xn-- form and percent-encode the path": (
         "Write the host in its xn-- form, and other letters percent-encoded."
     ),
@@ -390,27 +394,27 @@ EVENT_GROUPS: Mapping[str, str] = {
 CONTENTS: Mapping[str, str] = {
     "image": "Picture",
     "video": "Video",
-    "audio": "Voice or sound",
+    "audio": "Audio",
     "document": "Document",
     "sticker": "Sticker",
     "location": "Place",
     "contacts": "Contact",
     "order": "Order",
     "reaction": "Reaction",
-    "reaction_removed": "Reaction taken back",
+    "reaction_removed": "Reaction removed",
     "system": "Notice",
     "interactive": "Choice",
     "button": "Choice",
     "template": "Template",
     "edit": "Changed message",
-    "revoke": "Message taken back",
+    "revoke": "Message deleted",
     "request_welcome": "Opened the chat",
     "blank": "No text",
     "unsupported": "Something that cannot be shown",
     "unknown": "Something that cannot be shown",
 }
 #: Parts of a template that values fill.
-SLOTS: Mapping[str, str] = {"header": "Header", "body": "Text", "button": "End of the link", "code": "Code"}
+SLOTS: Mapping[str, str] = {"header": "Header", "body": "Text", "button": "End of the URL", "code": "Code"}
 CATEGORIES: Mapping[str, str] = {
     "utility": "Utility",
     "authentication": "One-time code",
@@ -452,9 +456,9 @@ ORGANIZATION_STATES: Mapping[str, str] = {
 }
 #: The most frequent reasons for rejecting a sender ID, as shown to its organization.
 REJECTED_SENDER: Mapping[str, str] = {
-    "proof": "There is no proof that this name is yours.",
+    "proof": "Nothing proves that this name is yours.",
     "imitates": "This name could be mistaken for another company's.",
-    "generic": "This name says nothing about who writes: networks do not carry such names.",
+    "generic": "This name does not say who the sender is: networks do not carry such names.",
     "content": "What would be sent from it is not allowed.",
 }
 #: Why a template was rejected, and what to do.

@@ -110,7 +110,7 @@ async def invite(
     address = users.checked_email(email)
     roles.checked(role)
     if len(note) > LONGEST_NOTE or "\0" in note:
-        raise Invalid(("note", "length", "A note has at most 500 characters."))
+        raise Invalid(("note", "length", "A note can have at most 500 characters."))
     await memberships.demand_team(conn, actor, role)
     if await conn.fetchval(MEMBER, actor.organization_id, address):
         raise AlreadyMember

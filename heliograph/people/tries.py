@@ -29,7 +29,7 @@ def of_code(user_id: UUID) -> str:
 
 
 class TooManyTries(Refusal):
-    """Too many failures. Wait a moment, then try again."""
+    """Too many failed attempts. Wait a moment, then try again."""
 
     code, status = "sign_in_paused", 429
 

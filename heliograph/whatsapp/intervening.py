@@ -27,7 +27,8 @@ ENDS = ("delivered", "read", "failed")
 
 
 class WhatsAppMessageNotEnded(Refusal):
-    """This message cannot be ended that way: a user sent it, Meta may have it or is getting it, or it has ended."""
+    """This message cannot be given that status: a user sent it, Meta may have it or is receiving it, or it has already
+    ended."""
 
     code, status = "whatsapp_message_not_ended", 409
 
@@ -76,7 +77,7 @@ async def decide(conn: Connection, by: Principal, *, id: UUID, status: str, reas
     reason = reasons.for_organization(reason)
     found, actor = await _whose(conn, by, id)
     if status not in ENDS:
-        raise Invalid(("status", "enum", "A message of this channel does not end that way. Choose another status."))
+        raise Invalid(("status", "enum", "Messages of this channel do not end that way. Choose another status."))
     if found["status"] == status:
         return status
     if found["direction"] != "outbound" or not (found["tried"] or found["status"] == "sent"):

@@ -245,7 +245,7 @@ async def test_a_rejection_is_read_before_it_is_made(pool: Pool, tenant: Tenant,
     assert await pool.fetchval("SELECT status FROM sender_ids WHERE id = $1", asked.id) == "pending"
     page = await root.submit(page, here, canned="generic", reason="")
     assert await pool.fetchval("SELECT rejection_reason FROM sender_ids WHERE id = $1", asked.id) == (
-        "This name says nothing about who writes: networks do not carry such names."
+        "This name does not say who the sender is: networks do not carry such names."
     )
     assert "is rejected" in page.words
 

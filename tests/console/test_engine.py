@@ -52,7 +52,7 @@ async def test_now_names_what_is_wrong_with_its_remedy(pool: Pool, root: Browser
     assert page.status == 200
     # No worker runs in this test, and no supplier is there.
     assert "wrong" in page.words
-    assert "No worker runs: nothing is sent." in page.words
+    assert "No worker is running: nothing is sent." in page.words
     assert "What to do" in page.words
     assert "No supplier yet" in page.words
 
@@ -85,7 +85,7 @@ async def test_of_many_findings_some_are_only_named(pool: Pool, root: Browser) -
     assert [state for state, _ in said] == sorted(state for state, _ in said), "failures come first"
     assert "more findings" in page.words
     for n in range(15):
-        assert f"supplier carrier-{n:02}" in page.words.partition("A second")[0]
+        assert f"supplier carrier-{n:02}" in page.words.partition("Per second")[0]
     assert "ocorrências" in (await root.get("/console/now", accept_language="pt")).words
 
 
@@ -99,7 +99,7 @@ async def test_of_many_findings_that_say_the_same_some_are_named(pool: Pool, roo
     listed = page.text.partition('aria-labelledby="more-of"')[2].partition("</section>")[0]
     assert listed.count(">supplier carrier-") == now.NAMED
     (others,) = re.findall(r'<a href="/console/health">and (\d+) more like these</a>', listed)
-    whole = len(set(re.findall(r"supplier (carrier-\d+)", page.text.partition("A second")[0])))
+    whole = len(set(re.findall(r"supplier (carrier-\d+)", page.text.partition("Per second")[0])))
     assert whole + int(others) == 30, "each is shown, named or counted"
     health = await root.get("/console/health")
     assert all(f"supplier carrier-{n:02}" in health.words for n in range(30))
@@ -217,9 +217,9 @@ async def test_now_names_what_is_missing_and_whose_quota_ends(pool: Pool, tenant
     words = (await root.get("/console/now")).words
     assert "Before others rely on it 2 of 6 done" in words, "an organization and its sender ID are there"
     assert "Look into it : workers" in words
-    assert "Near the end of their quota" not in words
+    assert "Nearly out of quota" not in words
     await pool.execute("UPDATE quotas SET used = 899")
-    assert "Near the end of their quota" not in (await root.get("/console/now")).words
+    assert "Nearly out of quota" not in (await root.get("/console/now")).words
     await pool.execute("UPDATE quotas SET used = 999")
     async with pool.acquire() as conn:
         await accounts.add(conn, SYSTEM, user_id=await second(pool), email="rui@example.com", role="root")
@@ -289,18 +289,18 @@ def test_receipts_of_all_suppliers_are_added_up() -> None:
 async def test_work_is_held_and_released(pool: Pool, tenant: Tenant, root: Browser, settings: Settings) -> None:
     # What a held supplier would carry goes through others, which is said before it is held.
     await add(pool, settings, "main")
-    aside = "Only what no other supplier may carry waits"
+    aside = "Only messages that no other supplier may carry wait"
     assert aside in (await root.get("/console/queue/hold?look=yes&supplier=main")).words
     page = await root.get("/console/queue/hold?look=yes")
     assert aside not in page.words
     for typed, said in (
-        ({"reason": ""}, "Say why"),
+        ({"reason": ""}, "Give a reason"),
         ({"reason": "x", "organization": "Nobody"}, "There is no organization"),
         ({"reason": "x", "supplier": "nothing"}, "There is no supplier"),
         ({"reason": "x", "kind": "carrier pigeons"}, "no such kind"),
         ({"reason": "x", "kind": "webhook", "supplier": "nothing"}, "Suppliers carry SMS only"),
-        ({"reason": "x", "older_than": "yesterday"}, "Write an age such as"),
-        ({"reason": "x", "older_than": "999999d"}, "Write an age such as"),
+        ({"reason": "x", "older_than": "yesterday"}, "Enter an age such as"),
+        ({"reason": "x", "older_than": "999999d"}, "Enter an age such as"),
     ):
         wrong = await root.submit(page, "/console/queue/hold", **typed)
         assert wrong.status == 422, typed
@@ -529,7 +529,7 @@ async def test_what_waits_is_filtered_and_summed(pool: Pool, tenant: Tenant, roo
     assert "data-live=" in page.text
     for age in ("old", "999999d", "3651d"):
         wrong = await root.get(f"/console/queue?older_than={age}")
-        assert (wrong.status, "Write an age such as" in wrong.words) == (422, True), age
+        assert (wrong.status, "Enter an age such as" in wrong.words) == (422, True), age
         assert "data-live=" not in wrong.text, "what is refused once is refused again"
     assert (await root.get("/console/queue?older_than=3650d")).status == 200
 

@@ -66,7 +66,7 @@ async def test_what_is_only_noted_is_not_said_to_be_held(pool: Pool, tenant: Ten
     for said in ("Held now 0", "Found today 1", "Only note it"):
         assert said in page.words, said
     page = await root.submit(page, f"{HERE}/holds/{id}/release")
-    assert "Nothing waited for it. The range is left alone for a day." in page.words
+    assert "Nothing was waiting because of it. The range is left alone for a day." in page.words
 
 
 async def test_what_is_held_is_taken_out_once_the_word_is_typed(pool: Pool, tenant: Tenant, root: Browser) -> None:
@@ -91,7 +91,7 @@ async def test_an_organizations_rules_are_seen_and_changed(pool: Pool, tenant: T
     wrong = await root.submit(page, here, policy="refuse", safe="123", limit_otp="500")
     assert (wrong.status, "5 to 15 digits" in wrong.words) == (422, True)
     wrong = await root.submit(page, here, limit_otp="many")
-    assert (wrong.status, "Write a number of messages" in wrong.words) == (422, True)
+    assert (wrong.status, "Enter a number of messages" in wrong.words) == (422, True)
     typed = {"policy": "refuse", "safe": "25884\n25885, 25886", "limit_otp": "1 500", "event": "3"}
     page = await root.submit(page, here, **typed)
     assert ("Saved." in page.words, "ten times as many messages are usual." in page.words) == (True, True)

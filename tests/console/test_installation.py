@@ -44,9 +44,12 @@ async def test_what_is_wrong_is_named_and_nothing_is_set(pool: Pool, root: Brows
     page = await root.get("/console/settings")
     page = await root.submit(page, "/console/settings", name="Acme", terms_url="javascript:alert(1)", new_quota="many")
     assert page.status == 422
-    assert "Write an address that begins with http:// or https://, of at most 300 characters." in page.words
-    assert "Write a number of messages of at most 9 digits." in page.words
-    for name, longest in (("name", "A name has at most 40"), ("announcement", "An announcement has at most 300")):
+    assert "Enter an address that begins with http:// or https://, of at most 300 characters." in page.words
+    assert "Enter a number of messages of at most 9 digits." in page.words
+    for name, longest in (
+        ("name", "A name can have at most 40"),
+        ("announcement", "An announcement can have at most 300"),
+    ):
         wrong = await root.submit(page, "/console/settings", **{name: "x" * 301})
         assert longest in wrong.words
     assert 'value="many"' in page.text

@@ -217,7 +217,7 @@ async def test_a_hold_says_what_it_holds_and_who_made_it(pool: Pool, tenant: Ten
         page = await root.get(place)
         assert "by rui" in page.words
         assert "Organization: Acme · Supplier: main · only from before" in page.words
-        assert "All of it, from every organization." in page.words
+        assert "All of it, for every organization." in page.words
         assert f'href="/console/suppliers/{line}"' in page.text
         assert f'action="/console/queue/holds/{first.id}/release"' in page.text
     page = await root.submit(page, f"/console/queue/holds/{first.id}/release")

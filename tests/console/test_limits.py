@@ -42,10 +42,10 @@ async def test_a_plan_brings_its_quota_and_ends(pool: Pool, tenant: Tenant, root
         assert await plans.terms(conn, tenant.id) == plans.Terms("business", 60_000, 3)
         assert (await quota.get(conn, tenant.id)).remaining == 60_000
     wrong = await root.submit(page, f"{here(tenant)}/plan", plan="business", allowance="many", months="3")
-    assert (wrong.status, "Write a number of messages" in wrong.words) == (422, True)
+    assert (wrong.status, "Enter a number of messages" in wrong.words) == (422, True)
     assert wrong.form(f"{here(tenant)}/plan")["allowance"] == "many"
     wrong = await root.submit(page, f"{here(tenant)}/plan", plan="business", allowance="1", months="0")
-    assert "A period has 1 to 120 months." in wrong.words
+    assert "A period must have 1 to 120 months." in wrong.words
     form = page.form(f"{here(tenant)}/plan") | {"act": "end"}
     page = await root.post(f"{here(tenant)}/plan", form)
     assert "None: its quota is granted by hand." in page.words
@@ -122,7 +122,7 @@ async def test_requests_a_minute_are_limited_for_one_organization(pool: Pool, te
         page = await root.get(f"{here(tenant)}/limits")
     for wrong in ({"campaigns": "0"}, {"mutations": "many"}, {"reads": "1000001"}, {"sms_send": "-5"}):
         answer = await root.submit(page, f"{here(tenant)}/rates", **wrong)
-        assert (answer.status, "Write a number of requests from 1 to 1,000,000." in answer.words) == (422, True), wrong
+        assert (answer.status, "Enter a number of requests from 1 to 1,000,000." in answer.words) == (422, True), wrong
         assert answer.form(f"{here(tenant)}/rates").items() >= wrong.items(), "what was typed stays"
     page = await root.submit(page, f"{here(tenant)}/rates", sms_send="", reads="")
     assert "its own" not in page.words
@@ -137,7 +137,7 @@ async def test_countries_and_state(pool: Pool, tenant: Tenant, root: Browser) ->
     page = await root.get(f"{here(tenant)}/limits")
     page = await root.submit(page, f"{here(tenant)}/countries", country="mz", allowed="MZ, za")
     assert "Mozambique, South Africa." in page.words
-    for allowed, said in (("", "Write countries by their ISO codes"), ("MARS", "Write countries by their ISO codes")):
+    for allowed, said in (("", "Enter countries by their ISO codes"), ("MARS", "Enter countries by their ISO codes")):
         wrong = await root.submit(page, f"{here(tenant)}/countries", country="MZ", allowed=allowed)
         assert (wrong.status, said in wrong.words) == (422, True)
     row = await pool.fetchrow("SELECT country, allowed_countries FROM organizations WHERE id = $1", tenant.id)
@@ -176,7 +176,7 @@ async def test_texts_are_sealed_and_no_longer(pool: Pool, tenant: Tenant, root: 
     async with pool.acquire() as conn:
         assert (await text_keys.get(conn, organization_id=tenant.id)).seals_texts
     page = await root.post(f"{here(tenant)}/texts", form | {"seal": "off"})
-    assert "Its new texts are stored unencrypted. Its key was made on" in page.words
+    assert "Its new texts are stored unencrypted. Its key was created on" in page.words
     async with pool.acquire() as conn:
         await organizations.set_state(conn, id=tenant.id, state="closed")
     page = await root.get(f"{here(tenant)}/limits")
@@ -327,7 +327,7 @@ async def test_a_key_has_scopes_addresses_and_an_end_is_renamed_and_rotated(
     for said in ("Send SMS", "Read the account and its usage", "203.0.113.7/32", "2100"):
         assert said in page.words, said
     wrong = await root.submit(page, f"{key}/rename", name="")
-    assert (wrong.status, "A name has 1 to 100 characters." in wrong.words) == (422, True)
+    assert (wrong.status, "A name must have 1 to 100 characters." in wrong.words) == (422, True)
     page = await root.submit(page, f"{key}/rename", name="kiosk")
     assert (page.path, "kiosk" in page.words) == (key, True)
     wrong = await root.submit(page, f"{key}/rotate", overlap="5")
@@ -445,7 +445,7 @@ async def test_an_organization_keeps_texts_and_messages_for_a_shorter_time(
     assert "Texts: 30 days · messages: 13 months" in page.words
     for wrong in ({"text_days": "0"}, {"text_days": "soon"}, {"message_days": "29"}, {"message_days": "3651"}):
         answer = await root.submit(page, f"{here(tenant)}/kept", **wrong)
-        assert (answer.status, "Write a number of days from" in answer.words) == (422, True), wrong
+        assert (answer.status, "Enter a number of days from" in answer.words) == (422, True), wrong
         assert answer.form(f"{here(tenant)}/kept").items() >= wrong.items(), "what was typed stays"
     page = await root.submit(page, f"{here(tenant)}/kept", text_days="7", message_days="1,000")
     assert "Texts: 7 days · messages: 1,000 days" in page.words

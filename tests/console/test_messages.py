@@ -400,7 +400,7 @@ async def test_the_log_is_narrowed_and_tells_changes_in_words(pool: Pool, tenant
     for query, said in (
         ("organization=nobody", "There is no organization of this name or id."),
         ("action=dancing", "Choose one of the actions that are offered."),
-        ("from=yesterday", "Write a time as"),
+        ("from=yesterday", "Enter a time as"),
     ):
         wrong = await root.get(f"/console/audit?{query}")
         assert (wrong.status, said in wrong.words) == (422, True), query
@@ -444,7 +444,7 @@ async def test_a_message_that_waits_is_given_up_for_a_reason(
     before = await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", tenant.id)
     page, here = await root.get(f"/console/messages/{id}"), f"/console/messages/{id}/give-up"
     wrong = await root.submit(page, here, given_up=" ")
-    assert (wrong.status, "Say why" in wrong.words) == (422, True)
+    assert (wrong.status, "Give a reason" in wrong.words) == (422, True)
     page = await root.submit(page, here, given_up="asked for by phone")
     assert page.path == f"/console/messages/{id}"
     assert await pool.fetchval("SELECT status FROM messages") == "canceled"
@@ -513,7 +513,7 @@ async def test_a_message_that_is_stuck_goes_elsewhere_or_is_said_to_have_ended(
     page = await root.get(here)
     assert f"{here}/give-up" not in page.text, "its supplier may have it"
     wrong = await root.submit(page, f"{here}/elsewhere", elsewhere=" ")
-    assert (wrong.status, "Say why" in wrong.words) == (422, True)
+    assert (wrong.status, "Give a reason" in wrong.words) == (422, True)
     wrong = await root.submit(page, f"{here}/elsewhere", elsewhere="main is slow")
     assert (wrong.status, "Confirm that it may arrive twice, or wait" in wrong.words) == (422, True)
     assert "main is slow" in wrong.text, "what was typed is kept"
@@ -522,7 +522,7 @@ async def test_a_message_that_is_stuck_goes_elsewhere_or_is_said_to_have_ended(
     assert await pool.fetchval("SELECT passed FROM queue WHERE kind = 'sms'") == [one]
 
     wrong = await root.submit(done, f"{here}/decide", decided="their ticket", status="read")
-    assert (wrong.status, "does not end that way" in wrong.words) == (422, True)
+    assert (wrong.status, "do not end that way" in wrong.words) == (422, True)
     done = await root.submit(wrong, f"{here}/decide", decided="their ticket", status="delivered")
     assert "Its outcome is set" in done.words
     assert await pool.fetchval("SELECT status FROM messages") == "delivered"

@@ -68,14 +68,14 @@ async def test_wallets_add_up_and_are_topped_up(
     here = f"/console/wallets/{tenant.id}"
     page = await root.get(here)
     for typed, said in (
-        ({"amount": "much", "reason": "x"}, "Write an amount"),
+        ({"amount": "much", "reason": "x"}, "Enter an amount"),
         ({"amount": "1.500", "reason": "x"}, "Write 1500 or 1.5000."),
-        ({"amount": "10", "reason": " "}, "Say why, in at most 500 characters"),
-        ({"amount": "10", "reason": "x", "currency": "dollars"}, "Write a currency by its three letters"),
-        ({"amount": "-10", "reason": "x", "kind": "adjustment"}, "takes away more than is left"),
+        ({"amount": "10", "reason": " "}, "Give a reason of at most 500 characters"),
+        ({"amount": "10", "reason": "x", "currency": "dollars"}, "Enter a three-letter currency code"),
+        ({"amount": "-10", "reason": "x", "kind": "adjustment"}, "would remove more than is left"),
         (
             {"amount": "0", "reason": "x"},
-            "Write an amount other than 0, of at most 1,000,000,000, such as 12.50; only an adjustment may be below 0",
+            "Enter an amount other than 0, of at most 1,000,000,000, such as 12.50; only an adjustment may be negative",
         ),
     ):
         wrong = await root.submit(await root.get(here), here, **typed)
@@ -157,9 +157,9 @@ async def test_whatsapp_rates_of_a_country_are_shown_and_fetched(pool: Pool, roo
     page = await root.get(f"{here}?currency=eur&country=mz")
     assert "all other countries" not in page.words.partition("Apply")[2]
     states = re.findall(
-        r"ended|in effect now|to come", page.words.partition("Apply")[2].partition("State of the service")[0]
+        r"ended|in effect now|upcoming", page.words.partition("Apply")[2].partition("State of the service")[0]
     )
-    assert states == ["ended", "in effect now", "to come"]
+    assert states == ["ended", "in effect now", "upcoming"]
     file = await root.get(f"{here}?currency=EUR&country=MZ&csv=1")
     assert rates.read_rates(io.StringIO(file.text, newline="")) == given[1:4]
 
@@ -265,7 +265,7 @@ async def test_margins_by_supplier_and_as_a_file(pool: Pool, root: Browser) -> N
     file = await root.get("/console/margins?by=country&csv=1")
     (row,) = csv.DictReader(io.StringIO(file.text.removeprefix("\ufeff")))
     assert (row["country"], row["messages"], float(row["margin"])) == ("MZ", "2", 0.04)
-    for query, said in (("from=x", "Write a day"), ("from=2027-02-01&to=2027-01-01", "must not be before")):
+    for query, said in (("from=x", "Enter a day"), ("from=2027-02-01&to=2027-01-01", "must not be before")):
         wrong = await root.get(f"/console/margins?{query}")
         assert (wrong.status, said in wrong.words) == (422, True), query
 

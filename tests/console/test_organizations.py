@@ -163,8 +163,8 @@ async def test_quota_is_given_once_for_a_form(pool: Pool, tenant: Tenant, root: 
     page = await root.get(here)
     wrong = await root.submit(page, f"{here}/quota", amount="-9000", reason="a mistake")
     assert wrong.status == 422
-    assert "takes away more than is left" in wrong.words
-    number, why = "Write a number of messages", "Say why, in at most 500 characters"
+    assert "would remove more than is left" in wrong.words
+    number, why = "Enter a number of messages", "Give a reason of at most 500 characters"
     for amount, reason, says in (("x", "y", number), ("1.5", "y", number), ("0", "y", number), ("5", "\u2800", why)):
         wrong = await root.submit(page, f"{here}/quota", amount=amount, reason=reason)
         assert (wrong.status, says in wrong.words) == (422, True), (amount, reason)
@@ -207,7 +207,7 @@ async def test_suspended_with_what_it_stops_and_resumed(pool: Pool, api: Api, te
     assert "It is resumed. Its state is: Trial." in page.words
     page = await root.submit(before, f"{here}/resume")
     assert "Its state is: Trial." in page.words, "a second click makes it no other"
-    assert "A name has 1 to 200 characters." in (await root.submit(page, f"{here}/rename", name=" ")).words
+    assert "A name must have 1 to 200 characters." in (await root.submit(page, f"{here}/rename", name=" ")).words
     page = await root.submit(page, f"{here}/rename", name="Acme Lda")
     assert "Acme Lda" in page.words
     assert (await root.get("/console/organizations/00000000-0000-0000-0000-000000000000")).status == 404

@@ -67,12 +67,12 @@ async def test_the_report_of_a_week_and_its_file(pool: Pool, root: Browser) -> N
     rows = {row["supplier"]: row for row in csv.DictReader(io.StringIO(file.text.removeprefix("\ufeff")))}
     assert (rows["main"]["delivered"], rows["main"]["week_before_delivered_share"]) == ("80", "0.9")
     for query, said in (
-        ("from=yesterday", "Write a day"),
+        ("from=yesterday", "Enter a day"),
         ("from=2027-01-02&to=2027-01-01", "must not be before"),
         ("from=2026-01-01&to=2027-01-01", "at most 92 days"),
         ("from=2026-01-01&to=2027-12-31&by=month", "or 400"),
         ("supplier=nobody", "no such supplier"),
-        ("country=Mozambique", "Write a country"),
+        ("country=Mozambique", "Enter a country"),
     ):
         wrong = await root.get(f"/console/receipts?{query}")
         assert wrong.status == 422, query
@@ -211,7 +211,7 @@ async def test_a_receipt_that_matches_nothing_is_cured_tried_again_and_matched(p
     for typed, said in (
         ({"message_id": "nothing", "reason": "x"}, "An id looks like"),
         ({"message_id": str(id), "reason": "x"}, "was handed no such message"),
-        ({"message_id": str(lost), "reason": " "}, "Say why"),
+        ({"message_id": str(lost), "reason": " "}, "Give a reason"),
     ):
         wrong = await root.submit(form, match, **typed)
         assert wrong.status == 422, typed

@@ -451,7 +451,7 @@ async def test_a_preview_says_what_would_be_refused_and_looked_up(
         )
     form = await root.get(NEW)
     page = await root.submit(form, NEW, name="moz", country="MZ", **at(backup, 10))
-    assert "80 of them would be refused after it" in page.words
+    assert "After that, 80 of them would be refused" in page.words
     assert "80 from ACME to Mozambique" in page.words
     # What the rules make of senders is counted in: one supplier carries all of it already.
     page = await root.submit(form, NEW, name="moz", country="MZ", **at(main, 10), **at(backup, 20))

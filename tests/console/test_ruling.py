@@ -77,7 +77,7 @@ async def test_refusals_stand_at_their_fields(pool: Pool, root: Browser, setting
             {"supplier": main, "rule": "allow"},
             (
                 ({"supplier": str(uuid4())}, "supplier", "Choose a supplier."),
-                ({"country": "Argentina"}, "country", "by its two letters"),
+                ({"country": "Argentina"}, "country", "two-letter country code"),
                 ({"rule": "perhaps"}, "rule", "one of those that are offered"),
                 ({"sender": "Café"}, "sender", "without accents"),
                 ({"rule": "replace"}, "replacement", "the sender that is sent instead"),
@@ -90,9 +90,9 @@ async def test_refusals_stand_at_their_fields(pool: Pool, root: Browser, setting
             "number",
             {"supplier": main, "prefix": "549", "strip": "549"},
             (
-                ({"prefix": "+549"}, "prefix", "Write up to 15 digits"),
+                ({"prefix": "+549"}, "prefix", "Enter up to 15 digits"),
                 ({"strip": "1"}, "strip", "No number with this prefix"),
-                ({"prepend": "x"}, "prepend", "Write up to 10 digits"),
+                ({"prepend": "x"}, "prepend", "Enter up to 10 digits"),
                 ({"strip": ""}, "prepend", "The rule changes nothing yet"),
                 ({"numbering": "two"}, "numbering", "two numbers up to 255"),
                 ({"sender_numbering": "1/300"}, "sender_numbering", "two numbers up to 255"),

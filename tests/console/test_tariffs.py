@@ -96,7 +96,7 @@ async def test_differences_are_shown_before_a_card_is_imported(pool: Pool, root:
     assert "Imported: 3 added" in page.words
     assert "US$0.045" in page.words
     assert "in effect now" in page.words
-    assert "to come" in page.words
+    assert "upcoming" in page.words
     assert await listed(pool, "cost") == [("main", 3)]
     again = await sent(root, CARD.replace("0.0450", "0.0650"), target=main)
     assert "change 1, remove 0 and leave 2" in again.words

@@ -83,7 +83,7 @@ async def test_a_supplier_is_added_and_its_ids_are_mended(
         )
     path, page = await begun(root, smsc)
     page = await root.submit(page, f"{path}/test")
-    for step in ("Find the address", "Connect", "Sign in (bind)", "enquire_link", "Sign out (unbind)"):
+    for step in ("Resolve the address", "Connect", "Sign in (bind)", "enquire_link", "Sign out (unbind)"):
         assert step in page.words, step
     assert "wrong" not in page.words
     page = await root.submit(
@@ -336,7 +336,7 @@ async def test_a_supplier_that_carries_is_tested_and_its_ids_are_mended(
     page = await root.get(f"{here}/test")
     # A national number of Mozambique is one of Viet Nam with a + before it.
     guess = await root.submit(page, f"{here}/test", to="841234567", text="hello")
-    assert (guess.status, "Write a number with + and country code" in guess.words) == (422, True)
+    assert (guess.status, "Enter a number with + and country code" in guess.words) == (422, True)
     wrong = await root.submit(page, f"{here}/test", to="12", text="hello")
     assert (wrong.status, "country code" in wrong.words) == (422, True)
     # A worker has its one session.
@@ -384,7 +384,7 @@ async def test_a_supplier_that_carries_is_connected_to_and_nothing_is_sent(
     page = await root.get(here)
     assert "Nothing is sent" in page.words
     page = await root.submit(page, here)
-    for step in ("Find the address", "Connect", "Sign in (bind)", "enquire_link", "Sign out (unbind)"):
+    for step in ("Resolve the address", "Connect", "Sign in (bind)", "enquire_link", "Sign out (unbind)"):
         assert step in page.words, step
     assert "wrong" not in page.words
     # A worker has its one session.

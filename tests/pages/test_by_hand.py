@@ -68,11 +68,11 @@ async def test_a_text_is_saved_chosen_changed_and_removed(pool: Pool, owner: Bro
 async def test_what_is_wrong_with_a_text_is_said_and_keeps_what_was_typed(pool: Pool, owner: Browser) -> None:
     await save(owner, "Reminder", "Olá")
     for name, body, said in (
-        ("", "Olá", "A name has 1 to 100 characters"),
-        ("x" * 101, "Olá", "A name has 1 to 100 characters"),
+        ("", "Olá", "A name must have 1 to 100 characters"),
+        ("x" * 101, "Olá", "A name must have 1 to 100 characters"),
         ("a\u202eb", "Olá", "all of them visible"),
-        ("New", "", "A text has 1 to 1,600 characters."),
-        ("New", "x" * 1601, "A text has 1 to 1,600 characters."),
+        ("New", "", "A text must have 1 to 1,600 characters."),
+        ("New", "x" * 1601, "A text must have 1 to 1,600 characters."),
         ("REMINDER", "Olá", "There is a saved text with this name already."),
     ):
         page = await owner.submit(await owner.get("/texts/new"), "/texts", name=name, body=body)

@@ -162,7 +162,7 @@ async def test_pasted_numbers_are_read_as_the_country_writes_them(pool: Pool, te
         assert said in page.words, (said, page.words)
     assert "+841234567" not in page.text
     page = await look(owner, **typed | {"numbers": "84 123 4567"})
-    assert (page.status, "Your organization has no country by which" in page.words) == (422, True)
+    assert (page.status, "Your organization has no country, so other numbers" in page.words) == (422, True)
     await pool.execute("UPDATE organizations SET country = 'MZ' WHERE id = $1", tenant.id)
     page = await look(owner, **typed)
     for said in ("As people write them in Mozambique", "Get it 3", "84 123 4567 +258841234567", "351912345678 ⊘ no"):
@@ -170,7 +170,7 @@ async def test_pasted_numbers_are_read_as_the_country_writes_them(pool: Pool, te
     # A Portuguese national number has a possible length in Mozambique, where no network uses it.
     doubtful = (await look(owner, **typed | {"numbers": "841000002\n912345678"})).words
     assert "912345678 +258912345678" in doubtful, doubtful
-    assert doubtful.count("in no known range") == 1
+    assert doubtful.count("not in any known range") == 1
     assert doubtful.index("912345678 +") < doubtful.index("841000002 +")
     draft = page.form("/campaigns")["draft"]
     assert await pool.fetchval("SELECT numbers FROM campaign_drafts WHERE id = $1", UUID(draft)) == [
@@ -195,21 +195,21 @@ async def test_pasted_numbers_are_read_as_the_country_writes_them(pool: Pool, te
 async def test_who_waits_for_the_end_of_quiet_hours_is_counted(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     await people(pool, tenant, 3)
     await pool.execute("UPDATE organizations SET quiet_hours = 'off' WHERE id = $1", tenant.id)
-    assert "Quiet where they are" not in (await look(owner)).words
+    assert "Quiet hours where they are" not in (await look(owner)).words
     await quiet_now(pool, tenant.actor)
     page = await look(owner)
-    assert "Quiet where they are 3 people get it later: it is quiet there until" in page.words
+    assert "Quiet hours where they are 3 people get it later: it is quiet there until" in page.words
     # At a minute each, the last one's turn comes at 12:02 in Maputo.
     await pool.execute("UPDATE organizations SET quiet_hours = '12:02-13:00' WHERE id = $1", tenant.id)
     at = {"when": "later", "day": f"{datetime.now(UTC) + timedelta(days=2):%F}", "hour": "10:00"}
-    assert "Quiet where they are" not in (await look(owner, **at)).words
-    assert "Quiet where they are 1 person gets it later" in (await look(owner, pace="1", **at)).words
+    assert "Quiet hours where they are" not in (await look(owner, **at)).words
+    assert "Quiet hours where they are 1 person gets it later" in (await look(owner, pace="1", **at)).words
     await quiet_now(pool, tenant.actor)
     await pool.execute(
         "INSERT INTO suppliers (id, name, kind, settings, secret, simulated, created_at, changed_at)"
         " VALUES (gen_random_uuid(), 'played', 'smpp', '{}', '', true, now(), now())"
     )
-    assert "Quiet where they are" not in (await look(owner)).words
+    assert "Quiet hours where they are" not in (await look(owner)).words
 
 
 async def test_tags_that_are_left_out_are_counted_and_shown(pool: Pool, tenant: Tenant, owner: Browser) -> None:
@@ -276,7 +276,7 @@ async def test_what_is_wrong_is_said_at_its_field(pool: Pool, tenant: Tenant, ow
     for field in ("name", "tags", "text", "day", "pace"):
         assert f'href="#{field}"' in page.text, field
     assert "There is no such placeholder" in page.words
-    assert "Two braces are missing on one side of a placeholder" in (await look(owner, text="Hi {{name}")).words
+    assert "A placeholder lacks its braces on one side" in (await look(owner, text="Hi {{name}")).words
     # A misspelled tag: with nobody to send to there is nothing to press.
     page = await look(owner, tags="nope")
     assert ("Nobody would get it" in page.words, 'value="create"' in page.text) == (True, False)
@@ -284,7 +284,7 @@ async def test_what_is_wrong_is_said_at_its_field(pool: Pool, tenant: Tenant, ow
     assert ("Nobody would get it" in page.words, 'value="create"' in page.text) == (False, True)
     # A time at which it could not be created is refused by the check, which would otherwise say that all is well.
     page = await look(owner, when="later", day="2026-01-01", hour="10:00")
-    assert (page.status, "must lie between a minute ago and 365 days ahead" in page.words) == (422, True)
+    assert (page.status, "must be between a minute ago and 365 days ahead" in page.words) == (422, True)
     page = await make(owner)
     assert (page.status, "has no recipients" in page.words) == (422, True)
 
@@ -1039,7 +1039,7 @@ async def test_a_second_person_approves_a_campaign_to_many(
 ) -> None:
     page = await owner.get("/settings")
     wrong = await owner.submit(page, "/settings/security", approval_above="many")
-    assert (wrong.status, "Write a number from 0 to 1,000,000" in wrong.words) == (422, True)
+    assert (wrong.status, "Enter a number from 0 to 1,000,000" in wrong.words) == (422, True)
     assert wrong.form("/settings/security")["approval_above"] == "many"
     page = await owner.submit(page, "/settings/security", approval_above="1,000")
     assert page.form("/settings/security")["approval_above"] == "1000"

@@ -25,8 +25,8 @@ def headings(page: Page) -> list[str]:
     """Of the list's columns, and that every cell of its first row says which it is of."""
     row = re.search(r'<tr id="m-.*?</tr>', page.text, re.S)
     assert row
-    labels = [one for one in re.findall(r'<th scope="col"[^>]*>(?:<span[^>]*>)?([^<]*)', page.text) if one != "Mark"]
-    assert [one for one in re.findall(r'<td data-name="([^"]*)"', row[0]) if one != "Mark"] == labels[1:]
+    labels = [one for one in re.findall(r'<th scope="col"[^>]*>(?:<span[^>]*>)?([^<]*)', page.text) if one != "Select"]
+    assert [one for one in re.findall(r'<td data-name="([^"]*)"', row[0]) if one != "Select"] == labels[1:]
     return [html.unescape(one) for one in labels]
 
 

@@ -177,7 +177,7 @@ async def test_exports_are_few_stopped_cut_and_erased(
         await erasure.erase(conn, tenant.actor, address="+258840000001")
     form = (await owner.get("/account")).form("/account")
     assert (await owner.post(f"/exports/{ids[1]}/file", form)).status == 404
-    assert "Somebody who may have been in it was erased." in (await owner.get("/exports")).words
+    assert "A person who may have been in it was erased." in (await owner.get("/exports")).words
     assert await pool.fetchval("SELECT count(*) FROM export_chunks") == 0
 
 

@@ -175,11 +175,11 @@ async def test_numbers_that_nobody_uses_have_to_be_confirmed(pool: Pool, tenant:
     # The second is a Portuguese national number and the third lacks a digit: as Mozambican ones they have a possible
     # length, and reach nobody.
     page = await to_check(pool, owner, b"phone\n841234567\n912345678\n84123456\n")
-    for said in ("Mozambique 3", "2 numbers are in no known range", "3 912345678 +258912345678"):
+    for said in ("Mozambique 3", "2 numbers are not in any known range", "3 912345678 +258912345678"):
         assert said in page.words, (said, page.words)
     id = page.path.split("/")[3]
     refused = await owner.submit(page, f"/contacts/imports/{id}/run")
-    assert (refused.status, "Confirm that the numbers in no known range" in refused.words) == (422, True)
+    assert (refused.status, "Confirm that the numbers outside all known ranges" in refused.words) == (422, True)
     await owner.submit(page, f"/contacts/imports/{id}/run", unused="yes")
     await work(pool)
     assert await pool.fetchval("SELECT count(*) FROM contacts") == 3
@@ -466,7 +466,7 @@ async def test_each_step_is_left_and_gone_on_with(pool: Pool, owner: Browser) ->
     assert (wrong.status, "Choose the column" in wrong.words) == (422, True)
     late = (await owner.get("/contacts/new")).form("/contacts")
     moved = await owner.post(f"/contacts/imports/{id}/run", late)
-    assert "has moved on in the meantime" in moved.words
+    assert "has changed in the meantime" in moved.words
     token = {"_token": late["_token"]}
     page = await owner.post(f"/contacts/imports/{id}/discard", token)
     assert ("The file is erased." in page.words, "No import yet" in page.words) == (True, True)

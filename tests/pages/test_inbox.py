@@ -156,7 +156,7 @@ async def test_who_wrote_from_no_number_cannot_be_answered(pool: Pool, owner: Br
     await write_sms(pool, "Hello", by=author)
     id = await first(pool, "sms")
     page = await owner.get(f"/inbox/{id}")
-    assert "They wrote from a name or a short number, to which nothing can be sent." in page.text
+    assert "They wrote from a name or a short code, to which nothing can be sent." in page.text
     page = await owner.submit(page, f"/inbox/{id}/reply", message="Who is it?")
     assert (page.status, ">Who is it?</textarea>" in page.text) == (422, True)
     assert await pool.fetchval("SELECT count(*) FROM messages") == 0
@@ -394,7 +394,7 @@ async def test_what_is_no_text_shows_what_it_consists_of(pool: Pool, owner: Brow
     assert (await bubble("text", text={"body": ""})).strip() == "No text"
     assert (await bubble("text", text={"body": " \n"})).strip() == "No text"
     assert await bubble("reaction", reaction={"emoji": "👍"}) == "Reaction 👍"
-    assert (await bubble("reaction", reaction={})).strip() == "Reaction taken back"
+    assert (await bubble("reaction", reaction={})).strip() == "Reaction removed"
     given = {"flow_token": "t", "day": "Friday", "seats": 2, "meals": ["fish", "rice"], "note": "", "by": {"car": True}}
     form = {"name": "flow", "body": "Sent", "response_json": json.dumps(given)}
     answers = 'Choice Sent\nday: Friday\nseats: 2\nmeals: fish, rice\nby: {"car":true}'
@@ -448,7 +448,7 @@ async def test_of_two_who_take_a_conversation_at_once_the_second_is_told(
     mine, hers = await owner.get(f"/inbox/{id}"), await other_browser.get(f"/inbox/{id}")
     hers = await other_browser.submit(hers, f"/inbox/{id}/assign", to="me")
     mine = await owner.submit(mine, f"/inbox/{id}/assign", to="me")
-    assert "Meanwhile it was assigned to somebody else, and stays so." in mine.words
+    assert "It has been assigned to somebody else in the meantime, and stays assigned to them." in mine.words
     assert "Hello" in (await other_browser.get("/inbox?state=mine")).words
     # Whoever sees who has it may take it, and it is then not given up for them by a page that is older still.
     mine = await owner.submit(mine, f"/inbox/{id}/assign", to="me")

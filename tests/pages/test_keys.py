@@ -58,7 +58,7 @@ async def test_a_double_click_makes_one_key_and_back_shows_it_again(pool: Pool, 
 async def test_what_is_wrong_is_said_and_what_was_typed_is_kept(owner: Browser) -> None:
     page = await owner.get("/keys/new")
     for wrong, said in (
-        ({"name": " "}, "A name has 1 to 100 characters."),
+        ({"name": " "}, "A name must have 1 to 100 characters."),
         ({"allowed_ips": "10.0.0.0/8 nowhere"}, "List addresses or networks"),
         ({"profile": "root"}, "Choose one of the profiles."),
         ({"expires": "7"}, "Choose one of the dates"),
@@ -154,7 +154,7 @@ async def test_renamed_with_who_made_it_and_what_it_sent(pool: Pool, tenant: Ten
     id = await pool.fetchval("SELECT id FROM api_keys WHERE name = 'web shop'")
     page = await owner.get(f"/keys/{id}/rename")
     wrong = await owner.submit(page, f"/keys/{id}/rename", name=" ")
-    assert (wrong.status, "A name has 1 to 100 characters." in wrong.words) == (422, True)
+    assert (wrong.status, "A name must have 1 to 100 characters." in wrong.words) == (422, True)
     page = await owner.submit(page, f"/keys/{id}/rename", name="<b>till</b>")
     row = page.text[page.text.index("&lt;b&gt;till") :].partition("</tr>")[0]
     assert (">Ana<" in row, "no expiry" in row, "<b>" in row) == (True, True, False)

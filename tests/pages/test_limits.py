@@ -69,8 +69,8 @@ async def test_what_is_done_with_suspicious_messages(pool: Pool, tenant: Tenant,
     page = await owner.get("/settings/limits")
     for typed, said in (
         ({"policy": "forget"}, "Choose one of those that are offered."),
-        ({"policy": "ask", "safe": "258"}, "Write the 5 to 15 digits"),
-        ({"policy": "ask", "safe": "x" * 9}, "Write the 5 to 15 digits"),
+        ({"policy": "ask", "safe": "258"}, "Enter the 5 to 15 digits"),
+        ({"policy": "ask", "safe": "x" * 9}, "Enter the 5 to 15 digits"),
     ):
         page = await owner.submit(page, "/settings/guard", **typed)
         assert (page.status, said in page.words) == (422, True), typed

@@ -114,7 +114,7 @@ async def test_asking_too_often_waits(browser: Browser) -> None:
     form = (await browser.get("/login/forgotten")).form("/login/forgotten") | {"email": "ana@example.com"}
     pages = [await browser.post("/login/forgotten", form) for _ in range(7)]
     assert (pages[0].status, pages[-1].status) == (200, 422)
-    assert "Too many failures" in pages[-1].words
+    assert "Too many failed attempts" in pages[-1].words
 
 
 async def test_an_invitation_goes_out_and_the_team_sees_it(owner: Browser, work: MailWork, mailbox: Mailbox) -> None:

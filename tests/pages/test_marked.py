@@ -232,7 +232,7 @@ async def test_all_contacts_that_fit_are_tagged_and_untagged(
     assert action
     where = action[1].replace("&amp;", "&")
     refused_page = await owner.submit(page, where, tag=" ", do="tag")
-    assert (refused_page.status, "A tag has 1 to 64 characters." in refused_page.words) == (422, True)
+    assert (refused_page.status, "A tag must have 1 to 64 characters." in refused_page.words) == (422, True)
     file = await fetch(pool, owner, page, where, tag="Spring", do="tag")
     rows = list(csv.DictReader(io.StringIO(file.text.lstrip("\ufeff"))))
     assert [row["result"] for row in rows] == ["changed"] * 5

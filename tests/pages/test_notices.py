@@ -148,7 +148,7 @@ async def test_the_rail_is_marked_where_something_needs_somebody(
     await pool.execute("UPDATE campaigns SET status = 'paused', status_reason = 'quota_exceeded'")
     await pool.execute("UPDATE webhook_endpoints SET consecutive_failures = 3, failing_since = now()")
     found = marks(await owner.get("/state", HX_Request="true"))
-    assert found == [("/campaigns", "1 campaign is stalled."), ("/webhooks", "1 endpoint fails.")]
+    assert found == [("/campaigns", "1 campaign is stalled."), ("/webhooks", "1 endpoint is failing.")]
     assert marks(await owner.get("/state?mode=test", HX_Request="true")) == []
     # Whoever does not see a place has no mark on it.
     await make_person(pool, tenant, "bill@example.com", "billing")

@@ -160,16 +160,16 @@ async def test_what_a_send_is_refused_for_is_said_at_its_field(pool: Pool, tenan
         ({"to": "+258840000008", "message": "Hi"}, "to", "Your organization opted this person out on"),
         ({"to": "+258840000007", "message": "Hi"}, "to", "This person opted out on"),
         ({"to": number, "message": ""}, "message", "Write a text."),
-        ({"to": number, "message": "x" * 1601}, "message", "A text has at most 1,600 characters."),
+        ({"to": number, "message": "x" * 1601}, "message", "A text can have at most 1,600 characters."),
         ({"to": number, "message": "✓" * 800}, "message", "The text needs more than ten segments."),
         ({"to": number, "message": "Hi", "day": "2026-05-12"}, "day", "Enter both a day and a time."),
-        ({"to": number, "message": "Hi", "day": "2020-05-12", "hour": "10:30"}, "day", "The time must lie between"),
+        ({"to": number, "message": "Hi", "day": "2020-05-12", "hour": "10:30"}, "day", "The time must be between"),
         ({"to": number, "message": "Hi", "day": "soon", "hour": "now"}, "day", "Enter a day and a time, such as"),
         ({"to": number, "message": "Hi", "validity": "5"}, "validity", "Choose one of those"),
         ({"to": number, "message": "Hi", "guarantee": "maybe"}, "guarantee", "Choose one of those"),
         ({"to": number, "message": "Hi", "sender": "none"}, "sender", "Choose one of those"),
         ({"to": number, "message": "Hi", "sender": str(organization_id)}, "sender", "Choose one of those"),
-        ({"to": number, "message": "Hi", "_once": ""}, "form", "This form is not ours."),
+        ({"to": number, "message": "Hi", "_once": ""}, "form", "This form does not come from this site."),
     ]
     for typed, field, words in cases:
         page = await owner.post("/send", await fill(owner, **typed))

@@ -51,10 +51,10 @@ async def test_a_refused_form_keeps_what_was_typed(pool: Pool, tenant: Tenant, o
     page = await owner.get("/settings")
     for action, typed, said in (
         ("general", {"name": "beta"}, "Another organization has this name."),
-        ("general", {"name": " "}, "A name has 1 to 200 characters."),
+        ("general", {"name": " "}, "A name must have 1 to 200 characters."),
         ("general", {"name": "Acme", "time_zone": "Mars/Base"}, "Choose one of the time zones."),
-        ("messages", {"allowed": "MZ, Portugal"}, "Write countries by their ISO codes, such as MZ ZA PT, or any."),
-        ("messages", {"allowed": " "}, "Write countries by their ISO codes, such as MZ ZA PT, or any."),
+        ("messages", {"allowed": "MZ, Portugal"}, "Enter countries by their ISO codes, such as MZ ZA PT, or any."),
+        ("messages", {"allowed": " "}, "Enter countries by their ISO codes, such as MZ ZA PT, or any."),
         ("security", {"factor_required": "yes"}, "Turn on your own second factor first."),
     ):
         before = await stored(pool, tenant)
@@ -140,7 +140,7 @@ async def test_an_organization_is_closed_by_its_name(
     assert (await other_browser.get("/settings/close")).status == 403
     page = await owner.get("/settings/close")
     assert "API keys that can no longer send anything: 1." in page.words
-    assert "People who can read what was sent, and send nothing: 2." in page.words
+    assert "People who can read what was sent but cannot send anything: 2." in page.words
     refused = await owner.submit(page, "/settings/close", typed="Beta")
     assert (refused.status, (await stored(pool, tenant)).state) == (422, "active")
     page = await owner.submit(page, "/settings/close", typed="acme")
@@ -213,7 +213,7 @@ async def test_what_a_send_means_that_says_nothing(pool: Pool, tenant: Tenant, o
     assert (chosen["quiet_from"], chosen["quiet_to"]) == ("21:30", "07:00")
     assert 'value="own" checked' in page.text
     page = await owner.submit(page, "/settings/defaults", quiet_hours="own", quiet_from="21:30", quiet_to="21:30")
-    assert (page.status, "Write two different times" in page.words) == (422, True)
+    assert (page.status, "Enter two different times" in page.words) == (422, True)
     for typed in (
         {"validity": "5"},
         {"text_days": "x"},

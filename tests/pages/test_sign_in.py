@@ -131,7 +131,7 @@ async def test_failures_make_the_next_try_wait_known_account_or_not(
         for _ in range(tries.FREE_ACCOUNT):
             assert FAILED in (await browser.sign_in(email, "wrong")).words
         page = await browser.sign_in(email, "wrong")
-        assert (page.status, "Too many failures" in page.words) == (422, True)
+        assert (page.status, "Too many failed attempts" in page.words) == (422, True)
     # The wait passes by itself, and the right password ends it.
     await pool.execute("UPDATE sign_in_tries SET tried_at = now() - interval '2 minutes'")
     assert (await browser.sign_in("ana@example.com")).path == "/"
@@ -523,7 +523,7 @@ async def test_making_hashes_costs_nobody_else_a_connection(
     for _ in range(tries.FREE_ACCOUNT + 1):
         form = (await owner.get("/account/password")).form("/account/password")
         page = await owner.post("/account/password", form | {"password": "a new long passphrase"})
-    assert (page.status, "Too many failures. Try again in" in page.words) == (422, True)
+    assert (page.status, "Too many failed attempts. Try again in" in page.words) == (422, True)
 
 
 async def test_another_password_ends_the_link_that_was_made(
@@ -566,7 +566,7 @@ async def test_too_many_wrong_passwords_on_the_way_lose_nothing(pool: Pool, owne
     page = await owner.post("/account/password", form)
     for _ in range(tries.FREE_ACCOUNT + 1):
         page = await owner.submit(page, "/account/password", _password="wrong")
-    assert (page.status, "Too many failures" in page.words) == (422, True)
+    assert (page.status, "Too many failed attempts" in page.words) == (422, True)
     assert page.form("/account/password")["password"] == "a new long passphrase"
 
 
@@ -595,13 +595,13 @@ async def test_guessing_from_everywhere_keeps_no_owner_out(
     await other_browser.sign_in("rui@example.com")
     await other_browser.submit(await other_browser.get("/account"), "/logout")
     await guess()
-    assert "Too many failures" in (await other_browser.sign_in("ana@example.com")).words
+    assert "Too many failed attempts" in (await other_browser.sign_in("ana@example.com")).words
     other_browser.session.cookie_jar.update_cookies({cookies.BROWSER: "00." + "0" * 64})
-    assert "Too many failures" in (await other_browser.sign_in("ana@example.com")).words
+    assert "Too many failed attempts" in (await other_browser.sign_in("ana@example.com")).words
     await owner.submit(await owner.get("/account"), "/logout")
     for _ in range(tries.FREE_ACCOUNT):
         assert FAILED in (await owner.sign_in("ana@example.com", "wrong")).words
-    assert "Too many failures" in (await owner.sign_in("ana@example.com")).words
+    assert "Too many failed attempts" in (await owner.sign_in("ana@example.com")).words
 
 
 async def test_a_page_asks_whether_its_session_stands(pool: Pool, tenant: Tenant, browser: Browser) -> None:

@@ -77,7 +77,7 @@ async def test_a_month_is_exported_and_adds_up_to_the_usage_list(
     assert [row[0] for row in told] == ["person", "person", "cli"]
 
     refused = await owner.submit(page, "/usage/export", month="1999-1x", format="csv")
-    assert (refused.status, "Write a month as 2026-11." in refused.words) == (422, True)
+    assert (refused.status, "Enter a month as 2026-11." in refused.words) == (422, True)
     assert (await owner.get("/usage?month=2020-02")).words.count("Nothing was sent in this month.") == 1
     assert (await owner.get("/usage?month=nonsense")).status == 422
 
@@ -87,7 +87,7 @@ async def test_a_month_is_exported_and_adds_up_to_the_usage_list(
     before = await owner.get("/usage?from=2020-01-30&to=2020-02-02")
     assert "Nothing was sent in this period." in before.words
     assert "Mozambique 3 3" not in before.words
-    assert (await owner.get("/usage?from=x")).words.count("Write a time as 2027-01-31 or 2027-01-31 14:30.") == 1
+    assert (await owner.get("/usage?from=x")).words.count("Enter a time as 2027-01-31 or 2027-01-31 14:30.") == 1
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Etc/GMT+12", "Pacific/Kiritimati"])
@@ -199,7 +199,7 @@ async def test_the_bell_rings_when_a_day_has_more_than_the_alert(
         for _ in range(2):
             await conditions.report(conn)
     notices = await owner.get("/notices")
-    assert notices.words.count("More messages were sent in a day than the alert allows.") == 1
+    assert notices.words.count("More messages were sent in a day than the alert's threshold.") == 1
     assert "more than 1." in notices.words
     page = await owner.submit(page, "/usage/alert", above="")
     assert "The alert is off." in page.words

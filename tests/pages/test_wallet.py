@@ -74,7 +74,7 @@ async def test_the_alert_is_set_and_taken_back(
     pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser, database_url: str
 ) -> None:
     page = await owner.get("/wallet")
-    assert "There is no money yet" in page.words
+    assert "There are no funds yet" in page.words
     refused = await owner.submit(page, "/wallet/alert", below="a lot")
     assert (refused.status, 'value="a lot"' in refused.text) == (422, True)
     assert "Write 1500 or 1.5000." in (await owner.submit(page, "/wallet/alert", below="1.500")).words

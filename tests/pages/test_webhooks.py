@@ -345,7 +345,7 @@ async def test_a_failure_is_laid_open_and_recovered(pool: Pool, tenant: Tenant, 
         assert "HTTP/1.1 500" in page.words
         assert "{&#34;error&#34;:&#34;&lt;script&gt;no disk" in page.text
         assert "Address 127.0.0.1 ·" in page.words
-        assert "✓ A current secret makes the same signature." in page.words
+        assert "✓ A current secret produces the same signature." in page.words
         shown = re.search(r"x-service-signature: (v1=[0-9a-f]{64})", page.text)
         assert shown
         sent = next(one for one in receiver.events if one.headers["x-service-event-id"] == events[1])
@@ -521,7 +521,7 @@ async def test_charts_of_an_endpoint_and_times_of_ones_own(pool: Pool, owner: Br
         await traffic.fold(conn)
     page = await owner.get(f"/webhooks/{id}")
     assert "0 attempts delivered, 3 failed." in page.words
-    assert "Nothing was answered with a 2xx." in page.words
+    assert "No attempt received a 2xx response." in page.words
     # Intervals of 24 hours that begin at the hour are not named as if they were days.
     await pool.execute("UPDATE users SET time_zone = 'Asia/Kolkata'")
     await clock_session(owner)

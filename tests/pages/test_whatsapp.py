@@ -138,7 +138,7 @@ async def test_the_page_of_a_message_has_the_values_outside_its_text(
     )
     sent = await making.message(pool, made, to=TO, template_id=template, parameters=("A-42", "Ana", "t0k"))
     page = await owner.get(f"/messages/{sent}")
-    for said in ("Hello Ana, it was shipped.", "Header A-42", "End of the link t0k"):
+    for said in ("Hello Ana, it was shipped.", "Header A-42", "End of the URL t0k"):
         assert said in page.words, page.words
     # Where the template takes other values now, they are the text.
     await pool.execute("UPDATE whatsapp_templates SET components = $2::text::jsonb WHERE id = $1", template, "[]")

@@ -516,7 +516,7 @@ async def test_messages_that_no_supplier_takes_are_told(pool: Pool, database_url
     assert ((await named(pool, settings, "queue")).state, await metric()) == ("ok", 0)
     await pool.execute(put_back, 0, actor.organization_id, 20)
     found = await named(pool, settings, "queue")
-    assert (found.state, found.detail) == ("failed", "sms: 1 put back again and again, no supplier takes them")
+    assert (found.state, found.detail) == ("failed", "sms: 1 deferred again and again, as no supplier accepts them")
     assert await metric() == 1
     # What an operator holds waits for the operator.
     async with pool.acquire() as conn:

@@ -235,7 +235,7 @@ async def test_what_was_said_goes_no_way_that_a_receipt_could_not_go(pool: Pool)
     await decide(pool, id, "failed")
     with pytest.raises(StatusNotDecided):
         await decide(pool, id, "delivered")
-    with pytest.raises(Invalid, match="does not end that way"):
+    with pytest.raises(Invalid, match="do not end that way"):
         await decide(pool, id, "sent")
 
 

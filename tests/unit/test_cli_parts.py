@@ -360,7 +360,7 @@ def test_doctor_tells_a_stranger_from_the_api_and_how_an_embedded_database_is_st
         (asyncpg.InvalidPasswordError("password authentication failed"), "Correct the user, the password or"),
         (asyncpg.InvalidCatalogNameError('database "x" does not exist'), "Correct the user, the password or"),
         (asyncpg.ProtocolViolationError("unsupported startup parameter"), "If that is PgBouncer, set"),
-        (asyncpg.DiskFullError("could not write init file: No space left on device"), "Make room on its disk"),
+        (asyncpg.DiskFullError("could not write init file: No space left on device"), "Free some space on its disk"),
         (asyncpg.TooManyConnectionsError("sorry, too many clients already"), "It is running, but accepts no"),
     ],
     ids=lambda value: "" if isinstance(value, str) else type(value).__name__,

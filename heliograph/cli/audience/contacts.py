@@ -75,7 +75,7 @@ def import_(
         bool,
         typer.Option(
             "--yes",
-            help="Import numbers of several countries, or in no known range, without asking.",
+            help="Import numbers of several countries, or outside all known ranges, without asking.",
             show_default=False,
         ),
     ] = False,
@@ -291,12 +291,12 @@ def _agree(found: importing.Survey, *, json: bool, yes: bool) -> None:
     if found.strangers:
         doubts.append(f"belong to {', '.join(found.strangers)}")
     if found.is_doubtful:
-        doubts.append("are in no known range of their country")
+        doubts.append("are not in any known range of their country")
     if not json or doubts:
         say(f"Contacts by country: {listed or 'none'}; without a valid number: {found.unread:,}.")
     if found.unused and (not json or doubts):
         some = ", ".join(f"{cell} in row {row} becomes {number}" for row, cell, number in found.unused_examples)
-        say(f"In no known range of their country: {found.unused:,} ({some}).")
+        say(f"Outside all known ranges of their country: {found.unused:,} ({some}).")
     if not doubts or yes:
         return
     said = f"over 1 % of the numbers {', and over 1 % '.join(doubts)}"

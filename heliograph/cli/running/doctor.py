@@ -118,7 +118,7 @@ def _remedy(error: BaseException) -> Sentence | None:
     if isinstance(error, asyncpg.ProtocolViolationError):
         return said("If that is PgBouncer, set HELIOGRAPH_DATABASE_DIRECT_URL to the address of PostgreSQL itself.")
     if isinstance(error, asyncpg.DiskFullError):
-        return said("Make room on its disk; then it goes on by itself.")
+        return said("Free some space on its disk; it then resumes automatically.")
     if isinstance(error, asyncpg.PostgresError):
         return said("It is running, but accepts no connections now: its log says why.")
     return None

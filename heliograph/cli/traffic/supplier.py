@@ -93,7 +93,7 @@ def add_smpp(
     weight: Annotated[int, typer.Option(min=1, max=1000, help="Share among suppliers of equal priority.")] = 1,
     parts: Annotated[
         Literal["all", "any", "first", "last"],
-        typer.Option(help="Whose receipts decide the status of a message of several parts."),
+        typer.Option(help="Which part's receipt decides the status of a message of several parts."),
     ] = "all",
     simulator: Annotated[
         bool,

@@ -28,13 +28,13 @@ OF_ENVIRONMENT = (
 )
 #: The rules' refusals in the form's wording.
 WRONG: Mapping[str, str] = {
-    "name": "A name has at most 40 characters.",
-    "announcement": "An announcement has at most 300 characters.",
+    "name": "A name can have at most 40 characters.",
+    "announcement": "An announcement can have at most 300 characters.",
     **dict.fromkeys(
         ("terms_url", "privacy_url"),
-        "Write an address that begins with http:// or https://, of at most 300 characters.",
+        "Enter an address that begins with http:// or https://, of at most 300 characters.",
     ),
-    "new_quota": "Write a number of messages of at most 9 digits.",
+    "new_quota": "Enter a number of messages of at most 9 digits.",
 }
 
 

@@ -63,7 +63,7 @@ async def reject(request: Request) -> Answer:
         return Page(template="approvals/sender_reject.html", values=await _values(request))
     try:
         if not reason:
-            raise Invalid(("reason", "required", "Choose a reason, or write one: the organization reads it."))
+            raise Invalid(("reason", "required", "Choose a reason, or write one: the organization can read it."))
         return await _decided(request, "rejected", reason, request.text("“%(value)s” is rejected."))
     except Invalid as refusal:
         return refused("approvals/sender_reject.html", refusal, await _values(request))

@@ -24,7 +24,7 @@ from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
 
 #: The rules' refusals in the forms' wording.
 WRONG: Mapping[str, str] = {
-    "name": "A name has 1 to 100 characters.",
+    "name": "A name must have 1 to 100 characters.",
     "allowed_ips": "List addresses or networks, such as 203.0.113.0/24.",
     "scopes": "Choose at least one scope.",
     "expires_at": "Choose a day in the future.",

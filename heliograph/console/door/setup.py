@@ -53,7 +53,7 @@ async def keep_account(request: Request) -> Answer:
     """Save name and password; all other sessions end."""
     operator, form = request.operator, request.form
     if not operator.is_proved:
-        raise Invalid(("password", "late", "The link was used too long ago. Ask for a new one."))
+        raise Invalid(("password", "late", "Too much time has passed since the link was used. Ask for a new one."))
     values = {"name": form.get("name", "")}
     try:
         async with request.reading() as conn:

@@ -142,7 +142,9 @@ def _said(request: Request, seen: Now, problems: list[Problem]) -> str:
     if late > LATE:
         return request.text("Work is late: the oldest is %(time)s overdue.", time=request.locale.duration(late))
     if problems:
-        return request.locale.count("Carrying; %(num)s warning.", "Carrying; %(num)s warnings.", len(problems))
+        return request.locale.count(
+            "Carrying messages; %(num)s warning.", "Carrying messages; %(num)s warnings.", len(problems)
+        )
     if seen.rates is None or not seen.suppliers:
         return request.text("Everything works.")
     return request.text(

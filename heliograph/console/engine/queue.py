@@ -81,7 +81,7 @@ async def hold(request: Request) -> Answer:
     reason, restored = reasons.normalized(form.get("reason", "")), form.get("restored") == "yes"
     try:
         if reason is None:
-            raise Invalid(("reason", "length", "Say why, in at most 500 characters: whoever finds the hold reads it."))
+            raise Invalid(("reason", "length", "Give a reason of at most 500 characters, for whoever finds the hold."))
         async with request.writing() as conn:
             which = await selecting.selection(conn, form)
             _, leased = await holds.hold(conn, which, reason=reason, restored=restored, by=request.principal)

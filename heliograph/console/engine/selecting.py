@@ -34,7 +34,7 @@ async def selection(conn: Connection, given: Mapping[str, str]) -> Selection:
         raise Invalid(("supplier", "channel", "Suppliers carry SMS only: choose SMS, or name no supplier."))
     long = holds.age(age) if age else None
     if age and long is None:
-        raise Invalid(("older_than", "format", "Write an age such as 90s, 15m, 2h or 3d."))
+        raise Invalid(("older_than", "format", "Enter an age such as 90s, 15m, 2h or 3d."))
     try:
         return Selection(
             kinds=("sms",) if line else (kind,) if kind else OUTGOING,

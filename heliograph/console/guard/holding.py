@@ -54,7 +54,7 @@ async def release(request: Request) -> Answer:
         _, queued = await holds.release(conn, request.id(), by=request.principal)
     said = request.locale.count("%(num)s message is being sent now.", "%(num)s messages are being sent now.", queued)
     if not queued:
-        said = request.text("Nothing waited for it. The range is left alone for a day.")
+        said = request.text("Nothing was waiting because of it. The range is left alone for a day.")
     return Redirect(location=HERE, notice=said)
 
 

@@ -31,7 +31,8 @@ async def reveal(request: Request) -> Answer:
     reason = reasons.normalized(request.form.get("reason", ""))
     if reason is None:
         return await _page(
-            request, Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
+            request,
+            Invalid(("reason", "length", "Give a reason of at most 500 characters: it is kept in the audit log.")),
         )
     async with request.writing() as conn:
         words = await unassigned.words(conn, by=msgspec.structs.replace(request.principal, reason=reason))

@@ -107,7 +107,7 @@ async def replace_key(request: Request) -> Answer:
 
 async def pause(request: Request) -> Answer:
     """Stop querying it: numbers are routed by what is already known about them."""
-    said = request.text("It is paused: numbers are routed by what is known of them.")
+    said = request.text("It is paused: numbers are routed by what is already known about them.")
     return await _set(request, "paused", said, "resume")
 
 

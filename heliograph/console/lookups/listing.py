@@ -58,7 +58,7 @@ async def try_once(request: Request) -> Answer:
     try:
         number = phones.international(typed)
         if number is None:
-            raise Invalid(("to", "format", "Write a number with + and country code, such as +258841234567."))
+            raise Invalid(("to", "format", "Enter a number with + and country code, such as +258841234567."))
         network = await asking.try_once(suppliers.seal_key(request.services.settings), one, number)
     except Invalid as refusal:
         return refused("lookups/lookup.html", refusal, values)

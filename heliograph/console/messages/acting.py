@@ -25,7 +25,7 @@ async def give_up(request: Request) -> Answer:
         raise
     except Refusal as refusal:
         return await _again(request, id, refusal, given_up=reason)
-    return Redirect(location=f"{HERE}/{id}", notice=request.text("It is given up: nothing of it is sent."))
+    return Redirect(location=f"{HERE}/{id}", notice=request.text("It has been given up, and will not be sent."))
 
 
 async def elsewhere(request: Request) -> Answer:

@@ -42,7 +42,7 @@ async def reveal(request: Request) -> Answer:
     if reason is None:
         async with request.reading() as conn:
             values = await page_values(conn, request, id)
-        wrong = Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
+        wrong = Invalid(("reason", "length", "Give a reason of at most 500 characters: it is kept in the audit log."))
         return refused("messages/message.html", wrong, values)
     async with request.writing() as conn:
         values = await page_values(conn, request, id, by=msgspec.structs.replace(request.principal, reason=reason))

@@ -76,7 +76,7 @@ def _number(text: str, one: Organization | None) -> str | None:
     home = [] if one is None or one.country is None else phones.readings(text, region=one.country)
     number = home[0] if home and not phones.is_international(text) else phones.parse(text) or phones.normalize(text)
     if text and number is None:
-        raise Invalid(("recipient", "format", "Write a phone number with its country code, such as +258841234567."))
+        raise Invalid(("recipient", "format", "Enter a phone number with its country code, such as +258841234567."))
     return number
 
 

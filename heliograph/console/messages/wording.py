@@ -87,7 +87,7 @@ DETAILS: Mapping[str, str] = {
     "written": "written",
 }
 #: States of attempts, parts and receipts, and statuses of messages.
-STATES: Mapping[str, str] = {**words.STATUSES, "refused": "Refused", "busy": "Busy", "unreachable": "Not reached"}
+STATES: Mapping[str, str] = {**words.STATUSES, "refused": "Refused", "busy": "Busy", "unreachable": "Unreachable"}
 #: Steps and results that have the colour of a status.
 COLOURS: Mapping[str, str] = {
     "accepted": "accepted",

@@ -59,7 +59,7 @@ async def draft(request: Request) -> Answer:
         if bool(currency) != (exchange is not None):
             raise Invalid(("exchange", "incomplete", "Currency and exchange rate go together."))
         if currency and not is_currency(currency):
-            raise Invalid(("currency", "format", "Write a currency by its three letters, such as EUR."))
+            raise Invalid(("currency", "format", "Enter a three-letter currency code, such as EUR."))
         if exchange is not None and exchange <= 0:
             raise Invalid(("exchange", "range", "An exchange rate must be more than 0."))
         places = typed["places"] or "6"
@@ -152,7 +152,7 @@ async def _target(conn: Connection, target: str, name: str) -> tuple[Literal["co
     """The tariff that a file is for. Raises Invalid."""
     if target == "list":
         if not 1 <= len(name) <= LONGEST:
-            raise Invalid(("name", "length", "A price list's name has 1 to 64 characters."))
+            raise Invalid(("name", "length", "A price list's name must have 1 to 64 characters."))
         return "price", name, None
     try:
         one = await suppliers.lock(conn, supplier=target)
@@ -219,4 +219,4 @@ def _number(field: str, text: str) -> Fraction | None:
             raise ValueError(text)
         return Fraction(text)
     except (ValueError, ZeroDivisionError):
-        raise Invalid((field, "format", "Write a number such as 12.5.")) from None
+        raise Invalid((field, "format", "Enter a number such as 12.5.")) from None

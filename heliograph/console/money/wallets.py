@@ -25,10 +25,10 @@ ENTRIES = 50
 #: The rules' refusals in the form's wording.
 WRONG: Mapping[str | tuple[str, str], str] = {
     ("amount", "range"): (
-        "Write an amount other than 0, of at most 1,000,000,000, such as 12.50; only an adjustment may be below 0."
+        "Enter an amount other than 0, of at most 1,000,000,000, such as 12.50; only an adjustment may be negative."
     ),
-    ("reason", "length"): "Say why, in at most 500 characters: the organization reads it.",
-    ("currency", "pattern"): "Write a currency by its three letters, such as EUR.",
+    ("reason", "length"): "Give a reason of at most 500 characters: the organization can read it.",
+    ("currency", "pattern"): "Enter a three-letter currency code, such as EUR.",
 }
 
 
@@ -57,7 +57,7 @@ async def change(request: Request) -> Answer:
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
     try:
-        wrong = Invalid(("amount", "format", "Write an amount such as 250 or 12.50."))
+        wrong = Invalid(("amount", "format", "Enter an amount such as 250 or 12.50."))
         amount = figures.money(form.get("amount", ""), wrong)
         if amount is None:
             raise wrong
@@ -77,7 +77,7 @@ async def change(request: Request) -> Answer:
 
 
 def _too_little() -> Invalid:
-    return Invalid(("amount", "range", "This takes away more than is left."))
+    return Invalid(("amount", "range", "This would remove more than is left."))
 
 
 async def _values(conn: Connection, request: Request, one: Organization) -> dict[str, Any]:

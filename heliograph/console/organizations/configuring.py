@@ -35,8 +35,8 @@ WRONG: Mapping[str, str] = {
     "time_zone": "Choose one of the time zones.",
     "opt_out_words": "At most 50 keywords of at most 64 characters, each with a letter or digit.",
     "reply_language": "Choose one of the languages that are offered.",
-    "session_hours": "Write a number of hours from 1 to 720, or nothing.",
-    **{f"{kind}_reply": "A reply has at most 268 characters." for kind in KINDS},
+    "session_hours": "Enter a number of hours from 1 to 720, or nothing.",
+    **{f"{kind}_reply": "A reply can have at most 268 characters." for kind in KINDS},
 }
 
 

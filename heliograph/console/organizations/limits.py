@@ -156,7 +156,7 @@ async def set_rates(request: Request) -> Answer:
     async def work(conn: Connection, one: Organization, given: Mapping[str, str]) -> None:
         least, most = rate_limits.BOUNDS
         said = request.text(
-            "Write a number of requests from %(least)s to %(most)s.", least=least, most=request.locale.number(most)
+            "Enter a number of requests from %(least)s to %(most)s.", least=least, most=request.locale.number(most)
         )
         limits = {
             bucket: typed.within(given[bucket], bucket, rate_limits.BOUNDS, said) for bucket in rate_limits.BUCKETS
@@ -178,7 +178,7 @@ async def close(request: Request) -> Answer:
     one: Organization = values["one"]
     try:
         if reason is None:
-            raise Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
+            raise Invalid(("reason", "length", "Give a reason of at most 500 characters: it is kept in the audit log."))
         confirming.check(request, one.name)
         by: Principal = msgspec.structs.replace(request.principal, reason=reason)
         async with request.writing() as conn:
@@ -210,7 +210,7 @@ async def _changed(request: Request, group: str, work: Work) -> Answer:
 
 def _days(request: Request, given: Mapping[str, str], name: str, bounds: tuple[int, int]) -> int | None:
     """The typed number of days; None: as long as the installation keeps them. Raises Invalid."""
-    said = request.text("Write a number of days from %(least)s to %(most)s.", least=bounds[0], most=bounds[1])
+    said = request.text("Enter a number of days from %(least)s to %(most)s.", least=bounds[0], most=bounds[1])
     return typed.within(given[name], name, bounds, said)
 
 

@@ -65,9 +65,11 @@ async def erase(request: Request) -> Answer:
         typed = values["address"].strip().replace(" ", "")
         address = typed if is_user_id(typed) else phones.read(typed, region=one.country)
         if address is None:
-            raise Invalid(("address", "format", "Write a phone number with + and country code, or a WhatsApp user id."))
+            raise Invalid(("address", "format", "Enter a phone number with + and country code, or a WhatsApp user id."))
         if reason is None:
-            raise Invalid(("reason", "length", "Say why, in at most 500 characters: the organization reads it."))
+            raise Invalid(
+                ("reason", "length", "Give a reason of at most 500 characters: the organization can read it.")
+            )
         confirming.check(request, request.text("erase"))
     except Invalid as refusal:
         return refused("organizations/erase.html", refusal, values)

@@ -48,7 +48,7 @@ async def suspend(request: Request) -> Answer:
         one = await organization(conn, request, "id")
     try:
         if reason is None:
-            raise Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
+            raise Invalid(("reason", "length", "Give a reason of at most 500 characters: it is kept in the audit log."))
         if one.state == "closed":
             # A page opened before it was closed must not reopen it: a suspended organization is renewed.
             raise Invalid(("reason", "state", "It was closed in the meantime."))
@@ -104,7 +104,7 @@ async def grant(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("organizations/one.html", form_errors(refusal, typed.WRONG), await _values(request))
     except QuotaExceeded:
-        wrong = Invalid(("amount", "range", "This takes away more than is left."))
+        wrong = Invalid(("amount", "range", "This would remove more than is left."))
         return refused("organizations/one.html", wrong, await _values(request))
     said = request.locale.count("%(num)s message is left.", "%(num)s messages are left.", left)
     return Redirect(location=f"/console/organizations/{one.id}", notice=said)

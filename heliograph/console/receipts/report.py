@@ -128,7 +128,7 @@ def _query(typed: dict[str, str], known: list[Supplier]) -> Query:
     if name and supplier is None:
         raise Invalid(("supplier", "unknown", "There is no such supplier."))
     if country and not (len(country) in (2, 3) and country.isascii() and country.isalnum()):
-        raise Invalid(("country", "format", "Write a country as its code, such as MZ."))
+        raise Invalid(("country", "format", "Enter a country code, such as MZ."))
     return Query(
         date_from=clock.midnight(first),
         date_to=clock.midnight(last + timedelta(days=1)),

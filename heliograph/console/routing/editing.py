@@ -45,12 +45,12 @@ EMPTY: dict[str, str] = dict.fromkeys(FIELDS.values(), "") | {"priority": "10", 
 PLACE, WEIGHT = "place-", "weight-"
 #: The rules' refusals in the form's wording, by field and issue.
 WRONG: dict[tuple[str, str], str] = {
-    ("name", "length"): "A name has 1 to 64 characters.",
+    ("name", "length"): "A name must have 1 to 64 characters.",
     ("name", "taken"): "There is already a route with this name.",
-    ("note", "length"): "A note has at most 500 characters.",
+    ("note", "length"): "A note can have at most 500 characters.",
     ("prefix", "pattern"): "A prefix is 1 to 15 digits without +, such as 25884.",
     ("prefix", "several"): "A route has one destination: a prefix, a country or a network.",
-    ("country", "unknown"): "Write a country by its two letters, such as MZ.",
+    ("country", "unknown"): "Enter a two-letter country code, such as MZ.",
     ("class", "enum"): "Choose one of those that are offered.",
     ("supplier", "required"): "A route needs a supplier: give one of them a priority.",
     ("priority", "range"): "A priority is a whole number from 0 to 1000.",

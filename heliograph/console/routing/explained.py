@@ -28,7 +28,7 @@ async def show(request: Request) -> Answer:
     wrong: list[tuple[str, str, str]] = []
     number = phones.international(typed["to"])
     if number is None:
-        wrong.append(("to", "format", "Write a number with + and country code, such as +258841234567."))
+        wrong.append(("to", "format", "Enter a number with + and country code, such as +258841234567."))
     network = typed["network"]
     if network and no_network(network):
         wrong.append(("network", "pattern", network_error(network)))

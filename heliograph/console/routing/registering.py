@@ -27,9 +27,9 @@ LISTED = 500
 FIELDS = ("organization", "sender", "state", "country", "network", "supplier", "note")
 #: The rules' refusals in the form's wording.
 WRONG: dict[str, str] = {
-    "country": "Write a country by its two letters, such as MZ.",
+    "country": "Enter a two-letter country code, such as MZ.",
     "state": "Choose one of those that are offered.",
-    "note": "A note has at most 500 characters.",
+    "note": "A note can have at most 500 characters.",
 }
 
 

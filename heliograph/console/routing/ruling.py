@@ -31,21 +31,21 @@ DONE: Mapping[str, str] = {
 KINDS: Mapping[str, str] = {"alphanumeric": "names", "numeric": "numbers and short codes"}
 #: The rules' refusals in a form's wording.
 WRONG: Mapping[tuple[str, str], str] = {
-    ("country", "unknown"): "Write a country by its two letters, such as MZ.",
+    ("country", "unknown"): "Enter a two-letter country code, such as MZ.",
     ("rule", "enum"): "Choose one of those that are offered.",
-    ("sender", "pattern"): "Write 1 to 15 characters without accents.",
-    ("replacement", "pattern"): "Write 1 to 15 characters without accents.",
+    ("sender", "pattern"): "Enter 1 to 15 characters without accents.",
+    ("replacement", "pattern"): "Enter 1 to 15 characters without accents.",
     ("replacement", "required"): "Enter the sender that is sent instead.",
     ("replacement", "unexpected"): "A sender that is carried or refused has no replacement.",
     ("kind", "unexpected"): "Choose one sender or a kind of senders, not both.",
-    ("note", "length"): "A note has at most 500 characters.",
-    ("prefix", "pattern"): "Write up to 15 digits, a calling code first, without +.",
-    ("strip", "pattern"): "Write up to 15 digits, a calling code first, without +.",
+    ("note", "length"): "A note can have at most 500 characters.",
+    ("prefix", "pattern"): "Enter up to 15 digits, beginning with a calling code, without +.",
+    ("strip", "pattern"): "Enter up to 15 digits, beginning with a calling code, without +.",
     ("strip", "never"): "No number with this prefix begins with these digits.",
-    ("prepend", "pattern"): "Write up to 10 digits.",
+    ("prepend", "pattern"): "Enter up to 10 digits.",
     ("prepend", "required"): "The rule changes nothing yet: strip digits, prepend some, or set TON and NPI.",
-    ("numbering", "range"): "Write TON and NPI as two numbers up to 255, such as 1/1.",
-    ("sender_numbering", "range"): "Write TON and NPI as two numbers up to 255, such as 1/1.",
+    ("numbering", "range"): "Enter TON and NPI as two numbers up to 255, such as 1/1.",
+    ("sender_numbering", "range"): "Enter TON and NPI as two numbers up to 255, such as 1/1.",
 }
 #: Fields named differently in rules and in the form.
 NAMED = {"action": "rule", "ton": "numbering", "sender_ton": "sender_numbering"}

@@ -138,4 +138,4 @@ def _shown_at(text: str) -> datetime.datetime | None:
     try:
         return msgspec.convert(text, datetime.datetime, strict=False)
     except msgspec.ValidationError:
-        raise Invalid(("name", "moved", "This form is not ours. Reload the page.")) from None
+        raise Invalid(("name", "moved", "This form does not come from this site. Reload the page.")) from None

@@ -47,11 +47,11 @@ QUESTIONS: Mapping[str, str] = {
     "long_messages": "How does it want the parts of long messages joined?",
     "registered_delivery": "Which receipts does it send?",
     "handles_stop": "Does it reply to STOP and HELP automatically?",
-    "country": "Does it write handset numbers without a country code? Which country are they from?",
+    "country": "Does it write handset numbers without a country code? Which country do they belong to?",
 }
 #: Names of the steps of a connection test.
 PROBED: Mapping[str, str] = {
-    probing.RESOLVE: "Find the address",
+    probing.RESOLVE: "Resolve the address",
     probing.CONNECT: "Connect",
     probing.TLS: "Negotiate TLS",
     probing.BIND: "Sign in (bind)",

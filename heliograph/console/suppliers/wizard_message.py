@@ -87,7 +87,7 @@ def typed(request: Request) -> tuple[str, str, str]:
     number, sender = addressed(request)
     text = request.form.get("text", "").strip()
     if not 1 <= len(text) <= 160:
-        raise Invalid(("text", "length", "A test message has 1 to 160 characters."))
+        raise Invalid(("text", "length", "A test message must have 1 to 160 characters."))
     return number, sender, text
 
 
@@ -98,9 +98,9 @@ def addressed(request: Request) -> tuple[str, str]:
     number = phones.international(form.get("to", ""))
     sender = form.get("sender", "").strip()
     if number is None:
-        raise Invalid(("to", "format", "Write a number with + and country code, such as +258841234567."))
+        raise Invalid(("to", "format", "Enter a number with + and country code, such as +258841234567."))
     if not 1 <= len(sender) <= 16:
-        raise Invalid(("sender", "length", "A sender has 1 to 16 characters."))
+        raise Invalid(("sender", "length", "A sender must have 1 to 16 characters."))
     return number, sender
 
 

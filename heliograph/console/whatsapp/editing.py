@@ -21,7 +21,7 @@ FORM, DIFFERENCE = "whatsapp/edit.html", "whatsapp/difference.html"
 FIELDS = {"name": ("", "Name"), "base_url": (BASE_URL, "Base URL"), "api_version": (API_VERSION, "Version")}
 #: Texts for invalid values.
 WRONG = {
-    "name": "A name has at most 200 characters, all of them visible.",
+    "name": "A name can have at most 200 characters, all of them visible.",
     "base_url": "An address of the Graph API begins with https://; http:// is only for this machine.",
     "api_version": "A version looks like v25.0.",
 }

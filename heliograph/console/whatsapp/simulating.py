@@ -49,7 +49,7 @@ async def _make(conn: Connection, request: Request) -> Callback:
     if form.get("what") != "status":
         user, text = form.get("from", ""), form.get("text", "")
         if phones.read(user, region=None) is None:
-            raise Invalid(("from", "format", "Write a phone number with its country code, such as +258841234567."))
+            raise Invalid(("from", "format", "Enter a phone number with its country code, such as +258841234567."))
         return await simulated.message(conn, request.principal, number, user=user, text=text, at=at)
     status, message = form.get("status", ""), form.get("message", "").strip()
     if uuid_in(message) is None:

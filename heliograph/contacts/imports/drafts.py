@@ -48,7 +48,7 @@ _TOO_MANY = "There are 20 unfinished imports. Discard some of them, or continue 
 
 
 class ImportMoved(Refusal):
-    """This import has moved on in the meantime. Check where it is now."""
+    """This import has changed in the meantime. Check its current state."""
 
     code, status = "import_moved", 409
 

@@ -52,7 +52,7 @@ async def filters_of(conn: Connection, request: Request, kept: dict[str, str]) -
     try:
         tags = records.tags(csv_files.split(kept["tag"]), "tag")
     except Invalid:
-        tags, problem = (), request.text("A tag has 1 to 64 characters. Separate several by commas.")
+        tags, problem = (), request.text("A tag must have 1 to 64 characters. Separate several with commas.")
     home = None
     if kept["q"] and any(character.isdigit() for character in kept["q"]):
         home = (await organizations.get(conn, id=request.actor.organization_id)).country

@@ -78,7 +78,7 @@ async def lift(request: Request) -> Answer:
 
     async def work(conn: Connection) -> str:
         if not reasons.is_readable(reason):
-            raise Invalid(("reason", "required", "Say why: it is kept in the audit log."))
+            raise Invalid(("reason", "required", "Give a reason: it is kept in the audit log."))
         return (await optouts.remove(conn, request.acting("live"), phone=phone, reason=_reason(reason))).recipient
 
     try:
@@ -220,7 +220,7 @@ def _to_contact(request: Request) -> str | None:
 
 def _reason(text: str) -> str:
     if len(text) > LONGEST_REASON:
-        raise Invalid(("reason", "length", "A reason has at most 200 characters."))
+        raise Invalid(("reason", "length", "A reason can have at most 200 characters."))
     return text
 
 

@@ -8,23 +8,23 @@ from heliograph.contacts import importing, sheets
 
 #: Errors in a field of a person's form, or in an action on selected people.
 CONTACT_FORM: Mapping[str, str] = {
-    "name": "A name has 1 to 200 characters.",
-    "phone": "Write the number with + and its country code, or as people in your organization's country do.",
+    "name": "A name must have 1 to 200 characters.",
+    "phone": "Enter the number with + and its country code, or as it is written in your organization's country.",
     "tags": "At most 50 tags of 1 to 64 characters, separated by commas.",
-    "tag": "A tag has 1 to 64 characters.",
-    "notes": "Notes have at most 2,000 characters.",
+    "tag": "A tag must have 1 to 64 characters.",
+    "notes": "Notes can have at most 2,000 characters.",
     "same": "It already has this name.",
     "ids": "Select at least one person, and at most 200.",
 }
 #: Errors in a field of the opt-out forms.
 OPT_OUT_FORM: Mapping[str, str] = {
-    "phone": "Write the number with + and its country code, or as people in your organization's country do.",
+    "phone": "Enter the number with + and its country code, or as it is written in your organization's country.",
     "opt_out_words": "At most 50 keywords of at most 64 characters, each with a letter or digit.",
-    "stop_reply": "A reply has at most 268 characters.",
-    "start_reply": "A reply has at most 268 characters.",
-    "help_reply": "A reply has at most 268 characters.",
+    "stop_reply": "A reply can have at most 268 characters.",
+    "start_reply": "A reply can have at most 268 characters.",
+    "help_reply": "A reply can have at most 268 characters.",
     "reply_language": "Choose one of the languages that are offered.",
-    "reason": "A reason has at most 200 characters.",
+    "reason": "A reason can have at most 200 characters.",
 }
 #: What a column of an imported file can contain.
 FIELDS: Mapping[str, str] = {
@@ -57,13 +57,13 @@ IMPORT_FORM: Mapping[str, str] = {
 #: What has to be confirmed before an import, by field.
 CONFIRM: Mapping[str, str] = {
     "strangers": "Confirm that the numbers from other countries are intended.",
-    "unused": "Confirm that the numbers in no known range are correct.",
+    "unused": "Confirm that the numbers outside all known ranges are correct.",
 }
 #: Why rows of a file are rejected: the rule's wording, and the page's.
 IMPORT_REASONS: Mapping[str, str] = {
-    sheets.OPEN_QUOTE: "A quotation mark in this row, or in one above it, is not closed",
+    sheets.OPEN_QUOTE: "A quotation mark in this row, or in a row above it, is not closed",
     sheets.LONG_LINE: "The line has more than a million characters",
-    importing.MORE_CELLS: "The row has more cells than the header",
+    importing.MORE_CELLS: "The row has more cells than the header row",
     importing.NO_NUMBER: "There is no phone number",
     importing.ROUNDED: "A spreadsheet has rounded the phone number: format that column as text",
     importing.DATE: "There is a date in place of the phone number",
@@ -79,7 +79,7 @@ IMPORT_REASONS: Mapping[str, str] = {
 #: Errors in a campaign's form, by field and issue.
 CAMPAIGN_FORM: Mapping[str, str] = {
     "name.required": "Enter a name.",
-    "name.length": "A name has 1 to 200 characters.",
+    "name.length": "A name must have 1 to 200 characters.",
     "name.pattern": "A name must not contain control characters.",
     "to.empty": "There is nobody left to try again.",
     "tags.length": "Enter 1 to 20 tags, separated by commas.",
@@ -87,33 +87,33 @@ CAMPAIGN_FORM: Mapping[str, str] = {
     "numbers.length": "Enter 1 to 10,000 numbers, one per line.",
     "numbers.pattern": "None of these is a phone number. Write them as people in your country do, or with + and the "
     "country code.",
-    "numbers.country": "None of these is a phone number with + and its country code. Your organization has no country "
-    "by which other numbers could be read.",
+    "numbers.country": "None of these is a phone number with + and its country code. Your organization has no "
+    "country, so other numbers cannot be read.",
     "day.format": "Enter a day and a time.",
     "day.skipped": "There is no such time on that day: the clocks go forward past it.",
     "unwritten.range": "Enter a number of days from 1 to 365.",
     "pace.range": "Enter the pace as a number of messages a minute, 1 or more.",
     "text.length": "Write a text.",
     "text.placeholder": "There is no such placeholder: use those that are offered.",
-    "text.braces": "Two braces are missing on one side of a placeholder: write it like {{name}}.",
+    "text.braces": "A placeholder lacks its braces on one side: write it like {{name}}.",
     "text.too_many_segments": "The text needs more than ten segments.",
     "without.length": "Enter at most 20 tags of 1 to 64 characters, separated by commas.",
     "without.exclusive": "Only contacts by tag can be left out by tag: empty this field, or choose contacts by tag.",
-    "day.range": "The time must lie between a minute ago and 365 days ahead.",
+    "day.range": "The time must be between a minute ago and 365 days ahead.",
     "sender.unknown": "Choose one of those that are offered.",
     "number.unknown": "Choose one of those that are offered.",
     "number.missing": "There is no price list for this number yet: the operator enters it.",
     "template.unknown": "Choose one of those that are offered.",
     "template.category": "Campaigns can only send templates in the category utility.",
     "parameter.unknown": "Choose where this value comes from.",
-    "parameter.required": "Write the text that everybody gets.",
+    "parameter.required": "Enter the text that everybody gets.",
     "parameter.refused": "WhatsApp refuses this value: it must have 1 to 1,024 characters, and no line breaks or tabs.",
 }
 #: Stages of a campaign's recipients.
 CAMPAIGN_STEPS: Mapping[str, str] = {
     "audience": "The audience",
     "allowed": "Can be messaged",
-    "queued": "In the queue, or further",
+    "queued": "Queued or handed over",
     "sent": "Sent, whatever the outcome",
     "delivered": "Delivered",
     "read": "Read",

@@ -23,7 +23,12 @@ async def assign(request: Request) -> Answer:
     async with request.writing() as conn:
         is_done = await threads.assign(conn, request.actor, id=id, user_id=to, was=_seen(request, "was"))
         await _spread(conn, request)
-    return _back(request, "" if is_done else request.text("Meanwhile it was assigned to somebody else, and stays so."))
+    return _back(
+        request,
+        ""
+        if is_done
+        else request.text("It has been assigned to somebody else in the meantime, and stays assigned to them."),
+    )
 
 
 async def close(request: Request) -> Answer:
@@ -80,7 +85,7 @@ async def add_contact(request: Request) -> Answer:
         except Invalid:
             return _back(
                 request,
-                request.text("A contact needs a name of 1 to 200 characters, and a phone number."),
+                request.text("A contact needs a name of 1 to 200 characters and a phone number."),
                 is_refusal=True,
             )
         except ContactAlreadyExists as refusal:

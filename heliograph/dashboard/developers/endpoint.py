@@ -266,7 +266,7 @@ def _asked_times(request: Request) -> tuple[datetime, datetime | None]:
         try:
             ends.append(ranges.moment(typed, zone, is_end=field == "to") if typed or field == "from" else None)
         except (ValueError, OverflowError):
-            raise Invalid((field, "format", "Write a time as 2027-01-31 or 2027-01-31 14:30.")) from None
+            raise Invalid((field, "format", "Enter a time as 2027-01-31 or 2027-01-31 14:30.")) from None
     assert ends[0] is not None
     return ends[0], ends[1]
 

@@ -63,7 +63,7 @@ def drawn(request: Request, course: AttemptCourse) -> list[Chart]:
         ),
         Chart(
             id="answer-time",
-            title=text("Nothing was answered with a 2xx.")
+            title=text("No attempt received a 2xx response.")
             if course.p50 is None or course.p95 is None
             else text(
                 "Half of the successes were answered within %(half)s, 95 of 100 within %(most)s.",

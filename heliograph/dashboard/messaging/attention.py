@@ -238,7 +238,9 @@ async def _of_keys(conn: Connection, request: Request) -> list[Notice]:
         return []
     return [
         Notice(
-            request.text("The key “%(name)s” ends %(when)s.", name=one.name, when=request.locale.ago(one.expires_at)),
+            request.text(
+                "The key “%(name)s” expires %(when)s.", name=one.name, when=request.locale.ago(one.expires_at)
+            ),
             request.to("/keys"),
             request.text("API keys"),
         )

@@ -61,7 +61,7 @@ async def send_again(request: Request) -> Answer:
     listed = await _again(request, read(request))
     person, once = request.person.user_id, request.form.get("_once", "")
     if not once or len(once) > idempotency.MAX_LENGTH:
-        raise Invalid(("_once", "required", "This form is not ours. Reload the page."))
+        raise Invalid(("_once", "required", "This form does not come from this site. Reload the page."))
     outcomes = await request.services.sms.accept_many(
         [
             Send(

@@ -85,7 +85,7 @@ async def export(request: Request) -> Answer:
 
 async def set_alert(request: Request) -> Answer:
     """Set or remove the alert for days with more messages than a given number."""
-    wrong = Invalid(("above", "format", "Write a number of messages such as 5000, or leave it empty."))
+    wrong = Invalid(("above", "format", "Enter a number of messages such as 5000, or leave it empty."))
     try:
         above = figures.whole(request.form.get("above", ""), wrong)
         if above == 0:

@@ -36,7 +36,7 @@ async def show(request: Request) -> Answer:
 async def set_alert(request: Request) -> Answer:
     """Set or remove the low-balance alert."""
     typed = request.form.get("below", "").strip()
-    wrong = Invalid(("below", "format", "Write an amount such as 50 or 12.50, or leave it empty."))
+    wrong = Invalid(("below", "format", "Enter an amount such as 50 or 12.50, or leave it empty."))
     try:
         below = figures.money(typed, wrong)
         if below is not None and below < 0:

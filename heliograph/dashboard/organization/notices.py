@@ -49,7 +49,7 @@ async def read(request: Request) -> Answer:
     try:
         up_to = UUID(request.form.get("up_to", ""))
     except ValueError:
-        raise Invalid(("up_to", "format", "This form is not ours. Reload the page.")) from None
+        raise Invalid(("up_to", "format", "This form does not come from this site. Reload the page.")) from None
     async with request.writing() as conn:
         await reading.read(conn, request.acting("live"), user_id=request.person.user_id, up_to=up_to)
     request.services.sessions.forget(request.token)

@@ -36,6 +36,6 @@ async def _marks(request: Request) -> list[Mark]:
         if request.may("webhooks:read"):
             listed = await endpoints.list_all(conn, request.actor)
             failing = sum(one.is_failing for one in listed)
-            said = count("%(num)s endpoint fails.", "%(num)s endpoints fail.", failing)
+            said = count("%(num)s endpoint is failing.", "%(num)s endpoints are failing.", failing)
             marks.append(Mark("/webhooks", failing, said))
     return marks

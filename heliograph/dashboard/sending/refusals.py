@@ -92,7 +92,8 @@ def explanation(request: Request, refusal: Refusal, optout: OptOut | None = None
                 )
             elif optout is not None and optout.source == optouts.ORGANIZATION:
                 said = text(
-                    "Your organization opted this person out on %(since)s. The page of opt-outs lifts it.", since=since
+                    "Your organization opted this person out on %(since)s. It can be lifted on the page of opt-outs.",
+                    since=since,
                 )
             else:
                 said = text(

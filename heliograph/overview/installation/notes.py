@@ -55,7 +55,7 @@ async def add(conn: Connection, *, organization_id: UUID, body: str, by: Princip
     """Write a note. Raises NotFound, Invalid (`body`)."""
     body = storable(body.replace("\r\n", "\n").strip(), LONGEST + 1)
     if not 1 <= len(body) <= LONGEST:
-        raise Invalid(("body", "length", "A note has 1 to 2,000 characters."))
+        raise Invalid(("body", "length", "A note must have 1 to 2,000 characters."))
     async with conn.transaction():
         name = await conn.fetchval(LOCK_ORGANIZATION, organization_id)
         if name is None:

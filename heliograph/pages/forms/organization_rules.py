@@ -26,7 +26,7 @@ def countries(text: str) -> list[str] | None:
     if listed == [EVERYWHERE.upper()]:
         return None
     if not listed or any(one not in phones.REGIONS.values() or one == "001" for one in listed):
-        raise Invalid(("allowed", "enum", "Write countries by their ISO codes, such as MZ ZA PT, or any."))
+        raise Invalid(("allowed", "enum", "Enter countries by their ISO codes, such as MZ ZA PT, or any."))
     return listed
 
 

@@ -69,7 +69,7 @@ def read(request: Request, *, usual: str = "", given: Mapping[str, str] | None =
             ends[field] = moment(text, zone, is_end=field == "to") if text else None
         except (ValueError, OverflowError):
             ends[field] = None
-            problems[field] = request.text("Write a time as 2027-01-31 or 2027-01-31 14:30.")
+            problems[field] = request.text("Enter a time as 2027-01-31 or 2027-01-31 14:30.")
     since, until = ends["from"], ends["to"]
     if since is not None and until is not None and since >= until:
         problems["to"] = request.text("The end must be later than the beginning.")

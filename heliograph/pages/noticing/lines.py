@@ -79,7 +79,7 @@ def title(known: ReaderLocale, one: Noticed) -> str:
         case "campaign.failed":
             return text("The campaign “%(name)s” failed.", name=name)
         case "webhook.failing":
-            return text("Webhooks to %(url)s fail, one after the other.", url=name)
+            return text("Webhooks to %(url)s fail one after the other.", url=name)
         case "webhook.disabled":
             return text("The endpoint %(url)s was disabled.", url=name)
         case "import.finished":
@@ -103,7 +103,7 @@ def title(known: ReaderLocale, one: Noticed) -> str:
         case "number.quality":
             return text("The quality of the number %(number)s has fallen.", number=name)
         case "key.ending":
-            return text("The key “%(name)s” ends soon.", name=name)
+            return text("The key “%(name)s” expires soon.", name=name)
         case "export.ready":
             return text("The file “%(name)s” is ready.", name=name)
         case "export.failed":
@@ -123,7 +123,7 @@ def title(known: ReaderLocale, one: Noticed) -> str:
         case "member.joined":
             return text("%(name)s has joined the team.", name=name)
         case "usage.day":
-            return text("More messages were sent in a day than the alert allows.")
+            return text("More messages were sent in a day than the alert's threshold.")
         case "wallet.low":
             return text("The wallet has fallen below its alert.")
         case _:
@@ -144,7 +144,7 @@ def several(known: ReaderLocale, kind: str, number: int) -> str:
         case "campaign.failed":
             return count("%(num)s campaign failed.", "%(num)s campaigns failed.", number)
         case "webhook.failing":
-            return count("%(num)s endpoint fails.", "%(num)s endpoints fail.", number)
+            return count("%(num)s endpoint is failing.", "%(num)s endpoints are failing.", number)
         case "webhook.disabled":
             return count("%(num)s endpoint was disabled.", "%(num)s endpoints were disabled.", number)
         case "import.finished":
@@ -172,7 +172,7 @@ def several(known: ReaderLocale, kind: str, number: int) -> str:
                 "The quality of %(num)s number has fallen.", "The quality of %(num)s numbers has fallen.", number
             )
         case "key.ending":
-            return count("%(num)s key ends soon.", "%(num)s keys end soon.", number)
+            return count("%(num)s key expires soon.", "%(num)s keys expire soon.", number)
         case "export.ready":
             return count("%(num)s file is ready.", "%(num)s files are ready.", number)
         case "export.failed":

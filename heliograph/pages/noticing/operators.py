@@ -46,7 +46,7 @@ def _title(known: ReaderLocale, kind: str, group: Sequence[Cause]) -> str:
                 len(group),
             )
         case "check.failed":
-            return count("%(num)s check fails.", "%(num)s checks fail.", len(group))
+            return count("%(num)s check is failing.", "%(num)s checks are failing.", len(group))
     return count("%(num)s check gives a warning.", "%(num)s checks give warnings.", len(group))
 
 

@@ -46,7 +46,9 @@ async def tell_session(request: Request) -> Answer:
 def refusal_text(request: Request, refusal: Refusal) -> str:
     """A refusal, in the reader's language, with how long to wait."""
     if isinstance(refusal, TooManyTries):
-        return request.text("Too many failures. Try again in %(seconds)s s.", seconds=refusal.details["retry_after"])
+        return request.text(
+            "Too many failed attempts. Try again in %(seconds)s s.", seconds=refusal.details["retry_after"]
+        )
     return refusal.message
 
 

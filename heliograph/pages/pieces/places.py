@@ -70,7 +70,7 @@ KEYS: tuple[Key, ...] = (
     ("t a", "Keep these times"),
     ("n", "New, on this page"),
     ("e", "Export"),
-    ("r", "Renew the page"),
+    ("r", "Refresh the page"),
     ("y", "Copy the address"),
     ("c", "Copy the id"),
     ("Esc", "Close"),

@@ -63,7 +63,7 @@ async def add(
     """Store a passkey. Raises Invalid, PasskeyRefused."""
     name = name.strip()
     if not 1 <= len(name) <= LONGEST_NAME or not naming.is_plain(name):
-        raise Invalid(("name", "length", "A name has 1 to 60 characters."))
+        raise Invalid(("name", "length", "A name must have 1 to 60 characters."))
     async with conn.transaction():
         await use_up(conn, asked)
         await conn.execute(LOCK, user_id)

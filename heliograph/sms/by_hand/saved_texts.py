@@ -33,7 +33,7 @@ class SavedTextExists(Refusal):
 
 
 class TooManySavedTexts(Refusal):
-    """An organization keeps at most 200 texts. Remove one that is no longer needed."""
+    """An organization can keep at most 200 texts. Remove one that is no longer needed."""
 
     code, status = "too_many_saved_texts", 409
 

@@ -29,7 +29,8 @@ SAID = said("an operator says that the supplier has it")
 
 
 class StatusNotDecided(Refusal):
-    """This message cannot have ended that way: no supplier was handed it, one is being handed it, or it has ended."""
+    """This message cannot have ended that way: it was never handed to a supplier, is being handed over now, or has
+    already ended."""
 
     code, status = "status_not_decided", 409
 
@@ -55,7 +56,7 @@ async def decide(conn: Connection, by: Principal, *, id: UUID, status: str, reas
     reason = reasons.for_organization(reason)
     found = await whose.find(conn, by, id=id)
     if status not in ENDS:
-        raise Invalid(("status", "enum", "A message of this channel does not end that way. Choose another status."))
+        raise Invalid(("status", "enum", "Messages of this channel do not end that way. Choose another status."))
     if found.status == status:
         return status
     if not may_move(found.status, status):

@@ -23,13 +23,14 @@ from heliograph.sms.intervening import whose
 
 
 class MessageNotWaiting(Refusal):
-    """This message needs no supplier: one has it, it has ended, or it waits for its time, a hold or the guard."""
+    """This message needs no supplier: one has it already, it has ended, or it is waiting for its time, a hold or the
+    guard."""
 
     code, status = "message_not_waiting", 409
 
 
 class MayNotArriveTwice(Refusal):
-    """A supplier may have this message, and its sender asked that it never arrives twice. It is not sent again."""
+    """A supplier may have this message, and its sender asked that it never arrive twice. It is not sent again."""
 
     code, status = "may_not_arrive_twice", 409
 

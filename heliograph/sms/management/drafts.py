@@ -105,7 +105,7 @@ async def begin(conn: Connection, *, name: str, kind: str) -> UUID:
     if kind not in kinds.SETTINGS:
         raise Invalid(("kind", "enum", "Choose one of these kinds."))
     if not 1 <= len(name) <= 200:
-        raise Invalid(("name", "length", "A name has 1 to 200 characters."))
+        raise Invalid(("name", "length", "A name must have 1 to 200 characters."))
     async with conn.transaction():
         await conn.execute(FORGET)
         if await conn.fetchval(COUNT) >= MOST:

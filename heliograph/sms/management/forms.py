@@ -164,6 +164,6 @@ def _entries(name: str, text: str) -> dict[str, str]:
     for line in filter(str.strip, text.split("\n")):
         entry, separator, value = line.partition("=")
         if not separator or not entry.strip():
-            raise Invalid((name, "format", "Write one entry per line, as NAME=VALUE."))
+            raise Invalid((name, "format", "Enter one entry per line, as NAME=VALUE."))
         found[entry.strip()] = value.strip()
     return found

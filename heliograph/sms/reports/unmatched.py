@@ -201,7 +201,7 @@ async def match_by_hand(
     """
     why = reasons.normalized(reason)
     if why is None:
-        raise Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
+        raise Invalid(("reason", "length", "Give a reason of at most 500 characters: it is kept in the audit log."))
     # A late answer locks the attempt before the receipt, this the other way round (docs/locks.md).
     return await despite_deadlocks(partial(_matched, conn, place, message_id, why, by))
 

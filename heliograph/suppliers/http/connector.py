@@ -514,4 +514,4 @@ def _unreachable(reason: Sentence, scope: Scope = Scope.ACCOUNT) -> Outcome:
 
 _STOPPED = _unreachable(said("stopped"), Scope.PROCESS)
 _NO_SESSION = returned(said("no session"), total=1)
-_NO_ROOM = returned(said("no request became free in time"), total=1)
+_NO_ROOM = returned(said("no request slot became free in time"), total=1)

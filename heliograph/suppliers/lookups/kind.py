@@ -31,7 +31,9 @@ class LookupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ported: Annotated[float, "Share of numbers there that left the network of their range: 0.06 is 6 %"] = 0.06
     loss: Annotated[str, "What a message handed to the wrong network costs, in that currency"] = "0.02"
     reuses: Annotated[float, "Messages that a number gets in 90 days, among which the price is shared"] = 4.0
-    wait_seconds: Annotated[float, "Longest time that a message waits for it; then its number's range decides"] = 2.0
+    wait_seconds: Annotated[
+        float, "Longest time that a message waits for it; after that, its number's range decides"
+    ] = 2.0
     response_seconds: Annotated[float, "Time limit for an answer"] = 5.0
     per_second: Annotated[float, "Maximum numbers per second and worker"] = 50.0
     batch: Annotated[int, "Maximum numbers per request, where the supplier takes several"] = 50

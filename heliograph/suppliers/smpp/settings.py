@@ -70,7 +70,8 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     pdu_seconds: Annotated[float, "Time limit from the first octet of a PDU to its last"] = 10.0
     unbind_seconds: Annotated[float, "Time limit for the unbind response"] = 5.0
     max_timeouts: Annotated[
-        int, "Consecutive unanswered submits that stop the session; it is closed if no late response arrives"
+        int,
+        "Consecutive unanswered submits after which a session stops sending; it is closed if no late response arrives",
     ] = 5
     reconnect_seconds: Annotated[float, "Delay before reconnecting; it doubles each time, ±30 %"] = 1.0
     reconnect_max_seconds: Annotated[float, "Longest such delay; also how long a session must last to reset it"] = 60.0
