@@ -106,7 +106,7 @@ class Stager:
             if is_down(error) or due is None:
                 raise
             # A campaign that fails must not block the others.
-            log.exception("campaign step failed", campaign=str(due.id))
+            log.exception("campaign step failed", campaign_id=str(due.id))
             await self._pool.execute(LATER, due.organization_id, due.id, FAILED)
             return 1
         if self._done is not None:

@@ -54,7 +54,7 @@ class MailWork(Work):
         """Send what is due; returns how many mails were taken."""
         async with self._pool.acquire() as conn:
             for id, kind, reason in await outbox.give_up(conn):
-                log.error("mail given up", mail=str(id), kind=kind, reason=reason)
+                log.error("mail given up", mail_id=str(id), kind=kind, reason=reason)
             if self._sender is None or self._is_stopping:
                 return 0
             taken = await outbox.take(conn)
@@ -87,7 +87,7 @@ class MailWork(Work):
             else:
                 await self._send(taken)
         except Unsealable:
-            log.error("mail cannot be decrypted; was HELIOGRAPH_SECRET_KEY changed?", mail=str(taken.id))
+            log.error("mail cannot be decrypted; was HELIOGRAPH_SECRET_KEY changed?", mail_id=str(taken.id))
             async with self._pool.acquire() as conn:
                 await outbox.failed(conn, taken, reason="unreadable")
 
@@ -104,7 +104,7 @@ class MailWork(Work):
             await self._sender.send(outbox.opened(self._key, taken), id=str(taken.id))
         except MailNotSent as error:
             code = error.said[:3] if error.said[:3].isdigit() else ""
-            said = {"mail": str(taken.id), "kind": taken.kind, "reason": error.reason, "code": code}
+            said = {"mail_id": str(taken.id), "kind": taken.kind, "reason": error.reason, "code": code}
             async with self._pool.acquire() as conn:
                 if error.is_final:
                     log.error("mail refused", **said)

@@ -197,7 +197,7 @@ class Sealing:
             # Just closed: texts sealed under a key that is not stored can never be read.
             return Key([os.urandom(BYTES)]) if sealed is None else _unsealed(organization_id, sealed)
         except Locked:
-            log.error("an organization's text key cannot be opened", organization=str(organization_id))
+            log.error("an organization's text key cannot be opened", organization_id=str(organization_id))
             return self._keys.get(organization_id)
 
     def sealed(self, organization_id: UUID, table: str, id: UUID, text: str) -> str:
@@ -272,7 +272,7 @@ async def _keys(conn: Connection, wanted: set[UUID]) -> tuple[dict[UUID, Key], f
         except Locked:
             locked.add(id)
     for id in locked:
-        log.error("an organization's text key cannot be opened", organization=str(id))
+        log.error("an organization's text key cannot be opened", organization_id=str(id))
     return keys, frozenset(locked)
 
 

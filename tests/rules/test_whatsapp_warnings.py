@@ -68,7 +68,7 @@ async def test_each_is_kept_logged_and_no_more_than_once(
         await say(meta, who, field, value)
     assert await open_ones(pool) == [(kind, detail)]
     told = [one for one in logs if one["event"] == "whatsapp account warning"]
-    assert [(one["kind"], one["detail"], one["account"]) for one in told] == [(kind, detail, str(who.account_id))]
+    assert [(one["kind"], one["detail"], one["account_id"]) for one in told] == [(kind, detail, str(who.account_id))]
 
 
 async def test_a_partner_s_event_names_the_account_inside(pool: Pool) -> None:

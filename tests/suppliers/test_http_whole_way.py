@@ -208,7 +208,7 @@ async def test_the_log_says_why_callbacks_of_an_account_are_refused(pool: Pool) 
         for address in ("192.0.2.1", "192.0.2.2", "198.51.100.1"):
             with pytest.raises(NotTheSupplier):
                 await taking.take(known, addresses.RECEIPTS, unsigned, address=address)
-    assert [(one["event"], one["supplier"], one["reason"], one["address"]) for one in logged] == [
+    assert [(one["event"], one["supplier_id"], one["reason"], one["address"]) for one in logged] == [
         ("supplier's callback refused", str(id), "signature", "192.0.2.1"),
         ("supplier's callback refused", str(id), "address", "198.51.100.1"),
     ]

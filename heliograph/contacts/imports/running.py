@@ -108,7 +108,7 @@ class Runner:
             except Exception as error:
                 if is_down(error):
                     raise
-                log.exception("import step failed", contact_import=str(row and row["id"]))
+                log.exception("import step failed", import_id=str(row and row["id"]))
                 if row is not None:
                     self._close(row["id"])
                     await conn.execute(LATER, organization_id, row["id"], self._me, FAILED)
@@ -135,7 +135,7 @@ class Runner:
         if file is None or not file.fits(draft):
             file = await self._reopen(conn, actor, draft)
         if file is None:
-            log.warning("import stopped: its file was erased", contact_import=str(draft.id))
+            log.warning("import stopped: its file was erased", import_id=str(draft.id))
             await conn.execute(ERASED, actor.organization_id, draft.id, self._me)
             return False
         batch = await asyncio.to_thread(file.next, self._rows)

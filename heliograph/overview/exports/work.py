@@ -117,7 +117,7 @@ class ExportWork(Work):
                     raise
                 # Invalid filters and missing permissions would fail again the next time.
                 tries = 1 if isinstance(error, Invalid | NotFound | RoleRequired) else TRIES
-                log.exception("export failed", export=str(row["id"]), kind=row["kind"])
+                log.exception("export failed", export_id=str(row["id"]), kind=row["kind"])
                 async with conn.transaction():
                     if await conn.fetchval(LATER, *place, FAILED, tries) == "failed":
                         await notices.record(conn, _failed(row))

@@ -173,7 +173,7 @@ class SupplierCallbacks:
         now = time.monotonic()
         if now - self._said.get((known.id, reason), -SAY_EVERY) >= SAY_EVERY:
             self._said[known.id, reason] = now
-            log.warning("supplier's callback refused", supplier=str(known.id), reason=reason, address=address)
+            log.warning("supplier's callback refused", supplier_id=str(known.id), reason=reason, address=address)
         raise NotTheSupplier
 
     async def _load(self, ids: Sequence[UUID]) -> dict[UUID, CallbackAccount]:

@@ -88,7 +88,7 @@ class CallbackProcessing:
                     if is_down(error):
                         raise
                     # The other suppliers' callbacks continue.
-                    log.exception("supplier's callbacks failed", supplier=str(supplier_id))
+                    log.exception("supplier's callbacks failed", supplier_id=str(supplier_id))
         return done
 
     async def _batch(self, conn: Connection, supplier_id: UUID) -> int:
@@ -165,11 +165,11 @@ class CallbackProcessing:
                     else:
                         closed.append(id)
         if empty:
-            log.warning("nothing recognized in a supplier's callbacks", supplier=str(supplier_id), count=empty)
+            log.warning("nothing recognized in a supplier's callbacks", supplier_id=str(supplier_id), count=empty)
         return read, receipts, messages, left, closed
 
     @staticmethod
     def _not_read(supplier_id: UUID, error: Exception) -> None:
         # Never the error's text: it may quote what somebody wrote. The callback stays until retention removes it, so
         # that it can still be read after the module or setting has been fixed.
-        log.error("supplier's callback not processed", supplier=str(supplier_id), error=type(error).__name__)
+        log.error("supplier's callback not processed", supplier_id=str(supplier_id), error=type(error).__name__)

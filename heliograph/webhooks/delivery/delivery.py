@@ -315,7 +315,7 @@ class Deliverer:
             if one.lease.line in disabled:
                 self._poster.forget(one.lease.organization_id, one.lease.line)
         for id, reason in disabled.items():
-            log.warning("webhook endpoint disabled", endpoint=str(id), reason=reason)
+            log.warning("webhook endpoint disabled", endpoint_id=str(id), reason=reason)
         if self._stalled:
             self.wake.set()
 

@@ -344,7 +344,7 @@ class Poster:
                 for sealed in destination.sealed
             ]
         except Unsealable as error:
-            log.error("webhook secret cannot be decrypted", endpoint=str(lease.line), event_id=str(lease.id))
+            log.error("webhook secret cannot be decrypted", endpoint_id=str(lease.line), event_id=str(lease.id))
             self._record(
                 Ended(lease, self._pause(lease), Attempt(at, 0.0, None, attempts.UNSIGNED, str(error)), number)
             )
@@ -358,5 +358,5 @@ class Poster:
 
 def _ids(delivery: Delivery) -> dict[str, str]:
     """Log fields of a delivery, which identify the request and trace that it comes from."""
-    ids = {"event_id": delivery.event_id, "request_id": delivery.request_id, "endpoint": str(delivery.lease.line)}
+    ids = {"event_id": delivery.event_id, "request_id": delivery.request_id, "endpoint_id": str(delivery.lease.line)}
     return ids if delivery.trace is None else ids | {"trace_id": f"{delivery.trace.trace:032x}"}

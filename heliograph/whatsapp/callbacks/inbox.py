@@ -168,7 +168,7 @@ class Inbox:
                 except Exception as error:
                     if is_down(error):
                         raise
-                    log.exception("callbacks failed", app=str(app))  # those of other apps continue
+                    log.exception("callbacks failed", app_id=str(app))  # those of other apps continue
         self._say()
         return done
 
@@ -489,7 +489,7 @@ async def apply(
                 deliveries += await numbers.apply_item(conn, one.organization_id, one.account_id, one.item, one.at)
             case AlarmItem():
                 codes = sorted({str(error.code) for error in one.item.errors})[:5]
-                log.warning("Meta reports an error", account=str(one.account_id), codes=codes)
+                log.warning("Meta reports an error", account_id=str(one.account_id), codes=codes)
     return deliveries
 
 

@@ -165,7 +165,7 @@ class NumberPool:
         except Exception as error:
             # One account with a broken configuration must not stop the others. It is logged once.
             if self._broken.get(id) != str(error):
-                log.error("whatsapp number cannot be opened", number=str(id), error=str(error))
+                log.error("whatsapp number cannot be opened", number_id=str(id), error=str(error))
             self._broken[id] = str(error)
             return None
         self._broken.pop(id, None)

@@ -255,7 +255,7 @@ async def note(conn: Connection, failures: Sequence[ScopedFailure]) -> int:
         if fault.alarm:
             log.error(
                 "whatsapp account problem", code=one.code, what=fault.title, scope=fault.scope.value,
-                number=str(one.number_id), trace=one.trace,
+                number_id=str(one.number_id), trace=one.trace,
             )  # fmt: skip
         seconds = max(fault.hold, one.retry_after)
         if fault.kind is Kind.TEMPLATE:

@@ -123,7 +123,7 @@ async def apply_item(
     for kind, detail, ends_at in found.said:
         row = await conn.fetchrow(SAY, organization_id, account_id, kind, detail, when, ends_at)
         if row is not None and row["over_at"] is None:
-            log.warning("whatsapp account warning", account=str(account_id), kind=kind, detail=detail)
+            log.warning("whatsapp account warning", account_id=str(account_id), kind=kind, detail=detail)
 
 
 #: An SQL condition: a warning `w` is open.
