@@ -1,6 +1,6 @@
 """`heliograph`, and `python -m heliograph`: the command.
 
-Loading it takes up to a second. Ctrl-C ends it meanwhile without a traceback, as nothing has begun.
+Loading it takes up to a second; until then, Ctrl-C exits without a traceback, since nothing has started yet.
 """
 
 try:

@@ -20,7 +20,7 @@ from heliograph.base.database.pool import Connection
 #: Bytes per second when a table is scanned, and when it is rewritten with its indexes: those of a modest disk, so that
 #: estimates err on the long side.
 READ, REWRITE = 100e6, 20e6
-#: Seconds for a lock that only changes the catalogue.
+#: Seconds for a lock that only changes the catalog.
 BRIEF = 0.01
 
 Blocks = Literal["nothing", "changes of definition", "writes", "reads and writes"]

@@ -151,8 +151,8 @@ RETURNING segments
 
 
 async def hand_on(conn: Connection, organization_id: UUID, *, key_id: UUID, to: UUID, by: Actor | Principal) -> None:
-    """Limit the key that replaces another one as that one is, including what was used today. Runs in the transaction
-    that creates it."""
+    """Give a key that replaces another one the same limit, including what has been used of it today. Runs in the
+    transaction that creates the key."""
     await conn.fetchval(TURN, organization_id)
     segments = await conn.fetchval(HAND_ON, organization_id, key_id, to)
     if segments is not None:

@@ -1,4 +1,4 @@
-"""The audit log as a file: CSV for people, a JSON object per line for programs. An export is an entry itself."""
+"""The audit log as a file: CSV for people, a JSON object per line for programs. Each export is an entry of its own."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import msgspec
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """Who acts, as recorded in the audit log, and the known circumstances of the request."""
+    """The actor as recorded in the audit log, and what is known about the request."""
 
     #: "person", "key", "operator", "cli" (an operator at a shell), "system" (the service itself) or "unknown".
     kind: str

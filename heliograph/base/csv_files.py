@@ -1,6 +1,6 @@
-"""CSV files for people: no spreadsheet that opens them evaluates a cell. And lists in one text, a cell or a field of a
-form: an item that contains what separates items, such as the tag `lisbon, pt`, is quoted like a cell, and remains one.
-And the lines of files that people upload, of bounded length.
+"""CSV files for people, in which no cell is evaluated by a spreadsheet; lists within a single text (a cell, or a field
+of a form), where an item that contains a separator, such as the tag `lisbon, pt`, is quoted like a cell; and reading
+uploaded files by lines of bounded length.
 """
 
 from __future__ import annotations

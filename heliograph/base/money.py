@@ -13,7 +13,7 @@ UNIT = 1_000_000
 #: The largest amount, in millionths: a billion units. Sums of nine thousand of them fit a bigint.
 MOST = 10**9 * UNIT
 #: The largest price of a segment or a message: a million units. Sums over 900,000 of the longest messages, of ten
-#: segments, fit a bigint; a sum that does not fit would keep what was due from ever being added to it.
+#: segments, fit a bigint; an overflowing sum could never be updated again.
 MOST_PRICE = 10**6 * UNIT
 
 _amount = re.compile(r"(-?)([0-9]{1,15})(?:\.([0-9]{1,6}))?", re.ASCII).fullmatch

@@ -280,7 +280,8 @@ def read(text: str, *, region: str | None) -> str | None:
 def international(text: str) -> str | None:
     """E.164 from a number that a person typed with `+` or `00` and its country code; None for any other.
 
-    For what is explained or charged at once: 84 123 4567 is meant as a Mozambican number, and Viet Nam's would answer.
+    For look-ups that are explained or charged at once: 84 123 4567 is meant as a Mozambican number, but is read as a
+    Vietnamese one.
     """
     return parse("+" + digits(text).removeprefix("00")) if is_international(text) else None
 

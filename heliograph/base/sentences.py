@@ -1,6 +1,6 @@
 """Translatable sentences for operators, and results of checks, which consist of them.
 
-A sentence is English and remembers how it was built: its text, which is the key in a translation catalogue, and its
+A sentence is English and remembers how it was built: its text, which is the key in a translation catalog, and its
 values. So code that knows nothing about languages (a command, a log, a row of the database) has an ordinary text. The
 rules nobody may break: `said` gets a literal text, since a test looks there for texts to translate; a successful check
 says what it found, and a failed one names the remedy.

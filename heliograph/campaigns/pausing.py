@@ -69,8 +69,8 @@ UPDATE campaigns SET step_at = (
 """
 
 
-#: How soon a campaign that is paused for want of something is checked again: a twentieth of the time for which it has
-#: been paused, within these bounds. There may be thousands, some of them paused for good.
+#: How soon a campaign that is paused because something is lacking is checked again: a twentieth of the time for which
+#: it has been paused, within these bounds. There may be thousands, some of them paused forever.
 CHECKED_SOONEST, CHECKED_LATEST = 1.0, 15.0
 
 
@@ -86,7 +86,7 @@ class Patience:
     def pause(self, id: UUID) -> timedelta:
         """The time until the next check of a campaign that was just found paused."""
         now = self._now()
-        # What it has not seen for a while was sent or canceled.
+        # Campaigns not seen for a while were sent or canceled.
         while self._seen and now - self._seen[eldest := next(iter(self._seen))][1] > 4 * CHECKED_LATEST:
             del self._seen[eldest]
         first, _ = self._seen.pop(id, (now, now))

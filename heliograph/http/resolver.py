@@ -126,7 +126,7 @@ class Resolver:
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
         if isinstance(outcome, OSError):
-            if outcome.errno not in OURS:  # that may be over at once
+            if outcome.errno not in OURS:  # ours may be over a moment later
                 self._known[name] = (time.monotonic() + _BAD_NAME_SECONDS, outcome)
             raise outcome
         self._known[name] = (time.monotonic() + _NAME_SECONDS, outcome)

@@ -1,5 +1,5 @@
 """Turns: an organization's requests are answered a few at a time, so that somebody who sends hundreds at once, such as
-a script with a session or a key, waits for themselves. There are only a few connections to the database, and others
+a script with a session or a key, delays only themselves. There are only a few connections to the database, and others
 need them too."""
 
 from __future__ import annotations

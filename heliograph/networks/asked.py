@@ -171,7 +171,7 @@ async def spent(conn: Connection) -> list[MonthlyLookups]:
     return [MonthlyLookups(*row) for row in await conn.fetch(SPENT)]
 
 
-# What their look-ups cost stays, under a random number that is none.
+# The cost of their look-ups is kept, under a random number that nobody can have.
 FORGET = """
 WITH gone AS (
     DELETE FROM number_lookups WHERE number = ANY ($1) RETURNING asked_on, supplier_id, state, times, price, currency

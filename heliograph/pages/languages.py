@@ -1,6 +1,6 @@
-"""Languages: catalogues of texts, and numbers and times in the reader's notation.
+"""Languages: catalogs of texts, and numbers and times in the reader's notation.
 
-Texts are written in English where they are used, and looked up here. The rule nobody may break: a catalogue is
+Texts are written in English where they are used, and looked up here. The rule nobody may break: a catalog is
 complete, so that no page mixes languages; a test extracts every text and checks for its translation.
 """
 
@@ -38,7 +38,7 @@ def catalogue(language: str) -> dict[str, str | tuple[str, ...]]:
 
 
 def learn() -> None:
-    """Load catalogues and time zones, which take 0.1 s or more, so that the first page and concurrent requests do not
+    """Load catalogs and time zones, which take 0.1 s or more, so that the first page and concurrent requests do not
     wait for them."""
     known()
     for language in LANGUAGES:
@@ -52,7 +52,7 @@ def known() -> frozenset[str]:
 
 
 def files(language: str) -> list[Path]:
-    """The files of a catalogue: one per package, and one of texts that several packages share."""
+    """The files of a catalog: one per package, and one of texts that several packages share."""
     return sorted((FOLDER / language).glob("*.po"))
 
 

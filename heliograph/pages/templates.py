@@ -67,7 +67,7 @@ class Compiled(BytecodeCache):
         self._of = f"{jinja2.__version__} {hashlib.sha256(ours).hexdigest()}"
 
     def get_cache_key(self, name: str, filename: str | None = None) -> str:
-        """Where it lies."""
+        """Its path."""
         assert filename is not None
         template = Path(filename)
         return str(template.parent / "__pycache__" / f"{template.name}.{sys.implementation.cache_tag}")
@@ -302,9 +302,9 @@ def _number(context: Context, value: float, digits: int = 0) -> str:
 
 
 def commands(text: str) -> Markup:
-    """A text with what stands between backticks, as in Markdown, as code."""
+    """A text in which whatever is between backticks, as in Markdown, becomes code."""
     parts = text.split("`")
-    if len(parts) % 2 == 0:  # one of them is a character
+    if len(parts) % 2 == 0:  # an unpaired backtick is an ordinary character
         return escape(text)
     return Markup().join(Markup("<code>{}</code>").format(one) if n % 2 else one for n, one in enumerate(parts))
 

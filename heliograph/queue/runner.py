@@ -102,8 +102,8 @@ def _failed(error: Exception, kind: str, name: str) -> None:
 
 
 def note_unavailable(error: Exception, **where: str) -> None:
-    """Log that a step waits for the database. Quietly once the outage is known, as that has been logged: forty loops
-    that try again and again wrote 25 lines a second, for as long as it lasted."""
+    """Log that a step waits for the database, at `debug` once the outage has been logged: forty loops that keep
+    retrying wrote 25 lines a second for as long as it lasted."""
     note = log.debug if isinstance(error, DatabaseUnavailable) else log.warning
     note("database unavailable", error=type(error).__name__, **where)
 

@@ -244,11 +244,11 @@ async def sample(
     return [SampledRow(**row) for row in rows]
 
 
-#: Claims after which no supplier seems to take a message: it has been put back a second longer each time, which took
-#: three minutes and a half.
+#: Number of claims after which no supplier seems to accept a message: each time it is postponed for a second longer, so
+#: they take three and a half minutes.
 OFTEN = 20
-# The age of the queue does not show them, since they are due later each time: so they are among those that are due
-# next, or have been tried a moment ago. Of these some are looked at, however many wait. Campaigns may wait.
+# The age of the queue does not show them, since they become due again later each time. So they are looked for among the
+# rows that are due next, or were tried a moment ago: a bounded number of them. Campaigns may wait.
 DEFERRED = f"""
 SELECT asked.kind, count(queue.id)
   FROM unnest($1::text[]) AS asked (kind) LEFT JOIN (
@@ -259,8 +259,8 @@ SELECT asked.kind, count(queue.id)
 
 
 async def deferred(conn: Connection, *, look: int = LOOK) -> dict[str, int]:
-    """How many messages of each kind are put back again and again, without those that are held, among the `look` rows
-    that are due next."""
+    """How many messages of each kind are deferred again and again, not counting held ones, among the `look` rows that
+    are due next."""
     async with conn.transaction():
         await conn.execute(RANGE_PLANS)
         rows = await conn.fetch(DEFERRED, ("sms", "whatsapp"), look)

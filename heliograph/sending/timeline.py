@@ -61,7 +61,7 @@ class Source(msgspec.Struct, frozen=True):
     queue: str
     #: Reads what only the channel knows. Called with the message's row and its attempts.
     evidence: Callable[[Connection, asyncpg.Record, Sequence[asyncpg.Record]], Awaitable[Iterable[Entry]]]
-    #: The kind of its failures in the catalogue of `why`.
+    #: The kind of its failures in the catalog of `why`.
     failures: Kind
     #: The public status of a message that was tried and is still `accepted` in its row.
     under_way: str

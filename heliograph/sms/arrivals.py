@@ -139,7 +139,7 @@ def due(one: Arrival, at: datetime) -> margins.Due | None:
 
 
 def taken_back(one: Arrival, at: datetime) -> margins.Due | None:
-    """What its organization no longer owes for a message that is refunded now; None: nothing had become due."""
+    """The amount that the organization no longer owes for a message refunded now; None: nothing had become due."""
     if not one.price or one.price_due != "submit" or one.sent_at is None:
         return None
     return _due(one, at, price=-one.price)

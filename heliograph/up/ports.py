@@ -64,7 +64,7 @@ def _obstacle(host: str, port: int) -> OSError | None:
 
 @contextlib.contextmanager
 def reserved(host: str, port: int) -> Iterator[None]:
-    """Keep the address for our own API. Raises UpError if it is not possible to listen there.
+    """Reserve the address for our own API. Raises UpError if it is not possible to listen there.
 
     Processes of the API share a port (`http.server.server.bound`), so those of another installation could bind it too
     before the first one listens: the kernel would divide requests between the two.
@@ -75,8 +75,8 @@ def reserved(host: str, port: int) -> Iterator[None]:
 
 
 def _reserve(host: str, port: int) -> socket.socket:
-    """A socket that never listens. Without SO_REUSEADDR, it is in the way of `_obstacle`, and with SO_REUSEPORT not in
-    that of the API."""
+    """A socket that never listens. Without SO_REUSEADDR, it would block `_obstacle`, and with SO_REUSEPORT it does not
+    block the API."""
     family, _, _, _, address = _resolved(host, port)
     for reuse_address in (False, True):  # connections that another program closed are in the way of the former
         sock = socket.socket(family, socket.SOCK_STREAM)

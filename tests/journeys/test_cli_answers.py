@@ -89,15 +89,15 @@ async def test_a_login_is_checked_before_it_is_kept(shell: Shell) -> None:
     words = ("login", "--key-file", str(file))
     refused = {"error": {"code": "organization_suspended", "message": "Suspended."}}
     for said, told, status in (
-        (answer({"hello": "world"}), "does not answer as Heliograph", 1),
-        (answer([]), "does not answer as Heliograph", 1),
-        (answer({"account": None}), "does not answer as Heliograph", 1),
-        ((200, b"", {}), "does not answer as Heliograph", 1),
-        ((403, b"<html>", {}), "does not answer as Heliograph", 1),
-        (answer({"message": "Forbidden"}, 403), "does not answer as Heliograph", 1),
-        (answer({"error": {"code": "forbidden"}}, 403), "does not answer as Heliograph", 1),
+        (answer({"hello": "world"}), "does not respond like a Heliograph server", 1),
+        (answer([]), "does not respond like a Heliograph server", 1),
+        (answer({"account": None}), "does not respond like a Heliograph server", 1),
+        ((200, b"", {}), "does not respond like a Heliograph server", 1),
+        ((403, b"<html>", {}), "does not respond like a Heliograph server", 1),
+        (answer({"message": "Forbidden"}, 403), "does not respond like a Heliograph server", 1),
+        (answer({"error": {"code": "forbidden"}}, 403), "does not respond like a Heliograph server", 1),
         (answer(refused, 403), "organization_suspended", 1),
-        (HTML, "does not answer as Heliograph", 3),
+        (HTML, "does not respond like a Heliograph server", 3),
     ):
         shell.server.says = lambda path, query, said=said: said  # type: ignore[misc]
         assert told in (await shell.run(*words, "--url", shell.server.url, status=status)).err, said
@@ -219,7 +219,7 @@ async def test_what_follows_goes_on_until_it_is_refused(shell: Shell) -> None:
         assert (away.status, await away.stop(signal.SIGINT)) == (None, 0)
     for said in ((200, b"", {}), answer({"items": []}), answer([])):
         troubles[:] = [said]
-        assert "does not answer as Heliograph" in (await shell.run("logs", *key, status=1)).err
+        assert "does not respond like a Heliograph server" in (await shell.run("logs", *key, status=1)).err
     # Where it cannot keep how far it came.
     (shell.home / "taken").mkdir()
     (shell.home / "taken" / "heliograph").touch()

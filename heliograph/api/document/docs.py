@@ -1,4 +1,4 @@
-"""Pages for people: at /docs the OpenAPI document, shown by a vendored Swagger UI (`viewer/`, with its licence); the
+"""Pages for people: at /docs the OpenAPI document, shown by a vendored Swagger UI (`viewer/`, with its license); the
 guide, with its search, and the errors (`guide.py`); at / the index, for clients that are not browsers.
 
 The rule nobody may break: the page runs and loads nothing that this server does not serve itself, and its

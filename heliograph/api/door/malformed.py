@@ -1,4 +1,4 @@
-"""What is wrong with a body that is not JSON, and where: the position and the kind of mistake, never a word of it."""
+"""What is wrong with a body that is not JSON, and where: the position and the kind of mistake, none of its content."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from heliograph.api.shapes.refusals import InvalidJson
 
 #: msgspec's message, with the offset in bytes.
 _MALFORMED = re.compile(r"JSON is malformed: (?P<what>.*) \(byte (?P<at>[0-9]+)\)")
-#: Its words where others say better what to change.
+#: Clearer wordings of some of its messages.
 _WORDS = {"object keys must be strings": "a name must be in double quotes"}
 
 

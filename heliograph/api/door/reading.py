@@ -109,7 +109,7 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
         try:
             query = msgspec.convert(values, kind, strict=False)
         except msgspec.ValidationError as error:
-            # In a query everything is text: that it is, is not what is wrong.
+            # In a query everything is text, so its type is not the mistake.
             raise Invalid(_field(str(error).replace(", got `str`", ""), shape)) from None
         for name, text in values.items():
             # For fields that are not strings, msgspec converts `null` to None, so that a filter would silently be

@@ -347,7 +347,8 @@ async def resume_campaign(call: Call, campaign_id: UUID) -> CampaignAnswer:
     """Resume a campaign.
 
     A campaign that was paused by a request continues where it stopped; nobody receives it twice. One that is running,
-    or waiting for quota, is returned as it is. One that waits for a second person's approval gets it on the dashboard.
+    or waiting for quota, is returned unchanged. One that waits for a second person's approval has to be approved on the
+    dashboard.
     """
     return _answer(await plan.resume(call.conn, call.actor, id=campaign_id))
 

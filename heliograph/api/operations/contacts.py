@@ -61,7 +61,7 @@ class ChangeContact(
     rename={"first_name": "firstName", "last_name": "lastName", "phone_number": "phoneNumber"},
     kw_only=True,
 ):
-    """Changes to a contact. Fields that are left out stay as they are."""
+    """Changes to a contact. Omitted fields are not changed."""
 
     name: Annotated[
         Name | None, Meta(description="Full name. Replaces first and last name unless they are given as well.")
@@ -107,7 +107,7 @@ class ContactCreated(msgspec.Struct):
 
 
 class ContactChanged(msgspec.Struct):
-    """The contact as it is now."""
+    """The contact in its current state."""
 
     success: Success
     contact: Annotated[Contact, Meta(description="The contact.")]
@@ -261,7 +261,7 @@ async def changes(body: ChangeContact) -> Changes:
 async def change_contact(call: Call, contact_id: UUID, body: Changes) -> ContactChanged:
     """Change a contact.
 
-    Fields that are left out stay as they are. `tags` replaces all tags of the contact.
+    Omitted fields are not changed. `tags` replaces all tags of the contact.
     """
     return ContactChanged(True, _shown(await records.change(call.conn, call.actor, id=contact_id, changes=body)))
 

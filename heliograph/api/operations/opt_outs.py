@@ -93,7 +93,7 @@ class WhichOptOut(msgspec.Struct, frozen=True):
 async def list_opt_outs(call: Call, query: OptOutQuery) -> OptOutList:
     """List opt-outs.
 
-    Newest first. They hold for live and test keys alike.
+    Newest first. They apply to live and test keys alike.
     """
     position = paging.after(call, COLLECTION)
     if query.recipient is not None:

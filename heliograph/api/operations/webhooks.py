@@ -38,7 +38,7 @@ class CreateWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ChangeWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Changes to a webhook endpoint. Fields that are left out stay as they are."""
+    """Changes to a webhook endpoint. Omitted fields are not changed."""
 
     url: Annotated[
         Annotated[str, Meta(min_length=1, max_length=2048, extra_json_schema={"format": "uri"})] | None,
@@ -104,7 +104,7 @@ class WebhookCreated(msgspec.Struct, rename="camel"):
 
 
 class WebhookChanged(msgspec.Struct, rename="camel"):
-    """The endpoint as it is now."""
+    """The endpoint in its current state."""
 
     success: Success
     webhook_endpoint: Annotated[WebhookEndpoint, Meta(description="The endpoint.")]
@@ -180,7 +180,7 @@ async def changes(body: ChangeWebhook) -> Changes:
 async def change_webhook(call: Call, webhook_endpoint_id: UUID, body: Changes) -> WebhookChanged:
     """Change a webhook endpoint.
 
-    Fields that are left out stay as they are, and so does the secret. Nothing is sent to a paused endpoint; once it is
+    Omitted fields are not changed, nor is the secret. Nothing is sent to a paused endpoint; once it is
     resumed, it receives what waited as well. Disabling an endpoint discards what is queued for it; once enabled again,
     it receives the events that occur from then on, and with `recover` those it missed.
     """

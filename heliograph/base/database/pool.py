@@ -93,7 +93,7 @@ class _DisposableConnection(_Raw):
     plans: int
 
     def _cancel_current_command(self, waiter: Any, cancel_waiter: Any = None) -> None:
-        # Not right here: the waiter of the statement must be informed first.
+        # Not at this point: whoever waits for the statement must be informed first.
         asyncio.get_running_loop().call_soon(self.terminate)
 
     async def _do_execute(
@@ -324,7 +324,7 @@ class HeldConnection:
             self._timer = asyncio.get_running_loop().call_later(self.IDLE, self._look)
             return
         self._timer = None
-        # Detached right here: before the task runs, `use` may be called.
+        # Detached at this point: `use` may be called before the task runs.
         connection = self._let_go()
         # The pool has already taken back a lost one, and the loop may be about to close: a task would never begin.
         if connection is not None and is_open(connection):

@@ -42,7 +42,7 @@ async def load(dump: Path, url: str, *, password: str, then: str) -> None:
 
 
 def _without_note(statement: re.Match[bytes]) -> bytes:
-    """Nothing, if the note was the only option."""
+    """An empty text if the note was the only option."""
     options = b", ".join(one for one in statement[2].split(b", ") if not NOTE.fullmatch(one))
     return b"%b(%b);\n" % (statement[1], options) if options else b""
 

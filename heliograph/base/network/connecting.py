@@ -183,7 +183,7 @@ class Connector:
             try:
                 connection = await self._begin(target, host, kind, {**options, "loop": _LoopAt(loop, address)})
             except NEXT_HOST_ERRORS as error:
-                # An address where nobody is says less than one where somebody is.
+                # A server that refuses the connection says more than an address without one.
                 if not isinstance(error, TimeoutError | ConnectionRefusedError) and type(error) is not OSError:
                     refusals.append(error)
                 raise
@@ -271,8 +271,8 @@ async def connect(url: str, **options: Any) -> Raw:
 
 
 class _LoopAt:
-    """The event loop, for one connection of asyncpg's, which goes to this address of its host. asyncpg itself is given
-    the name, which certificates, password files and Kerberos refer to."""
+    """The event loop as one asyncpg connection sees it: it connects to this address of the host. asyncpg itself is
+    given the host's name, which certificates, password files and Kerberos refer to."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, address: str) -> None:
         self._loop, self._address = loop, address

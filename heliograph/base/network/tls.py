@@ -1,4 +1,4 @@
-"""TLS towards others: whose certificates are accepted."""
+"""TLS toward others: whose certificates are accepted."""
 
 from __future__ import annotations
 

@@ -61,11 +61,11 @@ class RenderedMessage(msgspec.Struct, frozen=True):
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """People of whom a value that the content has is not known."""
+    """Recipients for whom a value used in the content is not known."""
 
     #: One of `filling.COLUMNS`.
     column: str
-    #: What they get in its place; empty: nothing.
+    #: What they get instead; empty: nothing.
     default: str
     people: int
     #: What the first of them gets; None: they get no message, which needs the value.
@@ -101,7 +101,7 @@ class Preview(msgspec.Struct, frozen=True):
     examples: list[Example]
     #: Numbers of those who get it.
     getting: list[str]
-    #: Values of the content that are not known of everybody.
+    #: Values used in the content that are not known for everybody.
     gaps: list[Gap]
 
 

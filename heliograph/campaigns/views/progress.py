@@ -37,7 +37,7 @@ class PauseChange(msgspec.Struct, frozen=True):
 
 
 class Interval(NamedTuple):
-    """What was counted in it. `never_sent`: failed, and no supplier can have the message."""
+    """The counts of a minute. `never_sent`: failed, and no supplier can have the message."""
 
     at: datetime
     sent: int

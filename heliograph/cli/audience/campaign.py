@@ -62,7 +62,7 @@ def create(
     ] = None,
     match: Annotated[Literal["any", "all"], typer.Option(help="Whether contacts need any or all of the tags.")] = "any",
     exclude_tag: Annotated[
-        list[str] | None, typer.Option(show_default=False, help="Leave out contacts with this tag. Repeatable.")
+        list[str] | None, typer.Option(show_default=False, help="Exclude contacts with this tag. Repeatable.")
     ] = None,
     not_written_days: NotWrittenDays = None,
     imported: AudienceImport = None,
@@ -87,10 +87,13 @@ def create(
     per_minute: Annotated[
         int | None,
         typer.Option(
-            min=1, max=plan.MAX_PACE, show_default="as fast as suppliers take them", help="Most messages per minute."
+            min=1,
+            max=plan.MAX_PACE,
+            show_default="as fast as suppliers accept them",
+            help="Maximum messages per minute.",
         ),
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Follow it until it has ended.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow it until it ends.")] = False,
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
@@ -132,7 +135,7 @@ def create(
 
 async def _numbers(typed: list[str], home: str | None) -> list[str]:
     """The recipients as written in the organization's country: 84 123 4567 begins like a Vietnamese number. Raises
-    Invalid for all that are none: the API skips them, but here somebody is waiting who can correct them."""
+    Invalid for those that are not numbers: the API skips them, but here somebody is present who can correct them."""
     read = await audience.at_home(typed, home=home)
     wrong = [text for text, number in read.items() if number is None]
     if wrong:

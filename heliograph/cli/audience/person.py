@@ -23,7 +23,7 @@ from heliograph.privacy.erasure import ErasureReceipt
 from heliograph.sealing import text_keys
 from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
 
-app = group("Show what is held of a person, and erase it.")
+app = group("Export or erase the data held about a person.")
 
 Person = Annotated[str, typer.Argument(metavar="NUMBER|USER-ID", help="Phone number or WhatsApp user id.")]
 
@@ -107,7 +107,7 @@ async def _told(conn: Connection, *, who: str, org: str | None) -> str:
     address = _address(who, found)
     known = [] if is_user_id(address) else await records.find(conn, acting_for(found), text=address, country=None)
     name = f" ({known[0].name})" if known and known[0].name != address else ""
-    return f"{address}{name} of {found.name}, for good"
+    return f"{address}{name} of {found.name}, permanently"
 
 
 def _address(who: str, found: Organization) -> str:

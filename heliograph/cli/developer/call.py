@@ -61,7 +61,7 @@ def command(
             help="The whole body as JSON; @FILE reads it from a file, @- from stdin.",
         ),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="All pages of a list, an item on each line.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All pages of a list, one item per line.")] = False,
     key: KeyOption = None,
     url: UrlOption = None,
     profile: ProfileOption = None,

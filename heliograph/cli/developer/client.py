@@ -172,14 +172,14 @@ def usable_key(text: str) -> str:
     key = text.strip()
     if not key or NOT_PRINTABLE.search(key):
         what = "has characters that no key has" if key else "is empty"
-        raise Problem(f"the API key {what}: look at --key, HELIOGRAPH_API_KEY or the profile", WRONG)
+        raise Problem(f"the API key {what}: check --key, HELIOGRAPH_API_KEY or the profile", WRONG)
     return key
 
 
 def _no_key() -> str:
     others = ", ".join(sorted(profiles.read().profiles))
     if others:
-        return f"no profile is the current one: choose one with `heliograph profile use NAME` (there is: {others})"
+        return f"there is no current profile: choose one with `heliograph profile use NAME` (available: {others})"
     return "no API key: run `heliograph login`, set HELIOGRAPH_API_KEY, or give one with --key"
 
 

@@ -56,7 +56,7 @@ def command(
     before = known.profiles.get(profile)
     base_url = address(before.url if url is None and before is not None else url, data_dir)
     if re.search("[@?#]", base_url):
-        raise Problem("--url is the address alone: it has no user name, password, query or fragment", WRONG)
+        raise Problem("--url must be the address alone, without a user name, password, query or fragment", WRONG)
     key = _key(key_file)
     name = _organization(Client(base_url, key))
     made = Profile(base_url, key)
@@ -95,5 +95,5 @@ def _key(path: Path | None) -> str:
         raise Problem(f"{path} cannot be read: {reason(error)}", WRONG) from None
     key = next(iter(text.splitlines()), "").strip()
     if not key.startswith(("hg_live_", "hg_test_")) or not key.isascii():
-        raise Problem("this is not an API key: one begins with hg_live_ or hg_test_", WRONG)
+        raise Problem("this is not an API key: keys begin with hg_live_ or hg_test_", WRONG)
     return key

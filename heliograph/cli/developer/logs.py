@@ -29,7 +29,7 @@ def command(
 ) -> None:
     """Print the latest requests that changed something or were refused, oldest first, and follow them with -f.
 
-    `heliograph requests get ID` shows one with its body and its answer. On a terminal, statuses are coloured unless
+    `heliograph requests get ID` shows one with its body and its answer. On a terminal, statuses are colored unless
     NO_COLOR is set.
 
     \b

@@ -56,7 +56,7 @@ def read() -> Profiles:
         return Profiles()
     try:
         if path.stat().st_mode & 0o077:
-            raise Problem(f"{path} holds keys and others may read it: chmod 600 {path}", WRONG)
+            raise Problem(f"{path} contains keys and can be read by others: chmod 600 {path}", WRONG)
         return msgspec.json.decode(path.read_bytes(), type=Profiles)
     except FileNotFoundError:
         return Profiles()
@@ -81,5 +81,5 @@ def get(name: str | None) -> Profile | None:
     found = known.profiles.get(known.current if name is None else name)
     if found is None and name is not None:
         listed = ", ".join(sorted(known.profiles)) or "none"
-        raise Problem(f"there is no profile {name!r} (there is: {listed}); `heliograph login` creates one", WRONG)
+        raise Problem(f"there is no profile {name!r} (available: {listed}); `heliograph login` creates one", WRONG)
     return found

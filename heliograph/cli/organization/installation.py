@@ -12,7 +12,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.console import DataDir, on_database, settings_of, shell
 from heliograph.cli.terminal.printing import Json, group, show
 
-app = group("Show and set what holds for the whole installation: its name, announcement, links and four eyes.")
+app = group("Show and change settings of the whole installation: name, announcement, links and the four-eyes rule.")
 
 
 @app.command("show")

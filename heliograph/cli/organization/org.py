@@ -208,7 +208,7 @@ def state(
     if state == "closed" and not yes:
         name, seal = on_database(partial(_seal, which=which), settings)
         if seal.key == "kept":
-            say(f"The key of {name}'s sealed texts is destroyed: nobody can read them again, also once it is reopened.")
+            say(f"The key of {name}'s sealed texts is destroyed: nobody can read them again, even if it is reopened.")
             typer.confirm("Close it?", abort=True, err=True)
 
     async def work(conn: Connection) -> Organization:
@@ -231,7 +231,7 @@ def suspend(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
         found = await organization(conn, which)
         if found.state == "closed":
             # It would be closed no longer, and its texts be sealed with a new key.
-            raise Problem("It is closed, so its keys can only read already. `heliograph org state` changes that.")
+            raise Problem("It is closed, so its keys can already only read. `heliograph org state` changes that.")
         return await organizations.set_state(conn, id=found.id, state="suspended", by=shell())
 
     show(on_database(work, settings_of(data_dir)), json)

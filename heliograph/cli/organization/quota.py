@@ -14,7 +14,7 @@ from heliograph.cli.terminal.console import DataDir, Org, on_database, organizat
 from heliograph.cli.terminal.printing import Json, as_plain, group, show
 from heliograph.sms import refunds
 
-app = group("Grant, adjust and show the message quota of an organization, and say what is refunded.")
+app = group("Grant, adjust and show the message quota of an organization, and set which failures are refunded.")
 
 
 @app.command("grant", context_settings={"ignore_unknown_options": True})
@@ -68,7 +68,10 @@ def adjust(
 @app.command("alert")
 def alert(
     messages: Annotated[
-        str, typer.Argument(metavar="MESSAGES|off", help="Live messages of a day (UTC) above which the bell rings.")
+        str,
+        typer.Argument(
+            metavar="MESSAGES|off", help="Number of live messages in a day (UTC) above which the bell rings."
+        ),
     ],
     org: Org = None,
     json: Json = False,

@@ -81,8 +81,8 @@ def defaults(
     """Show, or change, the defaults of an organization's sends, its quiet hours, which campaigns need an approval, and
     how long it keeps texts and messages.
 
-    A shorter time deletes what is older, within hours and permanently: how much that is is said first, and has to be
-    confirmed.
+    A shorter time permanently deletes what is older, within hours: the command first says how much that is, and asks
+    for confirmation.
 
     \b
     Examples:
@@ -126,7 +126,7 @@ def defaults(
 
 
 def _confirm(found: Shortened) -> None:
-    """Say what a shorter time deletes, and end unless that is confirmed."""
+    """Say what a shorter time would delete, and exit unless that is confirmed."""
     for what, deleted in (("Messages, with their numbers,", found.messages), ("Texts of messages", found.texts)):
         if deleted is not None:
             say(

@@ -40,7 +40,7 @@ def command(
         ),
     ] = None,
     history: Annotated[
-        bool, typer.Option("--history", help="Show what was found within 30 days instead, and until when.")
+        bool, typer.Option("--history", help="Show what was found in the last 30 days instead, and until when.")
     ] = False,
     json: Json = False,
     data_dir: DataDir = None,
@@ -105,7 +105,7 @@ async def _examine(url: str, data_dir: Path | None) -> list[Check]:
 
 
 def _remedy(error: BaseException) -> Sentence | None:
-    """What helps with a database that is running, but cannot be used; None: it may not be running."""
+    """The remedy for a database that is running but cannot be used; None: it may not be running."""
     if isinstance(error, UrlError):
         return said("Correct HELIOGRAPH_DATABASE_URL.")
     if isinstance(error, TimeoutError):

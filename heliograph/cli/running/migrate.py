@@ -53,7 +53,7 @@ def command(
     except asyncpg.InsufficientPrivilegeError as error:
         raise Problem(owner_needed(error, owner_url=settings.owner_database_url)) from None
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
-        # What may be better in a moment can be told by the status: a unit tries again then, and only then.
+        # The exit status tells temporary failures from others: a systemd unit retries the former only.
         status = UNREACHABLE if is_down(error) else FAILED
         raise Problem(f"the database cannot be migrated: {reason(error)}", status) from None
     _show("applied", applied, json, "Nothing to do.")

@@ -76,8 +76,8 @@ def _advise(settings: Settings, left: int, unknown: int, called: list[str], plac
     else:
         say(
             "Everything is encrypted under the secret key. HELIOGRAPH_OTHER_SECRET_KEY may be removed once every"
-            " process has been restarted with the present order of keys; if one had not been, repeat this first. Keep"
-            " the old key with the backups that were taken before."
+            " process has been restarted with the current order of keys; if one had not been, run this again first."
+            " Keep the old key with the backups that were taken before."
         )
         if called:
             say(

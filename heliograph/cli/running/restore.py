@@ -58,7 +58,7 @@ def command(
     was sent after the backup was taken would otherwise be sent again: look with `heliograph queue list`, withdraw what
     is too old, and release the rest.
 
-    Workers open sessions with suppliers although work is held. If the installation that the backup was taken from is
+    Workers open sessions with suppliers even while work is held. If the installation that the backup was taken from is
     still running, suppliers may hand them its receipts, and messages from handsets: give --pause-suppliers.
 
     \b

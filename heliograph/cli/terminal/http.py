@@ -85,7 +85,7 @@ def ask(
 
 def foreign(base_url: str) -> str:
     """The message about a server that is not Heliograph."""
-    return f"{base_url} does not answer as Heliograph"
+    return f"{base_url} does not respond like a Heliograph server"
 
 
 def is_final(status: int) -> bool:

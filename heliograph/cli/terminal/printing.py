@@ -138,7 +138,7 @@ def say(line: str, *, level: Literal["info", "error"] = "info") -> None:
 
 
 def say_as_log() -> None:
-    """From now on, what is said is JSON like the log's lines on the same stderr, of which each has to be."""
+    """From now on, messages are JSON, as every line on stderr has to be once the log is written there."""
     _is_log.set(True)
 
 

@@ -43,7 +43,7 @@ KEPT_COLUMNS = ("at", "direction", "command", "sequence", "status", "said")
 #: The recipient in the request shown when there is nobody to send it to.
 EXAMPLE = "+12025550123"
 WITHOUT_WORKER = "no worker is running, so nobody takes its receipt: start `heliograph worker`"
-WITHOUT_URL = "HELIOGRAPH_PUBLIC_URL is not set, so the supplier knows no address for its receipt"
+WITHOUT_URL = "HELIOGRAPH_PUBLIC_URL is not set, so the supplier has no address to send its receipt to"
 
 
 def command(

@@ -61,7 +61,7 @@ def create(
     match: Annotated[
         str, typer.Option(metavar="any|all", help="Whether contacts need any or all of the tags.")
     ] = "any",
-    exclude_tag: Annotated[list[str] | None, typer.Option(help="Leave out contacts with this tag. Repeatable.")] = None,
+    exclude_tag: Annotated[list[str] | None, typer.Option(help="Exclude contacts with this tag. Repeatable.")] = None,
     not_written_days: NotWrittenDays = None,
     imported: AudienceImport = None,
     param: Annotated[
@@ -83,7 +83,7 @@ def create(
         int | None,
         typer.Option(min=1, max=plan.MAX_PACE, help="Maximum messages per minute. Defaults to the number's own limit."),
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Follow it until it has ended.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow it until it ends.")] = False,
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,

@@ -16,7 +16,7 @@ from heliograph.people.operators.roles import APPROVE
 from heliograph.sms.accepting import four_eyes, sender_ids, sender_questions
 
 HERE = "/console/approvals"
-#: What is said of an undo.
+#: Texts about an undo.
 UNDONE: Mapping[str, str] = {
     "undone": "The decision is undone.",
     "late": "It is too late to undo this decision. The sender ID can still be suspended.",

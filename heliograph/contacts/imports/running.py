@@ -41,8 +41,8 @@ LEASE = timedelta(seconds=15)
 STEPS, OPEN = 20, 4
 #: Rows per step.
 ROWS = 2_000
-#: Maximum size of a rejected row that is stored whole: its characters, and so many for each cell. Of a larger one cells
-#: are cut to LONGEST_CELL characters, and those left out that are still too much.
+#: Maximum size of a rejected row that is stored whole: its characters, plus PER_CELL for each cell. In a larger row,
+#: cells are cut to LONGEST_CELL characters, and those that still exceed the maximum are omitted.
 LARGEST_REJECT, PER_CELL, LONGEST_CELL = 16_384, 8, 1_000
 #: Pause after a failed step.
 FAILED = timedelta(seconds=10)

@@ -83,10 +83,9 @@ class Survey(msgspec.Struct):
 class Numbers:
     """A set of phone numbers, at some 16 bytes each: an open-addressing hash table of the digits.
 
-    Nobody knows the factors that decide where a number is stored: otherwise a file could consist of numbers that all
-    belong in the same place, each of which would be compared with all of those before it. With a single one, one factor
-    in a hundred crowds numbers that follow each other.
-    """
+    The factors of the hash function are secret: otherwise a file could consist of numbers that all collide, each of
+    which would be compared with all those before it. There are two, because with a single one, one factor in a hundred
+    clusters consecutive numbers."""
 
     def __init__(self) -> None:
         self._first, self._second = secrets.randbits(64) | 1, secrets.randbits(64) | 1

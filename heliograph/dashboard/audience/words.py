@@ -133,7 +133,7 @@ CAMPAIGN_COLUMNS: Mapping[str, str] = {
     "first_name": "their first name",
     "last_name": "their last name",
 }
-#: The same, in sentences about people of whom it is not known.
+#: The same, in sentences about people for whom it is not known.
 CAMPAIGN_UNKNOWN: Mapping[str, str] = {
     "name": "full name",
     "first_name": "first name",

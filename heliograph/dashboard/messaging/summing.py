@@ -113,7 +113,7 @@ def _cards(request: Request, told: TrafficSummary, kept: dict[str, str]) -> list
     text, locale = request.text, request.locale
     arrived = request.to("/messages", **kept | {"status": ",".join(ARRIVED)})
     lost = request.to("/messages", **kept | {"status": ",".join(LOST)})
-    # A unit stays with its number: a phone breaks the line between the two times.
+    # A non-breaking space between number and unit: on a phone the line breaks between the two times.
     within = " · ".join("–" if one is None else locale.duration(one).replace(" ", "\xa0") for one in (now.p50, now.p95))
     return [
         (text("Accepted"), locale.number(now.accepted), request.to("/messages", **kept)),

@@ -205,7 +205,7 @@ async def _page(request: Request, given: Typed, *, sees: bool = True) -> dict[st
         texts = await saved_texts.list_all(conn, request.actor)
         own = await own_numbers.get(conn, user_id=request.person.user_id)
         seen = await _see(request, conn, given) if sees else Seen()
-    # After each send the form is filled in again: the class that every message has needs no mention then.
+    # After each send the form is filled in again; the default class is not mentioned then.
     is_copy = "again" in request.query
     return {
         "channel": "sms",

@@ -100,7 +100,7 @@ class Export(msgspec.Struct, frozen=True):
 COLUMNS = "id, mode, kind, user_id, author, wanted, state, place, rows, size, chunks, is_cut, created_at, finished_at"
 # The row lock comes first: two people must not both take the last place.
 LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
-# What was written of one that has ended otherwise is deleted within an hour or two.
+# What an export that ended otherwise has written is deleted within an hour or two.
 KNOWN = """
 SELECT count(*) FILTER (WHERE state = 'running') AS open,
        coalesce(sum(size) FILTER (

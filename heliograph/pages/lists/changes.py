@@ -42,7 +42,7 @@ def changes(request: Request, one: AuditEntry) -> list[Change]:
             _value(request, after[name]) if name in after else None,
         )
         for name in {**before, **after}
-        # What was never there is not news, in an entry about something new.
+        # For a new object, the absence of earlier values is not a change.
         if not (_is_empty(before.get(name)) and _is_empty(after.get(name)))
     ]
 

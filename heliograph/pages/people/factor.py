@@ -1,7 +1,7 @@
 """Setting up an authenticator app: the key as QR code and text, sealed in the form until its first code is correct.
 
-The rule nobody may break: an operator sets up factors in the console alone. The dashboard takes a password by itself
-from who has no app, and what it let them set up would open the console.
+The rule nobody may break: operators set up factors in the console only. The dashboard accepts a password alone from
+people without an app, and a factor set up there would open the console.
 """
 
 from __future__ import annotations

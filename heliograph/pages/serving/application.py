@@ -280,12 +280,12 @@ class Pages:
         return status, headers, body, refusal.code
 
     async def _now(self, request: Request, refusal: Refusal) -> tuple[int, Headers, bytes] | None:
-        """For a form that came too late: the current state of what it wanted to change, and what can be done with it.
-        None if there is no page of it that the person may see."""
+        """For a form that was submitted too late: the page of the object that it was to change, in its current state.
+        None if there is no such page that the person may see."""
         if refusal.status != 409 or request.method != "POST" or request.is_fragment or not request.route:
             return None
         if isinstance(refusal, OtherOrganization):
-            return None  # what is above it is the other organization's
+            return None  # the page above it belongs to the other organization
         for path in self.table.above(request.path):
             methods, parameters = self.table.find(path)
             route = methods["GET"]

@@ -265,7 +265,7 @@ def _there(
     at: datetime,
 ) -> list[Share]:
     """The suppliers' shares in one network of the route's country: judged by its own traffic if there is enough,
-    otherwise moving back towards those of the country."""
+    otherwise moving back toward those of the country."""
     hour = _hour(at, BOUNDS[route.traffic_class or CLASS])
     sent = (_sums([row for row in some if row["network"] == network], hour)[0].count for some in rows.values())
     if max(sent, default=0) >= adaptive.PROVEN:

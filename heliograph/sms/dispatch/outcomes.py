@@ -111,7 +111,7 @@ async def reconcile(conn: Connection, answered: Sequence[AnsweredAttempt], moved
             elif one.is_late:
                 events.append((supplier_id, _country(one), Verdict.UNKNOWN.value, -1))
             continue
-        # Whatever this process returned had not left it, so the supplier put nothing off.
+        # What this process returns was never sent, so the supplier has deferred nothing.
         what = Verdict.UNREACHABLE if one.outcome.scope is Scope.PROCESS else verdict
         events.append((supplier_id, _country(one), what.value, 1))
         if one.is_late:

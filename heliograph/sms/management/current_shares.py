@@ -181,7 +181,7 @@ def limit(one: Supplier) -> float | None:
 
 
 def _left_out(one: Supplier | None, suppliers: Sequence[Supplier], route: Route | None) -> Obstacle | None:
-    """Why it never carries the messages of a route, or of traffic without one: an obstacle of `NEVER`."""
+    """Why it never carries the messages of a route, or of traffic without a route: an obstacle of `NEVER`."""
     if one is None:
         return Obstacle("removed")
     if one not in routing.serving(suppliers):

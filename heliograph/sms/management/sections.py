@@ -1,6 +1,7 @@
-"""Sections of a form of a supplier's settings: first what every account needs, then, folded, what most leave as it is.
+"""Sections of the form for a supplier's settings: first those that every account needs, then, collapsed, those that
+most accounts leave unchanged.
 
-A section that has a setting other than its default is open: nothing in effect is hidden.
+A section with a setting that differs from its default is open: nothing in effect is hidden.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Which settings a section has: by name, or by how their names begin."""
+    """Which settings a section has: by name, or by the beginning of their names."""
 
     group: str
     heading: str
@@ -47,12 +48,12 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-#: Of sections whose settings say where something stands.
+#: For sections whose settings say where a value is found.
 NOTES: Mapping[str, str] = {
     "Its answer": "A place is a JSON pointer such as /messages/0/id; form:, query: or header: and a name; regex: and a "
     "pattern with one group; or status.",
 }
-#: In the order in which they are shown; a setting stands in the first that has it.
+#: In the order in which they are shown; a setting is shown in the first section that has it.
 _PLACES = (
     _Place("connection", "Connection", False, _names("host port base_url system_id tls")),
     _Place("connection", "More about the connection", True, prefixes=("",)),

@@ -1,4 +1,4 @@
-"""How suppliers write what comes from handsets: numbers, in E.164 or unusable, and the octets of texts.
+"""Interpreting what suppliers deliver from handsets: numbers, in E.164 or unusable, and the octets of texts.
 
 Suppliers write handsets' numbers in international or national form, and indicate which by the type of number (TON),
 sometimes wrongly. Their account has a country and a rule for prefixes.

@@ -1,4 +1,4 @@
-"""What keywords do: STOP opts a person out, START lifts that, and both are confirmed; HELP is answered.
+"""The effects of keywords: STOP opts a person out, START lifts that, and both are confirmed; HELP is answered.
 
 The rule nobody may break: keywords of a person take effect in the order in which they were written.
 """

@@ -1,4 +1,4 @@
-"""A message from a handset, complete or as far as it has come, and the organization that it is for."""
+"""A message from a handset, complete or with the parts received so far, and the organization that it is for."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Message(msgspec.Struct, gc=False):
 
     @property
     def is_assignable(self) -> bool:
-        """False for a message without a keyword to a number of several organizations: it could belong to any."""
+        """False for a message without a keyword to a number shared by several organizations: it could belong to any."""
         return self.keyword is not None or not self.shared
 
     @property

@@ -400,7 +400,8 @@ class HttpConnector:
         self._end(number, *outcomes)
 
     def _not_written(self, number: int, error: Exception) -> Outcome:
-        """A supplier's module failed before there was a request: another supplier, or a mended module, may send it."""
+        """A supplier's module failed before there was a request: another supplier, or the corrected module, may send
+        it."""
         log.exception("supplier's request not written", **self._told(number, error))
         return _unreachable(_cannot_be_written(type(error).__name__))
 

@@ -79,7 +79,7 @@ class Export(msgspec.Struct):
 
 
 class ExportAnswer(msgspec.Struct):
-    """The export as it is now."""
+    """The export in its current state."""
 
     success: Success
     export: Annotated[Export, Meta(description="The export.")]
@@ -147,7 +147,7 @@ async def get_export_content(call: Call, export_id: UUID, query: ContentQuery) -
 async def stop_export(call: Call, export_id: UUID) -> ExportAnswer:
     """Stop an export.
 
-    What has been written is erased. An export that has ended stays as it is.
+    What has been written is erased. An export that has ended is not changed.
     """
     await jobs.stop(call.conn, call.actor, id=export_id)
     return ExportAnswer(True, _shown(await jobs.get(call.conn, call.actor, id=export_id)))

@@ -66,7 +66,7 @@ class AccountSettings(msgspec.Struct, rename="camel"):
 
 
 class ChangeAccountSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
-    """Changes. Fields that are left out stay as they are."""
+    """Changes to the settings. Omitted fields are not changed."""
 
     quiet_hours: QuietHours | UnsetType = UNSET
     delivery_guarantee: (
@@ -132,14 +132,14 @@ class DeletedMessages(msgspec.Struct, rename="camel"):
 
 
 class AccountSettingsAnswer(msgspec.Struct):
-    """The settings as they are now."""
+    """The current settings."""
 
     success: Success
     settings: Annotated[AccountSettings, Meta(description="The settings.")]
 
 
 class ChangedAccountSettings(AccountSettingsAnswer, rename="camel"):
-    """The settings as they are now, and what the change deletes."""
+    """The current settings, and what the change deletes."""
 
     erased_texts: Annotated[
         DeletedMessages | None,

@@ -30,7 +30,7 @@ class WriteText(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class ChangeText(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Changes to a text. Fields that are left out stay as they are."""
+    """Changes to a text. Omitted fields are not changed."""
 
     name: Annotated[Name | None, Meta(description="Another name.")] = None
     body: Annotated[Body | None, Meta(description="Other words.")] = None
@@ -48,7 +48,7 @@ class SavedText(msgspec.Struct):
 
 
 class SavedTextAnswer(msgspec.Struct, rename="camel"):
-    """The text as it is now."""
+    """The text in its current state."""
 
     success: Success
     saved_text: Annotated[SavedText, Meta(description="The text.")]

@@ -83,8 +83,8 @@ async def found(request: Request, conn: Connection, id: UUID) -> Campaign:
 
 
 def _copied(request: Request, campaign: Campaign) -> dict[str, str]:
-    """The form that would create such a campaign, or write again to those whom it did not reach: they are listed, and
-    were all written to. Listed numbers are not kept once a campaign is created."""
+    """The form prefilled to create the same campaign again, or one for the recipients whom it did not reach, as a list
+    of their numbers. The listed numbers of a campaign are not kept once it is created."""
     content, is_again = campaign.content, not request.query.get("copy")
     kept = {
         "channel": campaign.channel,
