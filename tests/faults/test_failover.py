@@ -37,7 +37,7 @@ SETTINGS = {
 
 
 class Fault(NamedTuple):
-    """How the cheap supplier fails, and how it is mended."""
+    """How the cheap supplier fails, and how it is fixed."""
 
     begins: Callable[[Smsc], Awaitable[None]]
     ends: Callable[[Smsc], Awaitable[None]]
@@ -82,7 +82,7 @@ async def test_shares_move_away_and_back(database_server: Cluster, tmp_path: Pat
     for name, seconds in zip(FAULTS, results, strict=True):
         assert not isinstance(seconds, BaseException)
         print(f"\n{name}: taken by cheap/dear, second by second")
-        for phase in ("before", "fault", "mended"):
+        for phase in ("before", "fault", "fixed"):
             shares = " ".join(f"{cheap}/{dear}" for at, cheap, dear in seconds if at == phase)
             print(f"  {phase:<7} {shares}")
 
@@ -128,7 +128,7 @@ async def under_fire(made: Installation, fault: Fault) -> list[tuple[str, int, i
             # A probe, and whatever is still answered of what was sent before.
             await lasts("fault", lambda share: share <= 0.1 if fault.moves else share > 0.95)
             await fault.ends(cheap)
-            await lasts("mended", lambda share: share > 0.95)
+            await lasts("fixed", lambda share: share > 0.95)
             await settled(made.url, within=240)
             if fault.moves:
                 await judge(made, client.ledger, in_flight=WINDOW)

@@ -194,16 +194,16 @@ async def test_shares_leave_a_supplier_whose_receipts_say_failure_and_come_back(
     await routed(pool)
     table = {"before": [one[CHEAP] for one in await evaluated(pool, 12)]}
     await hour(pool, 5)
-    table["lies"] = [one[CHEAP] for one in await evaluated(pool, 10)]
+    table["fails"] = [one[CHEAP] for one in await evaluated(pool, 10)]
     await hour(pool, 475)
-    table["mended"] = [one[CHEAP] for one in await evaluated(pool, 12)]
+    table["fixed"] = [one[CHEAP] for one in await evaluated(pool, 12)]
     assert table == {
         "before": [5, 5, 15, 25, 35, 45, 55, 65, 75, 85, 95, 95],
-        "lies": [85, 75, 65, 55, 45, 35, 25, 15, 5, 5],
-        "mended": [5, 5, 15, 25, 35, 45, 55, 65, 75, 85, 95, 95],
+        "fails": [85, 75, 65, 55, 45, 35, 25, 15, 5, 5],
+        "fixed": [5, 5, 15, 25, 35, 45, 55, 65, 75, 85, 95, 95],
     }
     shown = (ROOT / "docs" / "operations.md").read_text()
-    for phase in ("lies", "mended"):
+    for phase in ("fails", "fixed"):
         assert f"{phase:<7} {' '.join(f'{one}/{100 - one}' for one in table[phase])}\n" in shown
 
 

@@ -96,7 +96,7 @@ NAMES = "SELECT id, name FROM api_keys WHERE organization_id = $1 AND id = ANY (
 
 
 async def names(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> dict[UUID, str]:
-    """Names of the organization's keys among these ids, in either mode, however long ago they were revoked or expired."""
+    """Names of the organization's keys among these ids, in either mode, including keys revoked or expired long ago."""
     rows = await conn.fetch(NAMES, actor.organization_id, list(ids)) if ids else []
     return {row["id"]: row["name"] for row in rows}
 
