@@ -36,7 +36,7 @@ from heliograph.webhooks import timeline as webhook_timeline
 
 
 class MessageNotCancelable(Refusal):
-    """This message can no longer be canceled: a supplier has it, or is about to, or its status is final."""
+    """This message can no longer be canceled: a supplier has it or is about to get it, or its status is final."""
 
     code, status = "message_not_cancelable", 409
 

@@ -27,8 +27,7 @@ ENDS = ("delivered", "read", "failed")
 
 
 class WhatsAppMessageNotEnded(Refusal):
-    """This message cannot be given that status: a user sent it, Meta may have it or is receiving it, or it has already
-    ended."""
+    """This message cannot get that status: a user sent it, Meta may have it or is receiving it, or it has ended."""
 
     code, status = "whatsapp_message_not_ended", 409
 

@@ -43,7 +43,7 @@ async def test_a_sender_is_approved_taken_back_and_rejected(pool: Pool, tenant: 
         asked = await sender_ids.request(conn, tenant.actor, value="BANC0-SUL")
     page = await root.get("/console/approvals")
     assert "BANC0-SUL" in page.words
-    assert "Reads like “BancoSul” of Banco do Sul." in page.words
+    assert "Looks like “BancoSul” of Banco do Sul." in page.words
     assert "1 approved before" in page.words
     here = f"/console/approvals/{tenant.id}/{asked.id}"
     page = await root.submit(page, f"{here}/approve")
@@ -100,7 +100,7 @@ async def test_a_name_that_reads_like_a_banks_is_shown_with_the_bank(
     assert (one.organization, one.value, one.status, one.is_near) == ("Banco de Maputo", "MOZBANK", "approved", False)
     assert [(one.value, one.is_near) for one in waiting["MOZTANK"].alike] == [("MOZBANK", True)]
     words = (await root.get("/console/approvals")).words
-    assert words.count("Reads like “MOZBANK” of Banco de Maputo.") == 1
+    assert words.count("Looks like “MOZBANK” of Banco de Maputo.") == 1
     assert words.count("One character away from “MOZBANK” of Banco de Maputo.") == 1
 
 
@@ -151,7 +151,7 @@ async def test_names_that_wait_or_are_suspended_are_told_and_what_was_decided_be
     assert "too vague" in words
     # Where it is approved outside of the queue, too.
     words = (await root.get(f"/console/organizations/{tenant.id}/keys")).words
-    assert "Reads like “MOZBANK” of Banco de Maputo." in words
+    assert "Looks like “MOZBANK” of Banco de Maputo." in words
     assert "One character away from “M0ZBANKS” of Banco de Maputo." in words
 
 

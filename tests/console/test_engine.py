@@ -621,7 +621,7 @@ async def test_a_worker_is_drained_and_resumed(pool: Pool, root: Browser) -> Non
     page = await root.get("/console/queue")
     assert f'href="/console/queue/workers/{id}/drain"' in page.text
     form = await root.get(f"/console/queue/workers/{id}/drain")
-    assert "No other worker runs" in form.words
+    assert "No other worker is running" in form.words
     await pool.execute(insert, other, "host:2")
     form = await root.get(f"/console/queue/workers/{id}/drain")
     assert "1 other worker carries on." in form.words

@@ -541,7 +541,7 @@ async def test_a_whatsapp_message_that_waits_is_given_up(pool: Pool, root: Brows
     id = await whatsapp_factories.message(pool, who)
     page = await root.get(f"/console/messages/{id}")
     page = await root.submit(page, f"/console/messages/{id}/give-up", given_up="asked for by phone")
-    assert "It is given up" in page.words
+    assert "It has been given up" in page.words
     assert await pool.fetchval("SELECT status FROM whatsapp_messages") == "canceled"
     await whatsapp_factories.check_wallets(pool, [who.organization_id])
 

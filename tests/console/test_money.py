@@ -72,7 +72,7 @@ async def test_wallets_add_up_and_are_topped_up(
         ({"amount": "1.500", "reason": "x"}, "Write 1500 or 1.5000."),
         ({"amount": "10", "reason": " "}, "Give a reason of at most 500 characters"),
         ({"amount": "10", "reason": "x", "currency": "dollars"}, "Enter a three-letter currency code"),
-        ({"amount": "-10", "reason": "x", "kind": "adjustment"}, "would remove more than is left"),
+        ({"amount": "-10", "reason": "x", "kind": "adjustment"}, "would subtract more than is left"),
         (
             {"amount": "0", "reason": "x"},
             "Enter an amount other than 0, of at most 1,000,000,000, such as 12.50; only an adjustment may be negative",

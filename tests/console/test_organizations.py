@@ -163,7 +163,7 @@ async def test_quota_is_given_once_for_a_form(pool: Pool, tenant: Tenant, root: 
     page = await root.get(here)
     wrong = await root.submit(page, f"{here}/quota", amount="-9000", reason="a mistake")
     assert wrong.status == 422
-    assert "would remove more than is left" in wrong.words
+    assert "would subtract more than is left" in wrong.words
     number, why = "Enter a number of messages", "Give a reason of at most 500 characters"
     for amount, reason, says in (("x", "y", number), ("1.5", "y", number), ("0", "y", number), ("5", "\u2800", why)):
         wrong = await root.submit(page, f"{here}/quota", amount=amount, reason=reason)

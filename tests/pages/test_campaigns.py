@@ -344,7 +344,7 @@ async def test_a_campaign_is_paused_resumed_and_canceled(pool: Pool, tenant: Ten
         await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'sms' AND due_at < now() + interval '1 year'") == 0
     )
     page = await owner.get(where)
-    for said in ("Waiting 2", "Queued 4", "Together 6"):
+    for said in ("Waiting 2", "Queued 4", "Total 6"):
         assert said in page.words, (said, page.words)
     page = await owner.submit(page, where + "/resume")
     assert "The campaign is resumed." in page.words
@@ -418,7 +418,7 @@ async def test_what_was_refused_before_it_was_sent_is_told_from_what_failed_afte
         )
     await count(pool)
     page = await owner.get(where)
-    for said in ("Sent, whatever the outcome 3", "Failed, though sent 1", "Failed before it was sent 1", "Together 4"):
+    for said in ("Sent, whatever the outcome 3", "Failed, though sent 1", "Failed before it was sent 1", "Total 4"):
         assert said in page.words, (said, page.words)
     # A supplier that had it after all says so later.
     await pool.execute("UPDATE messages SET sent_at = now() WHERE sent_at IS NULL")
@@ -445,7 +445,7 @@ async def test_who_did_not_get_it_is_seen_taken_away_and_tried_again(
     )
     await count(pool)
     page = await owner.get(where)
-    for said in ("Completed", "Delivered 3", "Failed 1", "Together 4", "Mozambique"):
+    for said in ("Completed", "Delivered 3", "Failed 1", "Total 4", "Mozambique"):
         assert said in page.words, (said, page.words)
     page = await owner.get(where + "?status=undelivered")
     assert re.findall(r'row-link" href="[^"]*">([^<]+)<', page.text) == ["+258841000003"]

@@ -235,5 +235,7 @@ async def test_several_of_a_kind_are_one_line(pool: Pool, tenant: Tenant, owner:
             name = f"https://{number}.example.com"
             await notices.record(conn, Notice(tenant.id, "webhook.failing", str(number), name))
     page = await owner.get("/notices")
-    assert "3 endpoints fail. new https://2.example.com, https://1.example.com, https://0.example.com" in page.words
+    assert (
+        "3 endpoints are failing. new https://2.example.com, https://1.example.com, https://0.example.com" in page.words
+    )
     assert page.text.count('<li class="new">') == 1

@@ -372,7 +372,7 @@ def test_every_text_has_its_twin() -> None:
 def test_a_name_in_braces_is_a_name() -> None:
     mail = texts.invitation("en", to="a@example.com", organization="{link}", inviter="{0}", note="{x}", link="L")
     assert mail.subject == "Invitation to {link}"
-    assert "{0} invites you to {link}" in mail.text
+    assert "{0} has invited you to join {link}" in mail.text
 
 
 async def test_doctor_says_whether_the_mail_server_lets_this_service_in(

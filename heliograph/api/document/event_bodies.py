@@ -124,7 +124,7 @@ class CompletedCounts(msgspec.Struct, kw_only=True):
     )
     canceled: Annotated[int, Meta(description="Not sent because the campaign was canceled.")]
     opted_out: Annotated[int, Meta(description="Skipped: the recipient opted out.")]
-    recently_written: Annotated[int, Meta(description="Skipped: written to within `not_written_days`.")]
+    recently_written: Annotated[int, Meta(description="Skipped: sent a message within `not_written_days`.")]
     invalid: Annotated[
         int, Meta(description="Skipped: the number is invalid, or the contact's values do not fit the text.")
     ]
@@ -155,16 +155,17 @@ class CompletedCampaign(msgspec.Struct, kw_only=True):
         UUID | None, Meta(description="The import whose contacts are the recipients; null: they are not an import's.")
     ]
     audience_tag_match_mode: Annotated[str, Meta(description="Whether contacts needed `any` or `all` of the tags.")]
-    excluded_tags: Annotated[list[str], Meta(description="Tags whose contacts were left out; empty: none.")]
+    excluded_tags: Annotated[list[str], Meta(description="Tags whose contacts were excluded; empty: none.")]
     not_written_days: Annotated[
-        int | None, Meta(description="Contacts who were written to within so many days were skipped; null: none was.")
+        int | None,
+        Meta(description="Contacts who were sent a message within this many days were skipped; null: none were."),
     ]
     messages_per_minute: Annotated[int | None, Meta(description="Maximum sending rate; null: as fast as possible.")]
     recipient_count: Annotated[int | None, Meta(description="Number of recipients.")]
     scheduled_at: Annotated[Time | None, Meta(description="When it was scheduled to start; null: immediately.")]
     started_at: Annotated[Time | None, Meta(description="When it started.")]
     completed_at: Annotated[Time | None, Meta(description="When it ended.")]
-    approved_at: Annotated[Time | None, Meta(description="When a second person approved it, where one had to.")]
+    approved_at: Annotated[Time | None, Meta(description="When a second person approved it, if that was required.")]
     created_at: CreatedAt
     traffic_class: Annotated[TrafficClass | UnsetType, Meta(description="What its messages are (SMS only).")] = (
         msgspec.field(default=UNSET, name="class")

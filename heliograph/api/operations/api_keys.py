@@ -109,7 +109,8 @@ class ApiKeyRevoked(msgspec.Struct, rename="camel"):
 
 
 class ApiKeyList(msgspec.Struct):
-    """Keys of the same mode as the requesting key, newest first, including those that ended in the last 90 days."""
+    """Keys of the same mode as the requesting key, newest first, including those revoked or expired in the last 90
+    days."""
 
     success: Success
     items: Items[ApiKey]

@@ -101,7 +101,7 @@ class CreateCampaign(
         Text | None,
         needed(
             "The text. Placeholders filled in for each recipient: `{{name}}`, `{{first_name}}`, "
-            "`{{last_name}}`, `{{phone}}`; with a default for who has none: `{{first_name|customer}}`."
+            "`{{last_name}}`, `{{phone}}`; with a default for recipients without a value: `{{first_name|customer}}`."
         ),
     ] = None
     content: Annotated[Text | None, alias_of("message_template")] = None
@@ -140,23 +140,23 @@ class CreateCampaign(
         UUID | None,
         Meta(
             description=(
-                "Send to the contacts that an imported file lists. It is known for as long as texts are kept, and "
-                "until a campaign that is scheduled for its people has started."
+                "Send to the contacts that an imported file lists. It is available for as long as texts are kept, and "
+                "until every campaign scheduled for it has started."
             )
         ),
     ] = None
     other_audience_import: Annotated[UUID | None, alias_of("audience_import")] = None
     excluded_tags: Annotated[
         _Excluded | None,
-        Meta(description="Leave out contacts that have any of these tags. Not with `recipients`."),
+        Meta(description="Exclude contacts that have any of these tags. Not allowed with `recipients`."),
     ] = None
     other_excluded_tags: Annotated[_Excluded | None, alias_of("excluded_tags")] = None
     not_written_days: Annotated[
         Days | None,
         Meta(
             description=(
-                "Skip contacts who were written to within so many days, by this or the other channel. It is known to "
-                "the hour, of contacts alone."
+                "Skip contacts who were sent a message within this many days, in either channel. Checked to the hour, "
+                "and for contacts only."
             )
         ),
     ] = None
@@ -185,8 +185,8 @@ class CreateCampaign(
         Pace | None,
         Meta(
             description=(
-                "Maximum rate at which messages become due. Those that are held up, as by quiet hours, are not "
-                "spread again. Leave out to send as fast as possible."
+                "Maximum rate at which messages become due. Messages that are delayed, for example by quiet hours, are "
+                "not paced again. Omit it to send as fast as possible."
             )
         ),
     ] = None
@@ -205,7 +205,7 @@ class CampaignCounts(msgspec.Struct):
     unknown: Annotated[int, Meta(description="Sent, but no delivery receipt ever arrived.")]
     canceled: Annotated[int, Meta(description="Not sent because the campaign was canceled.")]
     opted_out: Annotated[int, Meta(description="Skipped: the recipient opted out.")]
-    recently_written: Annotated[int, Meta(description="Skipped: written to within `not_written_days`.")]
+    recently_written: Annotated[int, Meta(description="Skipped: sent a message within `not_written_days`.")]
     invalid: Annotated[
         int,
         Meta(
@@ -246,9 +246,10 @@ class Campaign(msgspec.Struct):
         UUID | None, Meta(description="The import whose contacts are the recipients; null: they are not an import's.")
     ]
     audience_tag_match_mode: Annotated[_MODES, Meta(description="Whether contacts need `any` or `all` of the tags.")]
-    excluded_tags: Annotated[list[str], Meta(description="Tags whose contacts are left out; empty: none.")]
+    excluded_tags: Annotated[list[str], Meta(description="Tags whose contacts are excluded; empty: none.")]
     not_written_days: Annotated[
-        int | None, Meta(description="Contacts who were written to within so many days are skipped; null: none is.")
+        int | None,
+        Meta(description="Contacts who were sent a message within this many days are skipped; null: none are."),
     ]
     messages_per_minute: Annotated[int | None, Meta(description="Maximum sending rate; null: as fast as possible.")]
     recipient_count: Annotated[

@@ -39,7 +39,7 @@ class CaughtEvent(msgspec.Struct):
     headers: Annotated[dict[str, str], Meta(description="The headers that identify and sign it.")]
     body: Annotated[str, Meta(description="The body, byte for byte as it is signed.")]
     is_genuine: Annotated[
-        bool, Meta(description="Whether its signature was made with a secret that is currently valid.")
+        bool, Meta(description="Whether its signature was created with a secret that is currently valid.")
     ]
 
 
@@ -58,7 +58,7 @@ class CatcherShown(msgspec.Struct):
 
     success: Success
     catcher: Annotated[OpenCatcher | None, Meta(description="The catcher; null while it is closed.")]
-    items: Annotated[list[CaughtEvent], Meta(description=f"What it caught last; {MOST} events are kept at most.")]
+    items: Annotated[list[CaughtEvent], Meta(description=f"The latest events that it caught; at most {MOST} are kept.")]
 
 
 class CatcherClosed(msgspec.Struct):
@@ -72,7 +72,7 @@ async def open_catcher(call: Call) -> CatcherOpened:
     """Open the catcher.
 
     For an hour it receives every kind of event of the key's mode, signed as for any endpoint, and stores it instead of
-    posting it. Opening it again empties it and makes a new secret.
+    posting it. Opening it again empties it and creates a new secret.
     """
     opened, secret = await catcher.open(call.conn, call.actor, rules=call.services.webhook_rules)
     return CatcherOpened(True, _shown(opened), secret)

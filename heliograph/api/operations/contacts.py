@@ -92,9 +92,7 @@ class Contact(msgspec.Struct):
     updated_at: Annotated[Time, Meta(description="When it was last changed.")]
     last_written_at: Annotated[
         Time | None,
-        Meta(
-            description="When a message was last sent to this number, to the hour; null: never since it is a contact."
-        ),
+        Meta(description="When a message was last sent to this number, to the hour; null: never since it was added."),
     ]
     last_delivered_at: Annotated[Time | None, Meta(description="When a message last arrived, to the hour.")]
 
@@ -166,7 +164,7 @@ class WhichContact(msgspec.Struct, frozen=True):
 async def list_contacts(call: Call, query: ContactQuery) -> ContactList:
     """List contacts.
 
-    Newest first. With filters other than `tag`, a page looks at no more than 20,000 contacts: it can hold fewer than
+    Newest first. With filters other than `tag`, a page scans at most 20,000 contacts: it can hold fewer than
     `limit` items, or none, while `hasMore` is true; `nextCursor` continues from there.
     """
     tag = None if query.tag is None else records.tag(query.tag, "tag")

@@ -28,7 +28,7 @@ Reason = Annotated[str, Meta(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
 class AddOptOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A person who asked for no more messages."""
+    """A person who asked not to be messaged again."""
 
     recipient: Annotated[
         Recipient,
@@ -55,7 +55,7 @@ class OptOut(msgspec.Struct, kw_only=True):
         ),
     ]
     keyword: Annotated[str | None, Meta(description="The keyword that they wrote, if any.")]
-    message_id: Annotated[UUID | None, Meta(description="The received message with the word, if there was one.")]
+    message_id: Annotated[UUID | None, Meta(description="The received message with the keyword, if there was one.")]
 
 
 class OptOutAnswer(msgspec.Struct, rename="camel"):
@@ -121,9 +121,8 @@ async def list_opt_outs(call: Call, query: OptOutQuery) -> OptOutList:
 async def add_opt_out(call: Call, body: AddOptOut) -> OptOutAnswer:
     """Add an opt-out.
 
-    For people who asked for no more messages by means other than STOP. Adding an existing opt-out changes nothing. It
-    raises `contact.opted_out`.
-    """
+    For people who asked not to be messaged again in another way than by writing STOP. Adding an existing opt-out
+    changes nothing. It raises `contact.opted_out`."""
     one = await optouts.add(call.conn, call.actor, phone=_who(body.recipient), reason=body.reason or "")
     return OptOutAnswer(True, _shown(one))
 

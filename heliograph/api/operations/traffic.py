@@ -48,9 +48,9 @@ class TrafficQuery(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class TrafficTimes(msgspec.Struct):
     """Percentiles in seconds, estimated from a histogram whose buckets double in width."""
 
-    p50: Annotated[float, Meta(description="Half of them.")]
-    p95: Annotated[float, Meta(description="95 of a hundred.")]
-    p99: Annotated[float, Meta(description="99 of a hundred.")]
+    p50: Annotated[float, Meta(description="The median.")]
+    p95: Annotated[float, Meta(description="The 95th percentile.")]
+    p99: Annotated[float, Meta(description="The 99th percentile.")]
 
 
 class TrafficPoint(msgspec.Struct, rename="camel"):
@@ -58,7 +58,7 @@ class TrafficPoint(msgspec.Struct, rename="camel"):
 
     at: Annotated[Time, Meta(description="Beginning of the interval.")]
     value: Annotated[str | None, Meta(description="Value of what `groupBy` names; null without it.")]
-    messages: Annotated[int, Meta(description="How many were accepted.")]
+    messages: Annotated[int, Meta(description="Number of messages accepted.")]
     segments: Annotated[int, Meta(description="Segments of those that are SMS.")]
     statuses: Annotated[
         dict[str, int],
@@ -75,7 +75,7 @@ class TrafficPoint(msgspec.Struct, rename="camel"):
 
 
 class Traffic(msgspec.Struct, rename="camel"):
-    """Points in time, oldest first. Intervals in which nothing was accepted are left out."""
+    """Points in time, oldest first. Intervals in which nothing was accepted are omitted."""
 
     success: Success
     date_from: Annotated[Time, Meta(description="Beginning of the first interval.")]
@@ -88,7 +88,7 @@ async def get_traffic(call: Call, query: TrafficQuery) -> Traffic:
     """Count messages by time.
 
     Outcomes of the messages of each hour or day, and how long they took; lags by some ten seconds at most. Without
-    dates, the last 24 hours or 31 days. The hours or days in which `dateFrom` and `dateTo` lie count in full.
+    dates, the last 24 hours or 31 days. The hours or days in which `dateFrom` and `dateTo` lie are counted in full.
     """
     width = timedelta(hours=1) if query.interval == "hour" else timedelta(days=1)
     end = query.date_to or now()

@@ -124,7 +124,8 @@ class WebhookSecretRotated(msgspec.Struct, rename="camel"):
     webhook_endpoint: Annotated[WebhookEndpoint, Meta(description="The endpoint.")]
     signing_secret: Annotated[str, Meta(description="The new signing secret. Store it now: it is not shown again.")]
     previous_secret_expires_at: Annotated[
-        Time, Meta(description="Until then `webhook-signature` also carries a signature made with the previous secret.")
+        Time,
+        Meta(description="Until then `webhook-signature` also carries a signature created with the previous secret."),
     ]
 
 
@@ -180,10 +181,9 @@ async def changes(body: ChangeWebhook) -> Changes:
 async def change_webhook(call: Call, webhook_endpoint_id: UUID, body: Changes) -> WebhookChanged:
     """Change a webhook endpoint.
 
-    Omitted fields are not changed, nor is the secret. Nothing is sent to a paused endpoint; once it is
-    resumed, it receives what waited as well. Disabling an endpoint discards what is queued for it; once enabled again,
-    it receives the events that occur from then on, and with `recover` those it missed.
-    """
+    Omitted fields are not changed, nor is the secret. Nothing is sent to a paused endpoint; once it is resumed, it also
+    receives the events that waited. Disabling an endpoint discards what is queued for it; once enabled again, it
+    receives the events that occur from then on, and with `recover` those it missed."""
     endpoint = await changing.change(
         call.conn, call.actor, id=webhook_endpoint_id, changes=body, rules=call.services.webhook_rules
     )

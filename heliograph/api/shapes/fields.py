@@ -26,7 +26,7 @@ COUNTRY = "^([A-Z]{2}|001)$"
 NO_COUNTRY = "must be the code of a country, such as `MZ`"
 Country = Annotated[
     Annotated[str, Meta(pattern=COUNTRY)] | None,
-    Meta(description="Only messages to this ISO region; `001`: to numbers of no country."),
+    Meta(description="Only messages to this ISO region; `001`: to numbers that belong to no country."),
 ]
 
 #: The class of an SMS, which routes, limits and quiet hours may depend on.

@@ -27,8 +27,7 @@ Cursor = Annotated[
     Annotated[str, Meta(max_length=1024)] | None,
     Meta(
         description=(
-            "`nextCursor` of the previous page; leave out for the first page. Valid only with the same other "
-            "parameters."
+            "`nextCursor` of the previous page; omit it for the first page. Valid only with the same other parameters."
         )
     ),
 ]

@@ -77,7 +77,7 @@ async def change(request: Request) -> Answer:
 
 
 def _too_little() -> Invalid:
-    return Invalid(("amount", "range", "This would remove more than is left."))
+    return Invalid(("amount", "range", "This would subtract more than is left."))
 
 
 async def _values(conn: Connection, request: Request, one: Organization) -> dict[str, Any]:

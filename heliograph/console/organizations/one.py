@@ -104,7 +104,7 @@ async def grant(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("organizations/one.html", form_errors(refusal, typed.WRONG), await _values(request))
     except QuotaExceeded:
-        wrong = Invalid(("amount", "range", "This would remove more than is left."))
+        wrong = Invalid(("amount", "range", "This would subtract more than is left."))
         return refused("organizations/one.html", wrong, await _values(request))
     said = request.locale.count("%(num)s message is left.", "%(num)s messages are left.", left)
     return Redirect(location=f"/console/organizations/{one.id}", notice=said)

@@ -9,7 +9,8 @@ INVITATION = {
         "Invitation to {organization}",
         """Hello,
 
-{inviter} invites you to {organization} on Heliograph. Accept with this link, which is valid for three days and one use:
+{inviter} has invited you to join {organization} on Heliograph. To accept, use this link, which is valid for three days \
+and can be used once:
 
 {link}
 {note}
@@ -29,15 +30,15 @@ Se não esperava este convite, não precisa de fazer nada.
 """,
     ),
 }
-NOTE = {"en": "They write:", "pt": "A mensagem que deixou:"}
+NOTE = {"en": "Their message:", "pt": "A mensagem que deixou:"}
 SOMEBODY = {"en": "The operator", "pt": "O operador"}
 FORGOTTEN = {
     "en": (
         "Choose a new password",
         """Hello {name},
 
-somebody asked for a new password for {email}. If it was you, \
-sign in with this link and choose one. It is valid for 30 minutes and one use:
+somebody requested a new password for {email}. If it was you, \
+sign in with this link and choose one. The link is valid for 30 minutes and can be used once:
 
 {link}
 
@@ -63,11 +64,11 @@ NEW_EMAIL = {
         """Hello {name},
 
 somebody wants to sign in to Heliograph with {email} from now on. If it was you, confirm it with this link, which is \
-valid for one hour and one use:
+valid for one hour and can be used once:
 
 {link}
 
-If it was not you, there is nothing you need to do: nothing is changed.
+If it was not you, there is nothing you need to do: nothing will change.
 """,
     ),
     "pt": (
@@ -89,9 +90,9 @@ EMAIL_ASKED = {
         """Hello {name},
 
 somebody who is signed in to your account on Heliograph asked to replace this address with {email}. \
-Nothing is changed until a link that was sent there is opened, within an hour.
+Nothing changes unless the link sent to that address is opened within an hour.
 
-If it was not you, choose another password now: that ends all other sessions, and the link with them.
+If it was not you, change your password now: that ends all other sessions and invalidates the link.
 """,
     ),
     "pt": (
@@ -111,7 +112,7 @@ FORMER_EMAIL = {
         """Hello {name},
 
 your account on Heliograph no longer belongs to this address: it was replaced by {email}, and all other sessions were \
-ended. If it was not you, tell an owner of your organization, or whoever runs the service, at once.
+ended. If it was not you, tell an owner of your organization, or the operator of the service, at once.
 """,
     ),
     "pt": (

@@ -29,8 +29,7 @@ SAID = said("an operator says that the supplier has it")
 
 
 class StatusNotDecided(Refusal):
-    """This message cannot have ended that way: it was never handed to a supplier, is being handed over now, or has
-    already ended."""
+    """This message cannot have ended that way: it was not handed to a supplier, is being handed over, or has ended."""
 
     code, status = "status_not_decided", 409
 

@@ -23,8 +23,7 @@ from heliograph.sms.intervening import whose
 
 
 class MessageNotWaiting(Refusal):
-    """This message needs no supplier: one has it already, it has ended, or it is waiting for its time, a hold or the
-    guard."""
+    """This message needs no supplier: one has it, it has ended, or it waits for its time, a hold or the guard."""
 
     code, status = "message_not_waiting", 409
 

@@ -59,10 +59,10 @@ class LoggedRequest(msgspec.Struct, rename="camel", kw_only=True):
     id: Annotated[UUID, Meta(description="Id of the entry; of an accepted send, the id of its message.")]
     at: Annotated[Time, Meta(description="When it was answered.")]
     mode: Annotated[Literal["live", "test"], Meta(description="Mode of the key.")]
-    api_key_id: Annotated[UUID | None, Meta(description="The API key; null if it was made on the dashboard.")]
+    api_key_id: Annotated[UUID | None, Meta(description="The API key; null for a request made on the dashboard.")]
     method: Annotated[str, Meta(description="HTTP method.", examples=["POST"])]
     path: Annotated[
-        str, Meta(description="Path below `/v1`, or of the dashboard; only ids stay in it.", examples=["/contacts"])
+        str, Meta(description="Path below `/v1`, or of the dashboard; only ids are kept in it.", examples=["/contacts"])
     ]
     operation: Annotated[
         str, Meta(description="The operation; on the dashboard, the route.", examples=["createContact"])

@@ -41,8 +41,8 @@ class CreateExport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
         Kind,
         Meta(
             description=(
-                "`messages` takes the scopes `sms:read` and `whatsapp:read`, the others `contacts:read`. Opt-outs hold "
-                "for live and test keys alike."
+                "`messages` requires the scopes `sms:read` and `whatsapp:read`, the others `contacts:read`. Opt-outs "
+                "apply to live and test keys alike."
             )
         ),
     ]
@@ -63,7 +63,7 @@ class Export(msgspec.Struct):
     """An export and its progress."""
 
     id: Annotated[UUID, Meta(description="Id of the export.")]
-    kind: Annotated[str, Meta(description="What it holds.")]
+    kind: Annotated[str, Meta(description="What it contains.")]
     format: Annotated[str, Meta(description="`csv` or `jsonl`.")]
     status: Annotated[
         Literal["running", "finished", "stopped", "failed", "erased"],

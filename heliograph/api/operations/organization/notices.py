@@ -29,7 +29,7 @@ class Notice(msgspec.Struct, rename="camel"):
         str, Meta(description="Id of what it is about; for `quota.used` the share in percent, for `usage.day` the day.")
     ]
     name: Annotated[str, Meta(description="Its name; may be empty.")]
-    facts: Annotated[dict[str, str | int], Meta(description="What else is known, by kind.")]
+    facts: Annotated[dict[str, str | int], Meta(description="Further facts, depending on the kind.")]
     created_at: CreatedAt
 
 

@@ -92,7 +92,7 @@ class ChangeAccountSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
             Meta(
                 description=(
                     "Days after which messages are removed with their numbers; null: with those of the whole "
-                    "installation. What was removed does not come back."
+                    "installation. Removed messages cannot be restored."
                 )
             ),
         ]
@@ -119,13 +119,13 @@ class ChangeAccountSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 class DeletedMessages(msgspec.Struct, rename="camel"):
     """What a shorter time deletes."""
 
-    before: Annotated[Time, Meta(description="What is older is deleted.")]
+    before: Annotated[Time, Meta(description="Everything older is deleted.")]
     sent: Annotated[
         int,
         Meta(
             description=(
-                "About how many live messages were sent in that time, by whole days. Test messages and received ones "
-                "are deleted too, and not counted."
+                "Approximate number of live messages sent in that time, by whole days. Test messages and received "
+                "ones are deleted too, but not counted."
             )
         ),
     ]
@@ -143,11 +143,11 @@ class ChangedAccountSettings(AccountSettingsAnswer, rename="camel"):
 
     erased_texts: Annotated[
         DeletedMessages | None,
-        Meta(description="Messages whose texts are erased because the time is shorter now; null: none."),
+        Meta(description="Messages whose texts are erased because the time was shortened; null: none."),
     ]
     removed_messages: Annotated[
         DeletedMessages | None,
-        Meta(description="Messages that are removed, with their texts and numbers, because the time is shorter now."),
+        Meta(description="Messages that are removed, with their texts and numbers, because the time was shortened."),
     ]
 
 

@@ -190,7 +190,7 @@ class SmsCanceled(msgspec.Struct):
 
 
 class SmsConverted(msgspec.Struct, rename="camel"):
-    """The message was converted."""
+    """The conversion is recorded."""
 
     success: Success
     converted_at: Annotated[Time, Meta(description="When that was first reported.")]
@@ -254,7 +254,7 @@ async def cancel_sms_message(call: Call, message_id: UUID) -> SmsCanceled:
 
 
 async def convert_sms_message(call: Call, message_id: UUID) -> SmsConverted:
-    """Report that a message was converted.
+    """Report a conversion.
 
     For one-time codes: the person entered the code. If codes are usually entered but those sent to some range of
     numbers are not, somebody may be earning from that range, and the guard holds it. Reporting it again returns the

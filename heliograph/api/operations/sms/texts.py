@@ -32,12 +32,12 @@ class WriteText(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 class ChangeText(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Changes to a text. Omitted fields are not changed."""
 
-    name: Annotated[Name | None, Meta(description="Another name.")] = None
-    body: Annotated[Body | None, Meta(description="Other words.")] = None
+    name: Annotated[Name | None, Meta(description="The new name.")] = None
+    body: Annotated[Body | None, Meta(description="The new text.")] = None
 
 
 class SavedText(msgspec.Struct):
-    """A text to use again."""
+    """A saved text."""
 
     id: Annotated[UUID, Meta(description="Id of the text.")]
     name: Annotated[str, Meta(description="Its name.")]

@@ -29,7 +29,9 @@ class WhatsAppCampaignCounts(msgspec.Struct, rename="camel"):
     failed: Annotated[int, Meta(description="Could not be sent or delivered.")]
     canceled: Annotated[int, Meta(description="Not sent because the campaign was canceled or failed.")]
     opted_out: Annotated[int, Meta(description="Skipped: the recipient opted out.")]
-    recently_written: Annotated[int, Meta(description="Skipped: messaged too recently, as the campaign asked.")]
+    recently_written: Annotated[
+        int, Meta(description="Skipped: messaged too recently, according to the campaign's `not_written_days`.")
+    ]
     invalid: Annotated[
         int,
         Meta(
