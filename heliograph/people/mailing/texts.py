@@ -9,8 +9,8 @@ INVITATION = {
         "Invitation to {organization}",
         """Hello,
 
-{inviter} has invited you to join {organization} on Heliograph. To accept, use this link, which is valid for three days \
-and can be used once:
+{inviter} has invited you to join {organization} on Heliograph. To accept, use this link, which is valid for three \
+days and can be used once:
 
 {link}
 {note}
