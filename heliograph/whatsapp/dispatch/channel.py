@@ -103,8 +103,8 @@ class WhatsAppChannel:
         self._leaves: dict[UUID, float] = {}
         self._after = UNROUTED
         self._look_at = 0.0
-        #: Lines whose messages the last round sent back because of the messaging limit; and how many messages of each may
-        #: leave in this one.
+        #: Lines whose messages the last round sent back because of the messaging limit; and how many messages of each
+        #: may leave in this one.
         self._limited: set[UUID] = set()
         self._leaving_of: dict[UUID, int] = {}
         #: Lines that were filled in the last round, or had no room.
