@@ -53,13 +53,19 @@ class Prepared(Protocol):
 
 Item = TypeVar("Item", bound=Prepared)
 
+#: Organizations, at most, whose sends are batched apart from those of others: each may hold a connection of the pool
+#: for as long as accepting waits for a lock.
+MOST_APART = 4
+
 
 class Intake(Generic[Item]):
     """Passes items to `store` in batches that contain each idempotency key once.
 
     `store` commits a batch and returns an Answer or a Refusal for each. If it raises LockNotAvailableError, because a
-    lock was held for too long, the batch's organizations are stored separately. After a DeadlockDetectedError nothing
-    of the batch has been stored, and it is simply retried.
+    lock was held for too long, the batch's organizations are stored separately, and the sends of the one whose rows
+    are locked form batches of their own until one of them is stored: otherwise each batch, and everybody in it, would
+    wait for the lock twice. After a DeadlockDetectedError nothing of the batch has been stored, and it is simply
+    retried.
     """
 
     def __init__(
@@ -67,9 +73,10 @@ class Intake(Generic[Item]):
     ) -> None:
         """`name`: the name under which batches are measured."""
         self._store = store
-        self._batcher: Batcher[Item, Answer] = Batcher(
-            self._commit, name=name, limit=limit, indivisible=is_down, took=measures.accepted
-        )
+        self._name, self._limit = name, limit
+        self._batcher = self._batches(self._commit)
+        #: Of organizations whose rows were locked.
+        self._apart_from: dict[UUID, Batcher[Item, Answer]] = {}
 
     async def put(self, item: Item) -> Answer:
         """The answer to the item, once it is committed. Raises its refusal, and Unavailable.
@@ -78,7 +85,7 @@ class Intake(Generic[Item]):
         """
         try:
             # A cancelled caller cancels only its future: the batch continues regardless.
-            return await self._batcher.put(item)
+            return await self._apart_from.get(item.send.actor.organization_id, self._batcher).put(item)
         except Exception as error:
             if is_down(error):
                 raise Unavailable from error
@@ -86,7 +93,31 @@ class Intake(Generic[Item]):
 
     async def drain(self) -> None:
         """Wait until every batch is committed."""
-        await self._batcher.drain()
+        for batcher in (self._batcher, *self._apart_from.values()):
+            await batcher.drain()
+
+    def _batches(
+        self, commit: Callable[[list[Item]], Awaitable[list[Answer | BaseException]]]
+    ) -> Batcher[Item, Answer]:
+        return Batcher(commit, name=self._name, limit=self._limit, indivisible=is_down, took=measures.accepted)
+
+    def _set_apart(self, organization: UUID) -> None:
+        """The rows of this organization are locked: from now on, nobody else's sends wait with its own."""
+        if organization in self._apart_from:
+            return
+        if len(self._apart_from) >= MOST_APART:
+            idle = next((id for id, batcher in self._apart_from.items() if batcher.is_idle), None)
+            if idle is not None:  # it has sent nothing since
+                del self._apart_from[idle]
+        if len(self._apart_from) < MOST_APART:
+            self._apart_from[organization] = self._batches(partial(self._commit_apart, organization))
+
+    async def _commit_apart(self, organization: UUID, items: list[Item]) -> list[Answer | BaseException]:
+        results = await self._commit(items)
+        batcher = self._apart_from.get(organization)
+        if batcher is not None and not batcher.waiting and any(isinstance(one, Answer) for one in results):
+            del self._apart_from[organization]
+        return results
 
     async def _commit(self, items: list[Item]) -> list[Answer | BaseException]:
         """One batch. Duplicates (items with the same key) get the first one's outcome."""
@@ -146,6 +177,7 @@ class Intake(Generic[Item]):
             if len(by_organization) == 1:
                 # Who holds the lock is unknown (a duplicate, a report, a migration); all that is certain is that
                 # nothing was stored.
+                self._set_apart(items[0].send.actor.organization_id)
                 return [Unavailable() for _ in items]
             groups = list(by_organization.values())
             parts = await asyncio.gather(*(self._apart([items[index] for index in group]) for group in groups))

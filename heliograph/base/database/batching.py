@@ -78,6 +78,11 @@ class Batcher(Generic[Item, Result]):
         """The number of items not yet in a batch."""
         return len(self._waiting)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is waiting or in a batch."""
+        return self._runner is None
+
     async def drain(self) -> None:
         """Wait until all items added so far are done."""
         while self._runner is not None:
