@@ -17,8 +17,12 @@ import structlog
 from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.network.connecting import Connector, DatabaseUnavailable
 from heliograph.base.process import measures
+from heliograph.base.process.logs import Sparse
 
 log = structlog.get_logger()
+
+UNAVAILABLE = "database unavailable"
+_unavailable = Sparse(UNAVAILABLE)
 
 CHANNEL = "heliograph_queue"
 #: Pause after a failure, in seconds.
@@ -103,9 +107,13 @@ def _failed(error: Exception, kind: str, name: str) -> None:
 
 def note_unavailable(error: Exception, **where: str) -> None:
     """Log that a step waits for the database, at `debug` once the outage has been logged: forty loops that keep
-    retrying wrote 25 lines a second for as long as it lasted."""
-    note = log.debug if isinstance(error, DatabaseUnavailable) else log.warning
-    note("database unavailable", error=type(error).__name__, **where)
+    retrying wrote 25 lines a second for as long as it lasted. A database that answers but accepts nothing, as with a
+    full disk, does not count as an outage: each step logs that once a minute."""
+    kind = type(error).__name__
+    if isinstance(error, DatabaseUnavailable):
+        log.debug(UNAVAILABLE, error=kind, **where)
+    else:
+        _unavailable.warn(log, " ".join((kind, *where.values())), error=kind, **where)
 
 
 async def announce(pool: Pool, stored: asyncio.Event) -> None:

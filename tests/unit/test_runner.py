@@ -12,6 +12,7 @@ import pytest
 
 from heliograph.base.network.connecting import DatabaseUnavailable
 from heliograph.base.process import measures
+from heliograph.base.process.logs import Sparse
 from heliograph.queue import runner
 from heliograph.queue.runner import every, loop, once
 
@@ -51,14 +52,22 @@ async def test_an_outage_that_is_known_is_not_logged_by_each_step_that_waits(mon
     said: list[tuple[str, str]] = []
     for level in ("debug", "warning"):
         monkeypatch.setattr(runner.log, level, lambda event, level=level, **where: said.append((level, where["error"])))
+    monkeypatch.setattr(runner, "_unavailable", Sparse(runner.UNAVAILABLE, every=float("inf")))
     errors: list[Exception] = [ConnectionResetError(), DatabaseUnavailable(), DatabaseUnavailable()]
+    # It answers, so it is not known to be away.
+    errors += [asyncpg.DiskFullError(), asyncpg.DiskFullError()]
 
     async def step() -> None:
         if errors:
             raise errors.pop(0)
 
     await once("test", step, stopping=asyncio.Event(), pause=0.0)
-    assert said == [("warning", "ConnectionResetError"), *[("debug", "DatabaseUnavailable")] * 2]
+    assert said == [
+        ("warning", "ConnectionResetError"),
+        *[("debug", "DatabaseUnavailable")] * 2,
+        ("warning", "DiskFullError"),
+        ("debug", "DiskFullError"),
+    ]
 
 
 @pytest.mark.parametrize(
