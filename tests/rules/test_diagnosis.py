@@ -84,6 +84,13 @@ async def test_nothing_is_advised_without_the_same_recipient_or_for_most_of_them
     assert await advised(pool) == []
 
 
+async def test_nothing_is_advised_about_receipts_that_only_wait_for_their_next_check(pool: Pool) -> None:
+    id, actor = await added(pool), await organization(pool)
+    await unmatched(pool, id, "870928761")
+    await sent(pool, actor, id, "870928761")
+    assert await advised(pool) == []
+
+
 # What each session has read is known at once only within its transaction.
 READ = """
 SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::int FROM pg_stat_xact_user_tables
