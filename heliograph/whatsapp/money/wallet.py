@@ -10,8 +10,9 @@ caused by a message, otherwise in `wallet_ledger`. Once a month's messages are g
 (`closing.py`).
 
 The rules nobody may break: total = available + reserved + consumed at every commit; entries are append-only, and their
-sums are the wallet's; a message is charged once, whatever arrives, in whatever order and however often. Only a delivery
-by Meta after the message was given up may make `available` negative.
+sums are the wallet's; a message is charged once, whatever arrives, in whatever order and however often. `available` may
+become negative only if Meta charges more than was reserved: it delivers a message that was given up or seemed free, or
+names a more expensive category.
 
 It has over 400 lines because everything that changes a wallet shares its lock and these rules.
 """
