@@ -40,14 +40,12 @@ async def steps(conn: Connection, actor: Actor) -> Steps:
     ]
     listed = [one for found in sent for one in found.messages]
     hooks = [one for each in (test, live) for one in await endpoints.list_all(conn, each)]
-    senders = await sender_ids.list_all(conn, live)
-    colleagues = await memberships.list_all(conn, actor)
     return Steps(
         key=any(one.status == "active" for one in keys),
         sent=bool(listed),
         delivered=any(one.delivered_at is not None for one in listed),
         webhook=any(one.status == "active" for one in hooks) or await catcher.was_opened(conn, actor),
-        sender=any(one.status == "approved" for one in senders),
-        team=len(colleagues) > 1 or bool(await invitations.list_all(conn, actor)),
+        sender=await sender_ids.any_approved(conn, live),
+        team=await memberships.has_colleagues(conn, actor) or bool(await invitations.list_all(conn, actor)),
         live=bool(sent[1].messages),
     )

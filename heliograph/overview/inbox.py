@@ -23,7 +23,7 @@ from heliograph.contacts import suggesting
 from heliograph.inbox import threads
 from heliograph.inbox.threads import Thread
 from heliograph.sms import messages as sms
-from heliograph.sms.accepting import sender_ids
+from heliograph.sms.accepting import sender_choice
 from heliograph.sms.received import inbound
 from heliograph.whatsapp import messages as whatsapp
 from heliograph.whatsapp import reads, rendering
@@ -194,8 +194,7 @@ async def get(conn: Connection, actor: Actor, *, id: UUID, before: UUID | None =
     window, profile = None, ""
     if thread.channel == "sms":
         bubbles, seen = await _sms(conn, actor, thread, before, limit)
-        senders = await sender_ids.list_all(conn, actor)
-        sender = next((one for one in senders if one.id == thread.line_id), None)
+        sender = await sender_choice.identified(conn, actor, id=thread.line_id)
         line, is_usable = (sender.value if sender else ""), bool(sender and sender.status == "approved")
     else:
         place = (await reads.conversations_of(conn, actor, ids=[id])).get(id)

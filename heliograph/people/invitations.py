@@ -221,13 +221,15 @@ SELECT i.id, i.email, i.role, i.note, u.name AS invited_by, i.created_at, i.expi
   FROM invitations i LEFT JOIN LATERAL (SELECT name FROM users WHERE id = i.invited_by LIMIT 1) u ON true
        LEFT JOIN LATERAL (SELECT state, reason FROM mails
                            WHERE subject_id = i.id ORDER BY created_at DESC, id DESC LIMIT 1) m ON true
- WHERE i.organization_id = $1 ORDER BY i.created_at DESC LIMIT 500
+ WHERE i.organization_id = $1 AND starts_with(i.email, lower($2)) ORDER BY i.created_at DESC, i.id DESC LIMIT $3
 """
+#: The most invitations of a list.
+MOST_LISTED = 500
 
 
-async def list_all(conn: Connection, actor: Actor) -> list[Invitation]:
-    """Pending invitations, newest first, including expired ones."""
-    return [Invitation(**row) for row in await conn.fetch(LIST, actor.organization_id)]
+async def list_all(conn: Connection, actor: Actor, *, search: str = "", limit: int = MOST_LISTED) -> list[Invitation]:
+    """Pending invitations, newest first, including expired ones. `search`: the beginning of an e-mail address."""
+    return [Invitation(**row) for row in await conn.fetch(LIST, actor.organization_id, search, limit)]
 
 
 # For retention: $1 is when it expired, $2 the batch size.

@@ -47,19 +47,78 @@ class Colleague(msgspec.Struct, frozen=True):
     seen_at: datetime | None
 
 
-LIST = """
-SELECT m.user_id, u.email, u.name, m.role, u.totp IS NOT NULL AS has_totp,
-       u.password IS NULL AND EXISTS (SELECT FROM passkeys WHERE user_id = m.user_id) AS has_passkey,
-       m.created_at AS joined_at, u.signed_in_at,
+#: The most members of a list that has no pages.
+MOST_LISTED = 1_000
+
+_BY_PASSKEY = "u.password IS NULL AND EXISTS (SELECT FROM passkeys WHERE user_id = u.id)"
+_TEAM = "FROM memberships m CROSS JOIN LATERAL (SELECT * FROM users WHERE id = m.user_id LIMIT 1) u"
+# Sessions and passkeys are looked up only for the members returned.
+_LISTED = f"""
+SELECT m.user_id, m.email, m.name, m.role, m.has_totp,
+       m.has_no_password AND EXISTS (SELECT FROM passkeys WHERE user_id = m.user_id) AS has_passkey,
+       m.joined_at, m.signed_in_at,
        (SELECT max(s.seen_at) FROM sessions s WHERE s.user_id = m.user_id AND s.organization_id = $1) AS seen_at
-  FROM memberships m CROSS JOIN LATERAL (SELECT * FROM users WHERE id = m.user_id LIMIT 1) u
- WHERE m.organization_id = $1 ORDER BY u.name, u.email LIMIT 1000
+  FROM (SELECT m.user_id, u.email, u.name, m.role, u.totp IS NOT NULL AS has_totp,
+               u.password IS NULL AS has_no_password, m.created_at AS joined_at, u.signed_in_at
+          {_TEAM} WHERE m.organization_id = $1 AND {{which}} ORDER BY u.name, u.email LIMIT $2) m
+ ORDER BY m.name, m.email
 """
+LIST = _LISTED.format(which="true")
+# $3: the last member of the page before; $4: the beginning of a name or address.
+PAGE = _LISTED.format(
+    which="""($3::uuid IS NULL OR (u.name, u.email) > (SELECT name, email FROM users WHERE id = $3))
+           AND (starts_with(lower(u.name), lower($4)) OR starts_with(u.email, lower($4)))"""
+)
+GET = _LISTED.format(which="m.user_id = $3")
 
 
 async def list_all(conn: Connection, actor: Actor) -> list[Colleague]:
-    """The members of the actor's organization, by name."""
-    return [Colleague(**row) for row in await conn.fetch(LIST, actor.organization_id)]
+    """The members of the actor's organization, by name: at most MOST_LISTED. For a single one, use `get`."""
+    return [Colleague(**row) for row in await conn.fetch(LIST, actor.organization_id, MOST_LISTED)]
+
+
+async def list_page(
+    conn: Connection, actor: Actor, *, search: str = "", after: UUID | None = None, limit: int
+) -> list[Colleague]:
+    """Members by name, after the member `after`. `search`: the beginning of a name or an e-mail address."""
+    return [Colleague(**row) for row in await conn.fetch(PAGE, actor.organization_id, limit, after, search)]
+
+
+async def get(conn: Connection, actor: Actor, *, user_id: UUID) -> Colleague:
+    """One member. Raises NotFound."""
+    row = await conn.fetchrow(GET, actor.organization_id, 1, user_id)
+    if row is None:
+        raise NotFound("There is no such member.", resource="member", id=str(user_id))
+    return Colleague(**row)
+
+
+WITHOUT_FACTOR = f"""
+SELECT count(*) {_TEAM} WHERE m.organization_id = $1 AND u.totp IS NULL AND NOT ({_BY_PASSKEY})
+"""
+
+
+async def without_factor(conn: Connection, actor: Actor) -> int:
+    """How many members have no second factor."""
+    count: int = await conn.fetchval(WITHOUT_FACTOR, actor.organization_id)
+    return count
+
+
+HAS_COLLEAGUES = "SELECT count(*) > 1 FROM (SELECT FROM memberships WHERE organization_id = $1 LIMIT 2) few"
+HAS_FACTOR = f"""
+SELECT EXISTS (SELECT {_TEAM} WHERE m.organization_id = $1 AND (u.totp IS NOT NULL OR {_BY_PASSKEY}))
+"""
+
+
+async def has_colleagues(conn: Connection, actor: Actor) -> bool:
+    """Whether the actor's organization has more than one member."""
+    found: bool = await conn.fetchval(HAS_COLLEAGUES, actor.organization_id)
+    return found
+
+
+async def has_factor(conn: Connection, actor: Actor) -> bool:
+    """Whether any member has a second factor."""
+    found: bool = await conn.fetchval(HAS_FACTOR, actor.organization_id)
+    return found
 
 
 HOLDERS = """

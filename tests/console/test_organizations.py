@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from datetime import UTC, datetime
 
 from heliograph.accounts import organizations, plans, quota
 from heliograph.base.actor import Principal
@@ -12,6 +13,7 @@ from heliograph.overview.installation import notes
 from heliograph.overview.installation import organizations as overview
 from heliograph.people import invitations, memberships
 from heliograph.sms.accepting import sender_ids
+from heliograph.traffic import LOST
 from tests.api.conftest import Api, Tenant
 
 from .conftest import PASSWORD, Browser
@@ -150,6 +152,36 @@ async def test_the_list_says_how_messages_fare(pool: Pool, tenant: Tenant, root:
     for said in ("Sent today", "93.0 %", "2.8 %", "2.00 ‰", "of 1,000", "never"):
         assert said in page.words, said
     assert "Enviadas hoje" in (await root.get("/console/organizations", accept_language="pt")).words
+
+
+async def test_when_members_were_last_seen_costs_a_look_at_each(pool: Pool, tenant: Tenant) -> None:
+    """All sessions of an organization were read once for each of its members: with some thousands of each, the list
+    of organizations took longer than a page may."""
+    await pool.execute(
+        """
+        WITH made AS (
+            INSERT INTO users (id, email, name, created_at)
+            SELECT gen_random_uuid(), 'm' || n || '@example.com', 'Member ' || n, now() FROM generate_series(1, 50) AS n
+            RETURNING id
+        ), members AS (
+            INSERT INTO memberships (organization_id, user_id, role, created_at)
+            SELECT $1, id, 'viewer', now() FROM made
+        )
+        INSERT INTO sessions (token_hash, id, user_id, organization_id, created_at, seen_at, idle, ends_at, proved_at,
+                              address, agent, reason)
+        SELECT sha256(id::text::bytea), gen_random_uuid(), id, $1, now(),
+               '2026-01-01'::timestamptz + make_interval(days => n::int), '1 hour', now() + interval '1 day', now(),
+               '', '', CASE n WHEN 50 THEN 'an operator looks' END
+          FROM (SELECT id, row_number() OVER (ORDER BY id) AS n FROM made) AS numbered
+        """,
+        tenant.id,
+    )
+    async with pool.acquire() as conn:
+        (listed,) = await overview.listed(conn)
+        rows = await conn.fetch("EXPLAIN (ANALYZE) " + overview.LIST, None, "", "", 50, LOST)
+    assert listed.active_at == datetime(2026, 2, 19, tzinfo=UTC)
+    plan = "\n".join(row[0] for row in rows)
+    assert "Join Filter" not in plan, plan
 
 
 async def test_quota_is_given_once_for_a_form(pool: Pool, tenant: Tenant, root: Browser) -> None:

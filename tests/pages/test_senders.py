@@ -16,6 +16,7 @@ from heliograph.people.roles import ROLES
 from heliograph.senders import registrations, rules
 from heliograph.senders.book import Action, SenderRule
 from heliograph.sms.accepting import sender_choice, sender_ids
+from tests.rules.factories import sender
 
 from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
 from .test_messages import send
@@ -241,3 +242,22 @@ async def test_the_form_says_where_names_are_shown(pool: Pool, tenant: Tenant, o
     await owner.sign_in("ana@example.com")
     page = await owner.get("/senders/new")
     assert places(page) == [("Shown as it is", "Mozambique"), ("Not sent", "Portugal")]
+
+
+async def test_many_are_shown_page_by_page_and_found_by_their_beginning(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    assert 'id="q"' not in (await owner.get("/senders")).text
+    for n in range(30):
+        await sender(pool, tenant.actor, f"SHOP {n:02}")
+    page = await owner.get("/senders?limit=25")
+    assert ("SHOP 29" in page.words, "SHOP 05" in page.words, "SHOP 04" in page.words) == (True, True, False)
+    older = re.search(r'rel="next" href="([^"]+)"', page.text)
+    assert older
+    page = await owner.get(older[1].replace("&amp;", "&"))
+    assert ("SHOP 05" in page.words, "SHOP 04" in page.words, "SHOP 00" in page.words) == (False, True, True)
+    page = await owner.get("/senders?q=shop+0")
+    assert ("SHOP 09" in page.words, "SHOP 10" in page.words) == (True, False)
+    page = await owner.get("/senders?q=nobody")
+    assert "Nothing matches" in page.words
+    assert "No sender ID yet" not in page.words

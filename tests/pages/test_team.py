@@ -235,3 +235,61 @@ async def test_the_team_says_what_is_demanded_of_it(pool: Pool, tenant: Tenant, 
     assert "Members do not need a second factor. 2 members have none." in page.words
     assert "Sessions end after 12 hours without use, or 30 days for those who stay signed in." in page.words
     assert 'href="/settings#security"' in page.text
+
+
+async def test_a_large_team_is_shown_page_by_page_and_each_of_it_is_found(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    assert 'id="q"' not in (await owner.get("/team")).text
+    for n in range(30):
+        await make_person(pool, tenant, f"p{n:02}@example.com", password=None)
+    page = await owner.get("/team?limit=25")
+    assert ("ana@example.com" in page.words, "p23@" in page.words, "p24@" in page.words) == (True, True, False)
+    # What is said of the team is said of all of it.
+    assert "31 members have none." in page.words
+    following = re.search(r'rel="next" href="([^"]+)"', page.text)
+    assert following
+    page = await owner.get(following[1].replace("&amp;", "&"))
+    assert ("p23@" in page.words, "p24@" in page.words, "p29@" in page.words) == (False, True, True)
+    page = await owner.get("/team?q=P2")
+    assert ("p29@" in page.words, "p20@" in page.words, "p19@" in page.words) == (True, True, False)
+    assert "Nothing matches" in (await owner.get("/team?q=nobody")).words
+
+
+async def test_one_beyond_the_longest_list_is_shown_and_removed(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    """A member was looked up in a list of a thousand: the rest of the team could be neither changed nor removed."""
+    last = await make_person(pool, tenant, "zoe@example.com", "viewer", password=None)
+    await pool.execute(
+        """
+        WITH made AS (
+            INSERT INTO users (id, email, name, created_at)
+            SELECT gen_random_uuid(), 'm' || n || '@example.com', 'Member ' || n, now() FROM generate_series(1, $2) AS n
+            RETURNING id)
+        INSERT INTO memberships (organization_id, user_id, role, created_at)
+        SELECT $1, id, 'viewer', now() FROM made
+        """,
+        tenant.id,
+        memberships.MOST_LISTED,
+    )
+    async with pool.acquire() as conn:
+        assert last.id not in [one.user_id for one in await memberships.list_all(conn, tenant.actor)]
+    page = await owner.get(f"/team/members/{last.id}")
+    assert "zoe@example.com" in page.words
+    page = await owner.submit(page, f"/team/members/{last.id}/remove")
+    assert page.path == "/team"
+    async with pool.acquire() as conn:
+        assert await memberships.role_of(conn, tenant.actor, user_id=last.id) is None
+
+
+async def test_older_invitations_are_found_by_their_address(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await pool.execute(
+        "INSERT INTO invitations (organization_id, id, email, role, token_hash, created_at, expires_at)"
+        " SELECT $1, gen_random_uuid(), 'i' || n || '@example.com', 'viewer', sha256(n::text::bytea),"
+        "        now() - make_interval(mins => n), now() + interval '1 day' FROM generate_series(10, 39) AS n",
+        tenant.id,
+    )
+    page = await owner.get("/team?limit=25")
+    assert ("i10@" in page.words, "i34@" in page.words, "i35@" in page.words) == (True, True, False)
+    assert "Older invitations are found by searching for their address." in page.words
+    page = await owner.get("/team?limit=25&q=I39")
+    assert ("i39@" in page.words, "i10@" in page.words, "Older invitations" in page.words) == (True, False, False)

@@ -235,6 +235,48 @@ async def test_a_list_of_senders_is_bounded_and_hides_none_that_sends(pool: Pool
     assert (listed[0].value, listed[1].value, listed[-1].value) == (SENDER, "R 502", "R 1500")
 
 
+async def test_one_that_no_list_shows_is_found_and_decided_on(pool: Pool) -> None:
+    """An organization with a thousand approved sender IDs could have no other approved by its name: the list, in which
+    it was looked up, ended before."""
+    actor = await organization(pool)
+    pending = await sender(pool, actor, "Padaria", status="pending")
+    await pool.execute(
+        "INSERT INTO sender_ids (organization_id, id, value, status, created_at)"
+        " SELECT $1, id, 'Q ' || n, 'approved', now() FROM unnest($2::uuid[]) WITH ORDINALITY AS made (id, n)",
+        actor.organization_id,
+        [uuid7() for _ in range(sender_ids.MOST_LISTED)],
+    )
+    async with pool.acquire() as conn:
+        listed = await sender_ids.list_all(conn, actor)
+        assert len(listed) == sender_ids.MOST_LISTED
+        assert pending not in [one.id for one in listed]
+        # The default is the oldest, and what a form of a send offers first.
+        assert [one.value for one in listed if one.is_default] == [SENDER]
+        for which in ("padaria", str(pending), str(pending).upper()):
+            assert (await sender_ids.find(conn, actor, which=which)).id == pending
+        for unknown in ("nobody", str(uuid7())):
+            with pytest.raises(NotFound):
+                await sender_ids.find(conn, actor, which=unknown)
+        known = await sender_choice.identified(conn, actor, id=pending)
+        assert known is not None
+        assert known.value == "Padaria"
+        assert await sender_choice.identified(conn, await organization(pool), id=pending) is None
+
+
+async def test_pages_of_senders_show_each_once(pool: Pool) -> None:
+    actor, other = await organization(pool), await organization(pool)
+    for n in range(5):
+        await sender(pool, actor, f"Shop {n}", status="pending")
+    await sender(pool, other, "Shop 9")
+    async with pool.acquire() as conn:
+        first = await sender_ids.list_page(conn, actor, limit=4)
+        rest = await sender_ids.list_page(conn, actor, after=first[-1].id, limit=4)
+        found = await sender_ids.list_page(conn, actor, search="sHOP", after=first[0].id, limit=2)
+    assert [one.value for one in first] == ["Shop 4", "Shop 3", "Shop 2", "Shop 1"]
+    assert [one.value for one in rest] == ["Shop 0", SENDER]
+    assert [one.value for one in found] == ["Shop 3", "Shop 2"]
+
+
 @pytest.mark.fresh_database
 async def test_lists_of_all_organizations_read_no_more_than_they_show(
     pool: Pool, as_owner: Callable[[str], Awaitable[None]]

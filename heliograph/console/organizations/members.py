@@ -24,16 +24,8 @@ async def show(request: Request) -> Answer:
     """Its members, with role and second factor, and its invitations."""
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
-        actor = acting_for(request, one)
-        members = await memberships.list_all(conn, actor)
-        invited = await invitations.list_all(conn, actor)
-    values = {
-        "one": one,
-        "members": members,
-        "without_factor": sum(not (each.has_totp or each.has_passkey) for each in members),
-        "invitations": invited,
-        "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
-    }
+        values = await team.listed(conn, request, acting_for(request, one))
+    values |= {"one": one, "may_change": request.may(permission=ORGANIZATIONS_CHANGE)}
     return Page(template="organizations/members.html", values=values)
 
 

@@ -23,8 +23,8 @@ from heliograph.people import memberships
 from heliograph.people.operators.roles import MONEY_CHANGE, ORGANIZATIONS_CHANGE
 from heliograph.sms.accepting import sender_ids
 
-#: Audit log entries shown.
-HISTORY = 20
+#: Audit log entries shown, and members and sender IDs, which have pages of their own.
+HISTORY, FEW = 20, 50
 
 
 async def show(request: Request) -> Answer:
@@ -117,8 +117,9 @@ async def _values(request: Request) -> dict[str, Any]:
         return {
             "one": one,
             "balance": await quota.get(conn, one.id),
-            "members": await memberships.list_all(conn, actor),
-            "senders": await sender_ids.list_all(conn, actor),
+            "members": await memberships.list_page(conn, actor, limit=FEW),
+            "senders": await sender_ids.list_page(conn, actor, limit=FEW),
+            "few": FEW,
             "history": await _history(conn, one),
             "name": request.form.get("name", one.name),
             "amount": request.form.get("amount", ""),

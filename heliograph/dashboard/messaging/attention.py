@@ -252,9 +252,11 @@ async def _of_keys(conn: Connection, request: Request) -> list[Notice]:
 async def _of_factors(conn: Connection, request: Request, *, has_checklist: bool) -> list[Notice]:
     if not request.may(permission=TEAM):
         return []
-    team = await memberships.list_all(conn, request.acting("live"))
+    actor = request.acting("live")
     # A new organization of one person has it on the checklist.
-    if (len(team) < 2 and has_checklist) or any(one.has_totp or one.has_passkey for one in team):
+    if (has_checklist and not await memberships.has_colleagues(conn, actor)) or await memberships.has_factor(
+        conn, actor
+    ):
         return []
     return [
         Notice(

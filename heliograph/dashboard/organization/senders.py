@@ -15,6 +15,7 @@ from heliograph.overview import sender_places, senders
 from heliograph.overview.senders import Sent
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
+from heliograph.pages.lists import pagination
 from heliograph.pages.requests import Request
 from heliograph.senders import registrations
 from heliograph.senders.book import STAND_INS
@@ -23,8 +24,8 @@ from heliograph.sms.accepting import sender_choice, sender_ids, sender_questions
 from heliograph.sms.accepting.sender_ids import SenderId, SenderIdAlreadyExists, SenderIdNotApproved, TooManyPending
 from heliograph.sms.accepting.sender_questions import Question
 
-#: Sender IDs listed with the person who requested them; older ones are listed without.
-TOLD = 200
+#: The longest search: a sender ID has at most as many characters.
+LONGEST_SEARCH = 15
 
 
 class SenderLine(msgspec.Struct, frozen=True):
@@ -42,12 +43,14 @@ class SenderLine(msgspec.Struct, frozen=True):
 
 
 async def show(request: Request) -> Answer:
-    """The organization's sender IDs, newest first."""
-    actor = request.acting("live")
+    """A page of the organization's sender IDs, newest first, all of them or those found."""
+    actor, limit = request.acting("live"), pagination.size(request)
+    search = request.query.get("q", "").strip()[:LONGEST_SEARCH].replace("\0", "")
     async with request.reading() as conn:
-        listed = (await sender_ids.list_all(conn, actor))[::-1]
+        found = await sender_ids.list_page(conn, actor, search=search, after=pagination.after(request), limit=limit + 1)
+        listed = found[:limit]
         told = await audit.latest(
-            conn, actor.organization_id, action="sender_id.requested", object_ids=[one.id for one in listed[:TOLD]]
+            conn, actor.organization_id, action="sender_id.requested", object_ids=[one.id for one in listed]
         )
         sent = await senders.sent(conn, actor, values=[one.value for one in listed]) if _sees_sends(request) else {}
         standing = await registrations.standing(
@@ -70,6 +73,8 @@ async def show(request: Request) -> Answer:
         "sees_sends": _sees_sends(request),
         "has_registrations": bool(standing),
         "days": senders.DAYS,
+        "q": search,
+        "pages": pagination.pages(request, listed[-1].id if len(found) > limit else None),
     }
     return Page(template="organization/senders.html", values=values)
 

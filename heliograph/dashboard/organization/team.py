@@ -93,13 +93,9 @@ async def _member(request: Request) -> Colleague:
 async def _values(request: Request) -> dict[str, Any]:
     async with request.reading() as conn:
         organization = await organizations.get(conn, id=request.actor.organization_id)
-        members = await memberships.list_all(conn, request.actor)
-        return {
-            "members": members,
+        return await team.listed(conn, request, request.actor) | {
             "factor_required": organization.factor_required,
             "session_hours": organization.session_hours,
-            "without_factor": sum(not (one.has_totp or one.has_passkey) for one in members),
-            "invitations": await invitations.list_all(conn, request.actor),
             "may_change": request.may(permission=roles.TEAM_CHANGE),
             "may_owners": request.may(permission=roles.OWNERS),
         }

@@ -26,7 +26,7 @@ from heliograph.pages import words
 from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.requests import Request
 from heliograph.people import memberships
-from heliograph.sms.accepting import preview, sender_ids
+from heliograph.sms.accepting import preview, sender_choice, sender_ids
 from heliograph.sms.accepting.accept import MAX_TEXT
 from heliograph.sms.accepting.preview import Measured, Preview
 from heliograph.sms.by_hand import own_numbers, saved_texts
@@ -170,13 +170,12 @@ async def _prefilled(request: Request, sent: messages.MessageDetail | None) -> T
     if detail.message.channel != "sms":
         return None if sent is None else Typed()
     async with request.reading() as conn:
-        senders = await sender_ids.list_all(conn, request.actor)
-    sender = next((one for one in senders if one.value == detail.message.sender and not one.is_default), None)
+        sender = await sender_choice.named(conn, request.actor, name=detail.message.sender)
     whole = visibility.is_whole(request, detail.message.person_id)
     return Typed(
         to=to or (detail.message.recipient if whole else ""),
         message=(detail.text or "") if whole else "",
-        sender=str(sender.id) if sender else "",
+        sender=str(sender.id) if sender and not sender.is_default else "",
         reference=detail.message.client_reference or "",
         guarantee=detail.message.guarantee if detail.message.guarantee != request.actor.guarantee else "",
         traffic_class=detail.message.traffic_class,

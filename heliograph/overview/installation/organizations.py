@@ -66,7 +66,8 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 # Newest first. Everything except the organization itself is looked up only for the rows of one page: traffic in sums
-# maintained for this, the last hour by its key, opt-outs by the index of their list, in its order.
+# maintained for this, the last hour by its key, opt-outs by the index of their list, in its order. Sessions are looked
+# up member by member: a join read all sessions of an organization once for each of its members.
 TODAY = "(now() AT TIME ZONE 'UTC')::date"
 SINCE = f"{TODAY} - {DAYS - 1}"
 LIST = f"""
@@ -81,8 +82,10 @@ SELECT o.id, o.name, o.state, o.plan, o.country, o.created_at, q.total, q.used, 
                                ORDER BY e.since DESC LIMIT {MOST_OPT_OUTS}) counted) AS opt_outs,
        greatest((SELECT max(last_used_at) FROM api_keys k
                   WHERE k.organization_id = o.id AND k.status IN ('active', 'suspended')),
-                (SELECT max(s.seen_at) FROM memberships m JOIN sessions s USING (user_id)
-                  WHERE m.organization_id = o.id AND s.organization_id = o.id AND s.reason IS NULL),
+                (SELECT max(own.seen_at) FROM memberships m CROSS JOIN LATERAL (
+                        SELECT max(seen_at) AS seen_at FROM sessions
+                         WHERE user_id = m.user_id AND organization_id = o.id AND reason IS NULL) own
+                  WHERE m.organization_id = o.id),
                 (SELECT hour FROM traffic t WHERE t.organization_id = o.id ORDER BY hour DESC LIMIT 1)) AS active_at
   FROM (SELECT * FROM organizations
          WHERE ($1::uuid IS NULL OR id < $1) AND ($2 = '' OR lower(name) LIKE $2 || '%' OR id::text = $2)

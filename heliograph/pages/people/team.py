@@ -11,13 +11,18 @@ from uuid import UUID
 
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid
+from heliograph.base.ids import uuid_in
 from heliograph.mail import outbox
 from heliograph.pages import words
+from heliograph.pages.lists import pagination
 from heliograph.pages.requests import Request
 from heliograph.people import invitations, memberships
 from heliograph.people.invitations import AlreadyMember
 from heliograph.people.memberships import Colleague
+
+#: The longest search for a member: an e-mail address has at most as many characters.
+LONGEST_SEARCH = 254
 
 
 async def invite(request: Request, actor: Actor) -> dict[str, Any]:
@@ -63,13 +68,30 @@ async def _linked(
     return made | {"link": link, "sends": _sends(request)}
 
 
+async def listed(conn: Connection, request: Request, actor: Actor) -> dict[str, Any]:
+    """A page of members in alphabetical order, and the newest invitations: of all of them, or of those found."""
+    after, size = uuid_in(request.query.get("after", "")), pagination.size(request)
+    search = request.query.get("q", "").strip()[:LONGEST_SEARCH].replace("\0", "")
+    found = await memberships.list_page(conn, actor, search=search, after=after, limit=size + 1)
+    members = found[:size]
+    invited = await invitations.list_all(conn, actor, search=search, limit=size + 1)
+    return {
+        "members": members,
+        "without_factor": await memberships.without_factor(conn, actor),
+        "invitations": invited[:size],
+        "has_older_invitations": len(invited) > size,
+        "q": search,
+        "next": request.again(after=members[-1].user_id) if len(found) > size else None,
+        "first": request.again(after=""),
+        "is_first": after is None,
+        "size": size,
+    }
+
+
 async def member(request: Request, actor: Actor, *, id: UUID) -> Colleague:
     """One of the organization's members. Raises NotFound."""
     async with request.reading() as conn:
-        found = next((one for one in await memberships.list_all(conn, actor) if one.user_id == id), None)
-    if found is None:
-        raise NotFound
-    return found
+        return await memberships.get(conn, actor, user_id=id)
 
 
 async def remove(request: Request, actor: Actor, one: Colleague) -> str:

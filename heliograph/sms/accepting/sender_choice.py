@@ -104,6 +104,12 @@ async def named(conn: Connection, actor: Actor, *, name: str) -> SenderId | None
     return (await _look_up(conn, [asked])).get(asked, Named()).by_name
 
 
+async def identified(conn: Connection, actor: Actor, *, id: UUID) -> SenderId | None:
+    """The organization's sender ID with an id, in any status."""
+    asked = _asked(actor, id, None)
+    return (await _look_up(conn, [asked])).get(asked, Named()).by_id
+
+
 def _asked(actor: Actor, sender_id: UUID | None, sender_name: str | None) -> Asked:
     return actor.organization_id, sender_id, None if sender_name is None else sender_name.lower()
 

@@ -20,7 +20,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
-from heliograph.base.ids import uuid7, uuid7_floor
+from heliograph.base.ids import uuid7, uuid7_floor, uuid_in
 from heliograph.notices import Notice
 from heliograph.sms.accepting import four_eyes
 from heliograph.webhooks.recording import events
@@ -75,10 +75,17 @@ EVENTS = {"approved": "sender_id.approved", "rejected": "sender_id.rejected"}
 
 COLUMNS = "id, value, status, is_default, rejection_reason, created_at, reviewed_at"
 
-# Approved ones first, so that the limit never hides a usable one, however many others there are.
+# The default first, and then approved ones, so that the limit hides usable ones last. The parts are read in this order,
+# each backwards by key, and only until the limit is reached: sorting thirty thousand took 0.1 s.
 LIST = f"""
 SELECT * FROM (
-    SELECT {COLUMNS} FROM sender_ids WHERE organization_id = $1 ORDER BY status <> 'approved', id DESC LIMIT $2
+    (SELECT {COLUMNS} FROM sender_ids WHERE organization_id = $1 AND is_default LIMIT 1)
+    UNION ALL
+    (SELECT {COLUMNS} FROM sender_ids WHERE organization_id = $1 AND status = 'approved' AND NOT is_default
+      ORDER BY id DESC LIMIT $2)
+    UNION ALL
+    (SELECT {COLUMNS} FROM sender_ids WHERE organization_id = $1 AND status <> 'approved' ORDER BY id DESC LIMIT $2)
+    LIMIT $2
 ) listed ORDER BY id
 """
 
@@ -132,16 +139,49 @@ async def list_everywhere(
 
 
 async def list_all(conn: Connection, actor: Actor) -> list[SenderId]:
-    """The organization's sender IDs, oldest first: at most MOST_LISTED, preferring approved ones, then later ones."""
+    """The organization's sender IDs, oldest first: at most MOST_LISTED, preferring the default, approved ones, then
+    later ones. For a single one, use `find`."""
     return [SenderId(*row.values()) for row in await conn.fetch(LIST, actor.organization_id, MOST_LISTED)]
+
+
+# Backwards by key, from $2. A rare beginning makes it scan all of them: ten thousand take some 10 ms.
+PAGE = f"""
+SELECT {COLUMNS} FROM sender_ids
+ WHERE organization_id = $1 AND ($2::uuid IS NULL OR id < $2) AND starts_with(lower(value), lower($4))
+ ORDER BY id DESC LIMIT $3
+"""
+
+
+async def list_page(
+    conn: Connection, actor: Actor, *, search: str = "", after: UUID | None = None, limit: int
+) -> list[SenderId]:
+    """The organization's sender IDs older than `after`, newest first. `search`: the beginning of a value."""
+    return [SenderId(*row.values()) for row in await conn.fetch(PAGE, actor.organization_id, after, limit, search)]
+
+
+ANY_APPROVED = "SELECT EXISTS (SELECT FROM sender_ids WHERE organization_id = $1 AND status = 'approved')"
+
+
+async def any_approved(conn: Connection, actor: Actor) -> bool:
+    """Whether the organization has an approved sender ID."""
+    found: bool = await conn.fetchval(ANY_APPROVED, actor.organization_id)
+    return found
+
+
+# Two look-ups of one row: an organization may have more sender IDs than a list shows.
+FIND = f"""
+(SELECT {COLUMNS} FROM sender_ids WHERE organization_id = $1 AND lower(value) = lower($2) LIMIT 1)
+UNION ALL
+(SELECT {COLUMNS} FROM sender_ids WHERE organization_id = $1 AND id = $3 LIMIT 1)
+"""
 
 
 async def find(conn: Connection, actor: Actor, *, which: str) -> SenderId:
     """The organization's sender ID with this value (any case) or id. Raises NotFound."""
-    for one in await list_all(conn, actor):
-        if which.lower() in (one.value.lower(), str(one.id)):
-            return one
-    raise NotFound("There is no such sender ID.", sender_id=which)
+    row = await conn.fetchrow(FIND, actor.organization_id, which, uuid_in(which))
+    if row is None:
+        raise NotFound("There is no such sender ID.", sender_id=which)
+    return SenderId(*row.values())
 
 
 # The row lock comes first: two requests must not both take the last place among the pending ones.

@@ -20,7 +20,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import RANGE_PLANS, Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7_floor
-from heliograph.sms.accepting import sender_ids
+from heliograph.sms.accepting import sender_choice, sender_ids
 from heliograph.sms.received import at_rest, handsets, inbound
 from heliograph.sms.received.assembly import Group, Row, text_of
 
@@ -119,8 +119,8 @@ async def assign(conn: Connection, actor: Actor, *, recipient: str) -> int | Non
         if holders:
             told = ", ".join(one["name"] for one in holders)
             raise Invalid(("organization", "taken", f"The number is a sender ID of {told}: suspend it there first."))
-        known = {one.value.lower(): one for one in await sender_ids.list_all(conn, actor)}
-        mine = next((known[name] for name in names if name in known), None)
+        known = [await sender_choice.named(conn, actor, name=name) for name in names]
+        mine = next((one for one in known if one is not None), None)
         if mine is None:
             mine = await sender_ids.request(conn, actor, value=names[-1])
         mine = await sender_ids.review(conn, actor, id=mine.id, status="approved")
