@@ -135,6 +135,8 @@ CREATE TABLE api_keys (
 CREATE INDEX api_keys_standing ON api_keys (organization_id, id) WHERE status IN ('active', 'suspended');
 CREATE INDEX api_keys_ended ON api_keys (organization_id, coalesce(revoked_at, expires_at))
     WHERE status IN ('revoked', 'expired');
+-- Keys about to expire, of all organizations; most keys never do.
+CREATE INDEX api_keys_expiring ON api_keys (expires_at) WHERE status = 'active' AND expires_at IS NOT NULL;
 -- Operators' lists, of all organizations or one, with or without revoked keys.
 CREATE INDEX api_keys_newest ON api_keys (organization_id, id);
 CREATE INDEX api_keys_unrevoked ON api_keys (id) WHERE status <> 'revoked';

@@ -181,3 +181,23 @@ async def test_the_last_minutes_of_a_day_count_toward_its_alert(pool: Pool) -> N
             assert found == (
                 [] if minutes == 20 else [("usage.day", (midnight - timedelta(days=1)).date().isoformat())]
             )
+
+
+async def test_keys_about_to_expire_are_found_without_reading_the_others(pool: Pool) -> None:
+    actor = await organization(pool)
+    await pool.execute(
+        """
+        INSERT INTO api_keys (id, organization_id, name, mode, scopes, prefix, last4, secret_hash, status, created_at,
+                              expires_at)
+        SELECT gen_random_uuid(), $1, 'key ' || n, 'live', '{}', 'x', 'x', sha256(n::text::bytea),
+               CASE n % 3 WHEN 0 THEN 'revoked' ELSE 'active' END, now(),
+               CASE n % 3 WHEN 1 THEN NULL ELSE now() + make_interval(days => n) END
+          FROM generate_series(1, 900) AS n
+        """,
+        actor.organization_id,
+    )
+    rows = await pool.fetch("EXPLAIN ANALYZE " + conditions.KEYS, timedelta(days=6))
+    plan = "\n".join(row[0] for row in rows)
+    assert "Rows Removed" not in plan, plan
+    found = await pool.fetch(conditions.KEYS, timedelta(days=6))
+    assert sorted(row["name"] for row in found) == ["key 2", "key 5"]
