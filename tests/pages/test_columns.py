@@ -47,6 +47,8 @@ async def test_columns_are_chosen_ordered_and_remembered(
     page = await choose(owner, page, "segments", "status", "id", down="segments")
     assert headings(page) == ["To", "Status", "Segments", "Id"]
     assert re.search(r'<details class="who" open><summary class="button">Columns', page.text)
+    # The button that was pressed keeps the focus.
+    assert re.findall(r'<button [^>]*name="(\w+)" value="(\w+)" autofocus>', page.text) == [("down", "segments")]
     page = await choose(owner, page, "status", "segments", "id", up="status")
     assert headings(page) == ["To", "Status", "Segments", "Id"]
     # On every device, in the region that renews itself too; for nobody else.
@@ -57,6 +59,9 @@ async def test_columns_are_chosen_ordered_and_remembered(
     assert headings(await other_browser.get("/messages", HX_Request="true", X_Seen="1")) == USUAL
     page = await choose(owner, page, "id", usual="1")
     assert headings(page) == USUAL
+    # What no button of ours sends is not in the address that follows.
+    page = await choose(owner, page, "status", down="x&y=z")
+    assert page.path == "/messages?channel=sms"
     assert (await owner.post("/columns/nothing", page.form("/columns/messages"))).status == 404
 
 

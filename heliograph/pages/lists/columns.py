@@ -16,7 +16,8 @@ from heliograph.pages.answers import Answer, Redirect, own_address
 from heliograph.pages.requests import Request
 from heliograph.people import users
 
-#: Query parameter: the menu is open, because somebody is still moving columns.
+#: Query parameter: the menu is open, because somebody is still moving columns; its value is the button that they
+#: pressed, such as `up.status`, which keeps the focus.
 OPEN = "columns"
 _read = msgspec.json.Decoder(dict[str, list[str]]).decode
 
@@ -41,7 +42,8 @@ class Columns(msgspec.Struct, frozen=True):
     others: Sequence[Column]
     #: True if the person chose them.
     is_chosen: bool
-    is_open: bool
+    #: The button with which one was just moved; empty: the menu is closed.
+    moved: str
 
 
 def read(request: Request, list: str, offered: Sequence[Column]) -> Columns:
@@ -51,7 +53,7 @@ def read(request: Request, list: str, offered: Sequence[Column]) -> Columns:
     wanted = [known[name] for name in kept if name in known]
     shown = wanted or [one for one in offered if one.is_usual]
     others = [one for one in offered if one not in shown]
-    return Columns(list, shown, others, bool(wanted), request.query.get(OPEN) == "open")
+    return Columns(list, shown, others, bool(wanted), request.query.get(OPEN, ""))
 
 
 def keeper(lists: Mapping[str, Sequence[Column]]) -> Callable[[Request], Awaitable[Answer]]:
@@ -64,17 +66,18 @@ def keeper(lists: Mapping[str, Sequence[Column]]) -> Callable[[Request], Awaitab
             raise NotFound
         known = {one.name for one in lists[name]}
         wanted = [one for one in dict.fromkeys(form.get("column", "").split(",")) if one in known]
-        moved = form.get("up") or form.get("down") or ""
+        way = "down" if form.get("down") else "up"
+        moved = form.get(way, "")
         if moved in wanted:
             at = wanted.index(moved)
-            to = min(max(at + (1 if form.get("down") else -1), 0), len(wanted) - 1)
+            to = min(max(at + (1 if way == "down" else -1), 0), len(wanted) - 1)
             wanted.insert(to, wanted.pop(at))
         async with request.writing() as conn:
             await users.choose_columns(conn, id=request.user_id, list=name, columns=[] if form.get("usual") else wanted)
         request.services.sessions.forget(request.token)
         back = own_address(form.get("next", request.realm.home))
-        if moved:
-            back += ("&" if "?" in back else "?") + f"{OPEN}=open"
+        if moved in known:
+            back += ("&" if "?" in back else "?") + f"{OPEN}={way}.{moved}"
         return Redirect(location=back)
 
     return keep

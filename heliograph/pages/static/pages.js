@@ -86,10 +86,13 @@ for (const line of $("[data-until]")) {
   setTimeout(ask, pause);
 }
 
-// A menu closes with Escape, and when something else is clicked.
-document.addEventListener("click", (event) => {
+// A menu closes with Escape, and when something else is clicked or has the focus: what it covers would take the focus
+// unseen.
+function leave(event) {
   for (const menu of $("details.who[open], details.more[open]")) if (!menu.contains(event.target)) menu.open = false;
-});
+}
+document.addEventListener("click", leave);
+document.addEventListener("focusin", leave);
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape") return;
   for (const menu of $("details.who[open], details.more[open]")) {

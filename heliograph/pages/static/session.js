@@ -143,6 +143,8 @@ async function back() {
 if (dialog) {
   document.addEventListener("submit", submitted);
   document.addEventListener("signed-out", () => dialog.open || dialog.showModal());
+  // Whoever closes it with Escape has thought better of it: what they sent does not go out at a later sign-in.
+  dialog.addEventListener("cancel", () => (going = null));
   document.addEventListener("switched", () => switched().catch(() => null));
   elsewhere?.querySelector("[data-back]").addEventListener("click", () =>
     back().then((is) => is || dialog.showModal()).catch(told));

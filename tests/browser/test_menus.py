@@ -1,0 +1,88 @@
+"""Menus and dialogs by keyboard: a menu stands in sight at every width, covers nothing that has the focus, and gives it
+back; a dialog that was closed does not do later what it was asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.processes import until_true
+
+from .conftest import PASSWORD, Site, press_key
+
+#: Opens each menu of the page, and names those that reach beyond its sides.
+OUTSIDE = """() => {
+  const found = [];
+  for (const one of document.querySelectorAll('details.who')) {
+    one.open = true;
+    const { left, right } = one.querySelector('.menu').getBoundingClientRect();
+    if (left < 0 || right > innerWidth) found.push(`${one.innerText.trim().slice(0, 40)} from ${left} to ${right}`);
+    one.open = false;
+  }
+  return found;
+}"""
+#: Whether what has the focus is covered by something else.
+COVERED = """() => {
+  const one = document.activeElement, { left, top, width, height } = one.getBoundingClientRect();
+  const there = document.elementFromPoint(left + width / 2, top + height / 2);
+  return !one.contains(there) && !there.contains(one);
+}"""
+
+
+@pytest.mark.lasts(20)
+async def test_menus_and_dialogs_by_keyboard(site: Site) -> None:
+    page = site.page
+    await page.goto(await site.link(password=True))
+    await page.wait_for_url(site.base + "/")
+
+    # The session ends, and what was sent waits for a sign-in over the page; Escape takes it back.
+    await page.goto(site.base + "/contacts/new")
+    await page.fill("#name", "Ana")
+    await page.fill("#phone", "+258841234567")
+    await site.pool.execute("DELETE FROM sessions")
+
+    async def has_ended() -> bool:
+        # One that was just looked at is known for a second.
+        return (await page.request.get(site.base + "/session")).status == 401
+
+    await until_true(has_ended)
+    await page.locator("#phone").focus()
+    await press_key(page, "Enter")
+    dialog = page.locator("#signed-out")
+    await dialog.get_by_label("Password").wait_for()
+    await press_key(page, "Escape")
+    await dialog.wait_for(state="hidden")
+    # As a part of the page does that is asked for anew.
+    await page.evaluate("document.dispatchEvent(new CustomEvent('signed-out'))")
+    await dialog.get_by_label("Password").fill(PASSWORD)
+    await press_key(page, "Enter")
+    await dialog.wait_for(state="hidden")
+    await page.fill("#name", "Rui")
+    await page.locator("#phone").focus()
+    await press_key(page, "Enter")
+    await page.get_by_role("heading", name="Rui").wait_for()
+    assert [row["name"] for row in await site.pool.fetch("SELECT name FROM contacts")] == ["Rui"]
+
+    # A column goes one place further down with each press of the same key.
+    await page.goto(site.base + "/contacts")
+    await page.get_by_text("Columns", exact=True).focus()
+    await press_key(page, "Enter")
+    await page.locator("button[name=down]").first.focus()
+    for place in (2, 3):
+        await press_key(page, "Enter")
+        await page.locator(f".column-menu > .split:nth-of-type({place}) button[name=down]:focus").wait_for()
+
+    # Whoever leaves a menu by Tab sees where they come to.
+    await page.goto(site.base + "/keys")
+    await page.locator("details.person > summary").focus()
+    await press_key(page, "Enter")
+    for stop in ("My account", "Sign out", "Whose key is this?", "New key"):
+        await press_key(page, "Tab")
+        assert stop in await page.evaluate("document.activeElement.innerText")
+        assert not await page.evaluate(COVERED), stop
+
+    for path in ("/contacts", "/messages", "/requests?range=custom"):
+        await page.goto(site.base + path)
+        for width in (1280, 1023, 768, 640, 320):
+            await page.set_viewport_size({"width": width, "height": 800})
+            assert await page.evaluate(OUTSIDE) == [], (path, width)
+    site.complaints = [one for one in site.complaints if "status of 401" not in one]
