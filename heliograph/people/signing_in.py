@@ -4,11 +4,13 @@ The rule nobody may break: whatever is wrong, the answer is the same sentence af
 once everything required has been verified here.
 
 A browser in which somebody has signed in before carries a mark, and its attempts are counted separately from those of
-strangers: guessing at an account from a thousand addresses does not lock out its owner.
+strangers: guessing at an account from a thousand addresses does not lock out its owner, nor does guessing at others
+from the owner's own address, which may be that of a mobile network.
 """
 
 from __future__ import annotations
 
+import functools
 import secrets
 from uuid import UUID
 
@@ -60,8 +62,12 @@ async def password(
     account = email.strip().lower()[:254]
     async with pool.acquire() as conn:
         row = None if "\0" in account else await conn.fetchrow(FIND, account)
-        counted = account if row is None else _counted(mark_key, account, row["id"], browser)
-        tried = await tries.count(conn, account=counted, address=address)
+        counted, shared = (
+            (account, address)
+            if row is None
+            else _counted(mark_key, account, user_id=row["id"], browser=browser, address=address)
+        )
+        tried = await tries.count(conn, account=counted, address=shared)
     right = await passwords.verify(row["password"] if row else None, password)
     if row is None or not right:
         if row is not None:
@@ -69,24 +75,24 @@ async def password(
         raise WrongSignIn
     if not row["has_totp"]:
         async with pool.acquire() as conn:
-            await tries.forgive(conn, account=counted, address=address)
+            await tries.forgive(conn, account=counted, address=shared)
     return VerifiedPassword(row["id"], row["has_totp"])
 
 
 FIND_BY_ID = "SELECT password FROM users WHERE id = $1"
 
 
-async def prove_again(pool: Pool, *, session_id: UUID, user_id: UUID, password: str, address: str) -> None:
+async def prove_again(pool: Pool, *, session_id: UUID, user_id: UUID, password: str) -> None:
     """Verify the password of a session's person again. Raises the same as `password`. Attempts are counted per
     session."""
     account = f"session {session_id}"
     async with pool.acquire() as conn:
-        await tries.count(conn, account=account, address=address)
+        await tries.count(conn, account=account)
         known = await conn.fetchval(FIND_BY_ID, user_id)
     if not await passwords.verify(known, password):
         raise WrongSignIn("The password is not correct.")
     async with pool.acquire() as conn:
-        await tries.forgive(conn, account=account, address=address)
+        await tries.forgive(conn, account=account)
 
 
 async def code(
@@ -102,13 +108,15 @@ async def code(
 ) -> None:
     """Check the code of an authenticator app, or a recovery code, which is used up. Raises WrongCode, TooManyTries."""
     email = await conn.fetchval("SELECT email FROM users WHERE id = $1", user_id)
-    counted = _counted(mark_key, tries.of_code(user_id), user_id, browser)
-    tried = await tries.count(conn, account=counted, address=address)
+    count = functools.partial(_counted, mark_key, user_id=user_id, browser=browser, address=address)
+    counted, shared = count(tries.of_code(user_id))
+    tried = await tries.count(conn, account=counted, address=shared)
     if not await factors.check(conn, seal_key, user_id=user_id, given=given):
         guesses.note(user_id, "code", address=address, tries=tried)
         raise WrongCode
-    await tries.forgive(conn, account=counted, address=address)
-    await tries.forgive(conn, account=_counted(mark_key, email or "", user_id, browser), address=address)
+    for account in (tries.of_code(user_id), email or ""):
+        counted, shared = count(account)
+        await tries.forgive(conn, account=counted, address=shared)
 
 
 def mark(key: Key, *, user_id: UUID) -> str:
@@ -123,10 +131,13 @@ def is_known(key: Key, *, user_id: UUID, browser: str) -> bool:
     return is_mac(key, _marked(user_id, name), tag)
 
 
-def _counted(key: Key, account: str, user_id: UUID, browser: str) -> str:
-    """The name under which an attempt is counted: the account's, or that of a browser that this person has used."""
+def _counted(key: Key, account: str, *, user_id: UUID, browser: str, address: str) -> tuple[str, str | None]:
+    """The account and the address under which an attempt is counted. In a browser that this person has used: the
+    account's name in it, and no address."""
+    if not is_known(key, user_id=user_id, browser=browser):
+        return account, address
     name = browser[:200].partition(".")[0]
-    return f"{account} in {name}" if is_known(key, user_id=user_id, browser=browser) else account
+    return f"{account} in {name}", None
 
 
 def _marked(user_id: UUID, name: str) -> bytes:

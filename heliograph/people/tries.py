@@ -65,7 +65,7 @@ COUNT_ADDRESS = _statement(FREE_ADDRESS, LONGEST_ADDRESS)
 async def count(conn: Connection, *, account: str, address: str | None = None) -> int:
     """Count an attempt, assuming that it fails, and return its number among consecutive attempts at this account.
     Raises TooManyTries. `account`: as typed, in lower case. `address`: where the attempt comes from; None: it is an
-    action of somebody who is signed in, limited in the same way."""
+    action of somebody who is signed in, or an attempt in a browser that they have used, limited by account alone."""
     tries = 0
     counted = [(COUNT_ADDRESS, _subject("address", sharer(address)))] if address is not None else []
     for statement, subject in (*counted, (COUNT_ACCOUNT, _subject("account", account))):
@@ -90,11 +90,12 @@ FORGIVE = "DELETE FROM sign_in_tries WHERE subject = $1"
 TAKE_BACK = "UPDATE sign_in_tries SET tries = greatest(tries - 1, 0) WHERE subject = $1"
 
 
-async def forgive(conn: Connection, *, account: str, address: str) -> None:
+async def forgive(conn: Connection, *, account: str, address: str | None = None) -> None:
     """Record that the attempt succeeded. For the address only this attempt is taken back: somebody who guesses may also
     have an account."""
     await conn.execute(FORGIVE, _subject("account", account))
-    await conn.execute(TAKE_BACK, _subject("address", sharer(address)))
+    if address is not None:
+        await conn.execute(TAKE_BACK, _subject("address", sharer(address)))
 
 
 # For retention: $1 is when FORGOTTEN began, $2 the batch size.

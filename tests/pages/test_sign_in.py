@@ -604,6 +604,26 @@ async def test_guessing_from_everywhere_keeps_no_owner_out(
     assert "Too many failed attempts" in (await owner.sign_in("ana@example.com")).words
 
 
+@pytest.mark.usefixtures("pauses_last")
+async def test_guesses_from_an_address_do_not_delay_who_is_known_there(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    """An office, a mobile network or a proxy has one address for many."""
+    await pool.execute("UPDATE sessions SET proved_at = now() - interval '11 minutes'")
+    async with pool.acquire() as conn:
+        for n in range(tries.FREE_ADDRESS):
+            await tries.count(conn, account=f"nobody{n}@example.com", address="127.0.0.1")
+    await make_person(pool, tenant, "rui@example.com")
+    assert "Too many failures" in (await other_browser.sign_in("rui@example.com")).words
+    # In a browser of theirs the owner proves who they are, and signs in; the address is as it was.
+    page = await owner.asked_again("/account/password")
+    page = await owner.submit(page, "/prove?next=%2Faccount%2Fpassword", _password=PASSWORD)
+    assert page.path == "/account/password"
+    await owner.submit(await owner.get("/account"), "/logout")
+    assert (await owner.sign_in("ana@example.com")).path == "/"
+    assert "Too many failures" in (await other_browser.sign_in("rui@example.com")).words
+
+
 async def test_a_page_asks_whether_its_session_stands(pool: Pool, tenant: Tenant, browser: Browser) -> None:
     assert (await browser.get("/session")).status == 401
     await make_person(pool, tenant, "ana@example.com")

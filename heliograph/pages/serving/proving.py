@@ -31,7 +31,6 @@ async def prove(request: Request, *, takes_file: bool) -> Answer | None:
                 session_id=person.id,
                 user_id=person.user_id,
                 password=given,
-                address=request.address,
             )
             async with request.writing() as conn:
                 await request.realm.prove(conn, id=person.id, user_id=person.user_id)
