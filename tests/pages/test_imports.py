@@ -80,6 +80,14 @@ async def to_check(pool: Pool, browser: Browser, content: bytes, *, name: str = 
     return await browser.get(page.path)
 
 
+def aloud(page: Page) -> list[str]:
+    """What a screen reader says of the part that renews itself whenever it changes: nothing that each look changes."""
+    part = page.text.partition('<div id="state"')[2].partition('<p class="renewed')[0]
+    assert "aria-live" not in part
+    said = re.findall(r'<p class="[^"]*" role="status">(.*?)</p>', part, re.S)
+    return [re.sub(r"<[^>]+>|[◔○●✕⧗–]", "", one).strip() for one in said]
+
+
 async def test_a_messy_file_in_five_steps(
     pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,9 +103,10 @@ async def test_a_messy_file_in_five_steps(
     none = await owner.get(f"{page.path}?country=&on_duplicate=update&column-0=phone")
     assert "rejected" in none.words
     page = await owner.submit(page, page.path, tags="spring")
-    assert "is being checked" in page.words
+    assert ("is being checked" in page.words, aloud(page)) == (True, ["Being checked"])
     await work(pool)
     page = await owner.get(page.path)
+    assert aloud(page) == ["Waiting for you"]
     for said in ("Rows 6", "New 2", "Twice in the file 1", "Rejected 3", "Mozambique 2", "Import 3 rows"):
         assert said in page.words, (said, page.words)
     assert page.words.index("There is no phone number") < page.words.index("has rounded the phone number")
@@ -284,6 +293,7 @@ async def test_what_was_stopped_goes_on_where_it_was(
     await pool.execute("UPDATE contact_imports SET resumed_at = now() - interval '10 seconds'")
     page = await owner.get(f"/contacts/imports/{id}")
     assert re.search(r"% · [12] rows a second · less than a minute left", page.words), page.words
+    assert aloud(page) == ["Running"]
     await pool.execute("UPDATE contact_imports SET resumed_at = now() - interval '10 minutes'")
     page = await owner.get(f"/contacts/imports/{id}")
     assert "about 5 min left" in page.words, page.words
