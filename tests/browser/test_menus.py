@@ -80,6 +80,17 @@ async def test_menus_and_dialogs_by_keyboard(site: Site) -> None:
         assert stop in await page.evaluate("document.activeElement.innerText")
         assert not await page.evaluate(COVERED), stop
 
+    # A part of a form that was opened is no menu: neither another field nor Escape closes it.
+    await page.goto(site.base + "/send")
+    part = page.locator("main details.more")
+    await part.locator("summary").focus()
+    await press_key(page, "Enter")
+    await page.fill("#reference", "order 4711")
+    await page.locator("#message").focus()
+    await press_key(page, "Escape")
+    assert await page.evaluate("document.activeElement.id") == "message"
+    assert await page.locator("#reference").is_visible()
+
     for path in ("/contacts", "/messages", "/requests?range=custom"):
         await page.goto(site.base + path)
         for width in (1280, 1023, 768, 640, 320):

@@ -87,15 +87,16 @@ for (const line of $("[data-until]")) {
 }
 
 // A menu closes with Escape, and when something else is clicked or has the focus: what it covers would take the focus
-// unseen.
+// unseen. The part of a form that opens is no menu: it stays as it is.
+const MENUS = "details.who[open], .rail details[open]";
 function leave(event) {
-  for (const menu of $("details.who[open], details.more[open]")) if (!menu.contains(event.target)) menu.open = false;
+  for (const menu of $(MENUS)) if (!menu.contains(event.target)) menu.open = false;
 }
 document.addEventListener("click", leave);
 document.addEventListener("focusin", leave);
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape") return;
-  for (const menu of $("details.who[open], details.more[open]")) {
+  for (const menu of $(MENUS)) {
     menu.open = false;
     menu.querySelector("summary").focus();
   }
