@@ -81,7 +81,7 @@ async def _read(conn: Connection, standbys: Standbys) -> list[Gauge]:
     late = await holds.late_by_line(conn, "sms")
     for kind in holds.OUTGOING:
         age = max(late.values(), default=0) if kind == "sms" else await holds.late(conn, kind, without=())
-        found.append(Gauge("heliograph_queue_oldest_seconds", "How long the oldest is overdue", age, {"kind": kind}))
+        found.append(Gauge("heliograph_queue_oldest_seconds", "Age of the oldest overdue work", age, {"kind": kind}))
     overdue = "How long the oldest SMS of a supplier's line is overdue"
     for id, name, count in await conn.fetch(OF_SUPPLIERS):
         found += (
@@ -89,7 +89,7 @@ async def _read(conn: Connection, standbys: Standbys) -> list[Gauge]:
             Gauge("heliograph_supplier_queue_oldest_seconds", overdue, late.get(id, 0), {"supplier": name}),
         )
     for kind, count in await conn.fetch(HELD, holds.OUTGOING):
-        found.append(Gauge("heliograph_holds", "Holds of operators", count, {"kind": kind}))
+        found.append(Gauge("heliograph_holds", "Holds placed by operators", count, {"kind": kind}))
     for status, count in await conn.fetch(CAMPAIGNS, OPEN):
         found.append(Gauge("heliograph_campaigns", "Campaigns that have not ended", count, {"status": status}))
     said = "Problems that checks of the installation have found, as in `heliograph doctor`"
@@ -111,11 +111,11 @@ async def _read(conn: Connection, standbys: Standbys) -> list[Gauge]:
         Gauge("heliograph_unknown_attempts", unknown, await conn.fetchval(UNKNOWN)),
         Gauge("heliograph_callbacks_waiting", unprocessed, row["whatsapp_callbacks"], {"channel": "whatsapp"}),
         Gauge("heliograph_callbacks_waiting", unprocessed, row["supplier_callbacks"], {"channel": "sms"}),
-        Gauge("heliograph_workers", "Workers seen in the last 15 s, without drained ones", row["workers"]),
+        Gauge("heliograph_workers", "Workers seen in the last 15 s, except drained ones", row["workers"]),
         Gauge("heliograph_retention_age_seconds", forgotten, row["retention"]),
-        Gauge("heliograph_backup_age_seconds", "Since the last backup; -1: there was none", row["backup"]),
-        Gauge("heliograph_oldest_snapshot_seconds", "Age of the oldest snapshot that holds vacuum up", oldest),
+        Gauge("heliograph_backup_age_seconds", "Time since the last backup; -1: none was ever taken", row["backup"]),
+        Gauge("heliograph_oldest_snapshot_seconds", "Age of the oldest snapshot that holds back vacuum", oldest),
         Gauge("heliograph_queue_dead_rows", "Rows of the queue that vacuum has not removed yet", row["dead"]),
         Gauge("heliograph_database_bytes", "Size of the database", row["bytes"]),
-        Gauge("heliograph_partitions_ahead_seconds", "For how long partitions exist", ahead * 86_400),
+        Gauge("heliograph_partitions_ahead_seconds", "Time ahead for which partitions exist", ahead * 86_400),
     ]

@@ -163,8 +163,15 @@ class SmsWork(Work):
             if account.supplier.state != "paused":
                 yield Gauge("heliograph_supplier_sessions", "Sessions bound by this worker", health.sessions, supplier)
             yield Gauge("heliograph_supplier_in_flight", "Segments without an answer", health.in_flight, supplier)
-            yield Gauge("heliograph_supplier_window", "Segments that may be without an answer", health.window, supplier)
-            yield Gauge("heliograph_supplier_circuit_open", "Whether it is avoided", account.breaker.open, supplier)
+            yield Gauge(
+                "heliograph_supplier_window", "Maximum number of segments without an answer", health.window, supplier
+            )
+            yield Gauge(
+                "heliograph_supplier_circuit_open",
+                "Whether its circuit is open, so that it is avoided",
+                account.breaker.open,
+                supplier,
+            )
 
     def background(self) -> Sequence[Awaitable[None]]:
         return (announce(self._pool, self._channel.passed_on),)

@@ -110,7 +110,7 @@ def figures(measured: Mapping[str, float], facts: Mapping[str, str]) -> str:
         rows.append([label, _figure(measured, key, unit), *limits])
     rows += [[label, _figure(measured, key, unit), "", ""] for key, (label, unit) in ABSOLUTE.items()]
     said = [f"{name}: {value}." for name, value in facts.items() if value]
-    return _table(["What", "Measured", "Budget", "Aim"], rows) + "\n" + (" ".join(said) or "Nothing yet.") + "\n"
+    return _table(["What", "Measured", "Budget", "Target"], rows) + "\n" + (" ".join(said) or "Nothing yet.") + "\n"
 
 
 def errors() -> str:

@@ -57,7 +57,7 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 
 
 REQUESTS = Counter(
     "heliograph_requests",
-    "Requests with a valid key, of the dashboard, and that failed here",
+    "Requests with a valid key, dashboard requests, and requests that failed here",
     ("operation", "status", "code"),
 )
 BATCH_ITEMS = Histogram("heliograph_batch_items", "Items that were committed together", ("batch",), _SIZES)
@@ -72,12 +72,12 @@ REPORTS = Counter("heliograph_reports", "Receipts and statuses recorded", ("chan
 #: By how they found their message: `matched` on arrival, `unmatched` on arrival, later `late`, or in the end
 #: `orphaned`. Counted in the transaction: a repeated transaction counts again.
 RECEIPTS = Counter("heliograph_receipts", "SMS receipts, by how they found their message", ("result",))
-THROTTLES = Counter("heliograph_supplier_throttles", "Times at which a supplier said to slow down", ("supplier",))
+THROTTLES = Counter("heliograph_supplier_throttles", "Number of times that a supplier said to slow down", ("supplier",))
 CAMPAIGN_RECIPIENTS = Counter(
     "heliograph_campaign_recipients", "Recipients that campaigns have passed, by result", ("channel", "result")
 )
 WEBHOOK_ATTEMPTS = Counter("heliograph_webhook_attempts", "Webhook attempts, by result", ("result",))
-DATABASE_AWAY = Counter("heliograph_database_outages", "Times at which the database stopped answering")
+DATABASE_AWAY = Counter("heliograph_database_outages", "Number of times that the database stopped answering")
 CONNECTIONS = Counter("heliograph_database_connections_opened", "Connections of the pool that were opened")
 CONNECTION_FAILURES = Counter(
     "heliograph_database_connection_failures", "Connections of the pool that could not be opened"
@@ -85,7 +85,7 @@ CONNECTION_FAILURES = Counter(
 STANDBY_PASSED_OVER = Counter(
     "heliograph_standby_passed_over", "Reads for the standby that went to the primary, by reason", ("reason",)
 )
-FAILURES = Counter("heliograph_step_failures", "Steps of loops and timers that failed, to be run again", ("step",))
+FAILURES = Counter("heliograph_step_failures", "Failed steps of loops and timers, which are retried", ("step",))
 
 #: Messages by the maximum time it took to store or refuse them, in buckets of `base.histogram`.
 ACCEPTING = [0] * LENGTH

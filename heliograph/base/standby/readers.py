@@ -206,7 +206,7 @@ class Readers:
         if self._url:
             yield Gauge("heliograph_standby_up", "Whether the standby is read", float(not self._state))
             if self._lag is not None:
-                yield Gauge("heliograph_standby_lag_seconds", "How far the standby was behind last", self._lag)
+                yield Gauge("heliograph_standby_lag_seconds", "Lag of the standby when it was last checked", self._lag)
 
     async def close(self) -> None:
         """Close the connections."""
