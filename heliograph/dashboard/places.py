@@ -104,8 +104,8 @@ def frame(request: Request) -> dict[str, Any]:
 
 
 def _in_mode(request: Request, mode: str) -> str:
-    """This page's address in a mode, with its filters and its time range. The other mode knows neither a single object
-    nor what a form was answered with or filled in from: the list on the rail, or the empty form, replaces those."""
+    """This page's address in a mode, with its filters and its time range. Single objects, results of
+    forms and values that prefill them do not exist in the other mode: the list or the empty form takes their place."""
     if "{" in request.route or request.method == "POST":
         listed = [one.path for _, places in GROUPS for one in places if request.path.startswith(f"{one.path}/")]
         if listed:

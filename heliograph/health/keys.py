@@ -16,7 +16,7 @@ from heliograph.base.sentences import Check, said
 
 
 def fingerprints(settings: Settings) -> list[bytes]:
-    """Of the secret key, and of the other one if set; empty if none is set."""
+    """Fingerprints of the secret key, and of the other one if set; empty if none is set."""
     return derive_key(settings.secret_keys, "fingerprint").ids if settings.secret_key else []
 
 
@@ -33,7 +33,7 @@ async def run(conn: Connection, settings: Settings) -> list[Check]:
     name = said("secret keys")
     found = [(row["name"], row["secret_keys"]) for row in await conn.fetch(REPORTED)]
     sealing = Counter(own[0] for _, own in found)
-    # While the key is changed, processes seal with either key, and open both.
+    # While the key is being changed, processes seal with either key, and can open both.
     unable = [process for process, own in found if not sealing.keys() <= set(own)]
     if not unable:
         return [Check(name, "ok", said("the processes have the same"))]

@@ -55,7 +55,7 @@ class Standbys:
 
 
 async def run(conn: Connection, settings: Settings) -> list[Check]:
-    """Whether an old snapshot holds vacuum up, as far as this role can see."""
+    """Whether an old snapshot holds back vacuum, as far as this role can see."""
     row = await conn.fetchrow(LOOK)
     assert row is not None
     name = said("snapshots")

@@ -105,7 +105,7 @@ UPDATE number_lookups l SET state = 'failed', detail = 'nobody asked', taken_unt
 
 
 async def give_up(conn: Connection | Pool) -> None:
-    """Fail look-ups that have waited too long to be of use to a message."""
+    """Fail look-ups that have waited too long to be useful for a message."""
     await conn.execute(GIVE_UP, NOBODY)
 
 

@@ -37,7 +37,7 @@ class Region(msgspec.Struct, frozen=True):
 
 class Redirect(msgspec.Struct, kw_only=True):
     """A redirect (303). `notice` is shown on the next page, already in the reader's language; with `undo`, an address
-    that accepts a POST without fields, it has a button "Undo". `is_refusal`: what was asked for was not done."""
+    that accepts a POST without fields, it has a button "Undo". `is_refusal`: the request was not carried out."""
 
     location: str
     notice: str = ""

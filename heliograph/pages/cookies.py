@@ -10,7 +10,7 @@ from collections.abc import Mapping
 SECURE = "__Host-"
 #: Notices as well, because their button, if any, acts in the reader's name.
 NOTICE, SECURE_NOTICE = "hg-notice", "__Host-hg-notice"
-#: Stands in a notice's cookie for the address to undo it: nothing was done.
+#: In a notice's cookie, in place of the address to undo it: nothing was done.
 REFUSED = "!"
 #: Carries the token of an invitation from its page through the sign-in of the invited person; kept for these seconds.
 INVITATION, INVITED = "hg-invitation", 3_600

@@ -88,7 +88,7 @@ async def test_an_account_is_resumed_and_a_worker_takes_work_again_from_the_wall
     page = await root.get("/console/now")
     assert f'href="/console/whatsapp/accounts/{of}/{id}"' in card(page, f"whatsapp {waba}")
     assert "Resume: host:1" in card(page, "workers")
-    assert "It sends again." in (await root.submit(page, f"/console/whatsapp/accounts/{of}/{id}/resume")).words
+    assert "It is sending again." in (await root.submit(page, f"/console/whatsapp/accounts/{of}/{id}/resume")).words
     resumed = await root.submit(page, f"/console/queue/workers/{worker}/resume")
     assert "host:1 takes work again." in resumed.words
 

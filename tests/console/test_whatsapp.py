@@ -166,7 +166,7 @@ async def test_an_account_is_paused_held_released_and_read_anew(
     page = await root.submit(page, f"{here}/pause")
     assert "It is paused" in page.words
     page = await root.submit(page, f"{here}/resume")
-    assert "It sends again." in page.words
+    assert "It is sending again." in page.words
     async with pool.acquire() as conn, conn.transaction():
         of, id = await conn.fetchrow("SELECT organization_id, id FROM whatsapp_accounts")
         number = await conn.fetchval("SELECT id FROM whatsapp_numbers")

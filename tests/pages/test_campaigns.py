@@ -107,14 +107,14 @@ async def test_who_lacks_a_value_of_the_text_is_counted(pool: Pool, tenant: Tena
         tenant.id,
     )
     page = await look(owner, text="Hello {{first_name}}, {{name}}!")
-    assert "2 people have no first name and get nothing in its place: Hello , P" in page.words, page.words
+    assert "2 people have no first name and get nothing instead: Hello , P" in page.words, page.words
     assert "no full name" not in page.words
     page = await look(owner, text="Hello {{first_name|customer}}, yes {{ first_name | customer }}!")
-    assert page.words.count("2 people have no first name and get “customer” in its place.") == 1, page.words
+    assert page.words.count("2 people have no first name and get “customer” instead.") == 1, page.words
     page = await look(owner, text="Hello {{last_name}}", to="numbers", numbers="+258841000009")
-    assert "1 person has no last name and gets nothing in its place: Hello" in page.words, page.words
+    assert "1 person has no last name and gets nothing instead: Hello" in page.words, page.words
     for text in ("Hello {{phone}}", "Hello"):
-        assert "in its place" not in (await look(owner, text=text)).words
+        assert "get nothing instead" not in (await look(owner, text=text)).words
 
 
 async def test_single_braces_are_said_to_be_sent_as_they_are(pool: Pool, tenant: Tenant, owner: Browser) -> None:
@@ -323,10 +323,10 @@ async def test_of_an_audience_that_was_not_counted_to_its_end_the_cost_is_a_boun
 ) -> None:
     await people(pool, tenant, 8)
     words = (await look(owner, pace="4")).words
-    assert "Cost 8 messages Quota after 992 Lasts 2 min" in words, words
+    assert "Cost 8 messages Quota after 992 Duration 2 min" in words, words
     monkeypatch.setattr("heliograph.campaigns.views.preview.MOST", 6)
     words = (await look(owner, pace="3")).words
-    assert "Cost 6+ messages Quota after at most 994 Lasts 2 min+" in words, words
+    assert "Cost 6+ messages Quota after at most 994 Duration 2 min+" in words, words
 
 
 async def test_a_campaign_is_paused_resumed_and_canceled(pool: Pool, tenant: Tenant, owner: Browser) -> None:
@@ -596,7 +596,7 @@ async def test_a_whatsapp_campaign_is_looked_at_made_and_followed(
     ):
         assert said in page.words, (said, page.words)
     assert "Hello customer, your order 4471 was shipped." in page.words
-    assert "2 people have no first name and get “customer” in its place." in page.words
+    assert "2 people have no first name and get “customer” instead." in page.words
     found = (await owner.post("/campaigns", form | {"t1": "", "t2": "4471"})).words
     assert ("Get it 1" in found, "2 people have no first name and are left out" in found) == (True, True), found
     assert "with the same text" not in page.words

@@ -197,7 +197,7 @@ def _acts(found: Timeline) -> tuple[str, ...]:
 
 
 def _may_be_there(found: Timeline) -> bool:
-    """Whether a supplier, or Meta, may have it or a part of it: one that put it off or refused it does not."""
+    """Whether a supplier, or Meta, may have it or a part of it: one that deferred or refused it does not."""
     tried = sum(one.what == "attempt" for one in found.entries)
     refused = sum(one.what == "answer" and one.detail["state"] in NOT_TAKEN for one in found.entries)
     return tried > refused or any(one.what == "part" for one in found.entries)

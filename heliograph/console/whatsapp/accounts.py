@@ -53,7 +53,7 @@ async def pause(request: Request) -> Answer:
 
 async def resume(request: Request) -> Answer:
     """Let it send again."""
-    return await _set(request, "active", request.text("It sends again."))
+    return await _set(request, "active", request.text("It is sending again."))
 
 
 async def show_remove(request: Request) -> Answer:

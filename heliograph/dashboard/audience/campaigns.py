@@ -259,7 +259,7 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
 
 
 async def _shown(conn: Connection, actor: Actor, campaign: Campaign) -> list[tuple[str, str]]:
-    """What its template says as it is now, with where each value comes from; empty for SMS, or if it is gone."""
+    """The current content of its template, with the source of each value; empty for SMS, or if the template is gone."""
     if campaign.channel == sms.SmsChannel.name:
         return []
     try:

@@ -430,7 +430,7 @@ def _demand(request: Request, kind: str) -> None:
 
 
 async def _moved(request: Request, id: UUID) -> Answer:
-    """Somebody else has moved the import on: go to its current page, which says so."""
+    """Somebody else has changed the import: redirect to its current page, which says so."""
     async with request.reading() as conn:
         await drafts.get(conn, request.actor, id=id)
     return Redirect(location=request.to(f"{HERE}/{id}"), notice=request.text(ImportMoved().message), is_refusal=True)

@@ -115,9 +115,9 @@ async def _of_held(conn: Connection, request: Request) -> list[Notice]:
     if count := await holds.held(conn, organization_id):
         some = number(count) + ("+" if count >= holds.MANY else "")
         said = text("Messages that wait because unusually many go to numbers like theirs: %(count)s.", count=some)
-        found.append(Notice(said, link, text("Look")))
+        found.append(Notice(said, link, text("View")))
     if (await spending.remaining(conn, organization_id)).get("organization", 1) == 0:
-        found.append(Notice(text("The daily limit of segments is used up until midnight UTC."), link, text("Look")))
+        found.append(Notice(text("The daily limit of segments is used up until midnight UTC."), link, text("View")))
     return found
 
 
@@ -131,7 +131,7 @@ async def _of_endpoints(conn: Connection, request: Request) -> list[Notice]:
     for one in listed:
         link = request.to(f"/webhooks/{one.id}")
         if one.id in waiting:
-            found.append(Notice(_of_failing(request, one, waiting[one.id]), link, text("Look")))
+            found.append(Notice(_of_failing(request, one, waiting[one.id]), link, text("View")))
             continue
         if one.status == "active":
             continue
@@ -147,7 +147,7 @@ async def _of_endpoints(conn: Connection, request: Request) -> list[Notice]:
             said = one.url + ": " + ("" if known is None else known.words(request.locale.language).customer)
         else:
             continue
-        found.append(Notice(said, link, text("Look")))
+        found.append(Notice(said, link, text("View")))
     return found
 
 
@@ -211,7 +211,7 @@ async def _of_numbers(conn: Connection, request: Request) -> list[Notice]:
                 quality=request.text(QUALITIES[one.quality_rating]),
             ),
             "/numbers",
-            request.text("Look"),
+            request.text("View"),
         )
         for one in low
         if one.id in trends and _is_late(trends[one.id][0].at)

@@ -269,7 +269,7 @@ def _steps(request: Request, done: checklist.Steps) -> list[Step]:
             text("Create"),
         ),
         Step(text("Send a first message with it"), done.sent, "/guide/api", text("How"), is_tried=True),
-        Step(text("See it delivered"), done.delivered, "/messages?mode=test", text("Look")),
+        Step(text("See it delivered"), done.delivered, "/messages?mode=test", text("View")),
         Step(
             text("Have outcomes sent to your program"),
             done.webhook,

@@ -79,7 +79,7 @@ async def show_cancel(request: Request) -> Answer:
 
 
 async def _may_cancel(conn: Connection, request: Request, message: Message) -> bool:
-    """Whether nobody has it yet. One that was tried may wait because its supplier put it off."""
+    """Whether nobody has it yet. One that was tried may be waiting because its supplier deferred it."""
     if message.channel != "sms" or message.status not in WAITING:
         return False
     return message.id in await withdrawal.cancelable(conn, request.actor.organization_id, [message.id])
