@@ -235,7 +235,7 @@ class Worker:
             secret_keys=self._fingerprints,
         )
         if told is not None and not self._stopping.is_set():
-            log.info("told to drain", then=told)
+            log.info("drain requested", then=told)
             self.stays = told == "stay"
             self._halt()
 
@@ -349,7 +349,7 @@ async def work(
             async with exported(settings.metrics_listen, exporter):
                 await worker.run(on_ready=begin)
                 while worker.stays and await workers.stay(pool, worker.id, stop=stop):
-                    log.info("told to resume")
+                    log.info("resume requested")
                     worker = Worker(settings, pool)
                     await worker.run(on_ready=tune)
         finally:

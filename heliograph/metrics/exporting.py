@@ -123,7 +123,7 @@ async def exported(listen: str, exporter: Exporter) -> Any:
         log.error("metrics not served", listen=listen, reason=error.strerror or str(error))
         yield None
         return
-    log.info("metrics", url=f"http://{host}:{bound}/metrics")
+    log.info("metrics served", url=f"http://{host}:{bound}/metrics")
     running = asyncio.create_task(exporter.run())
     try:
         yield bound

@@ -286,7 +286,7 @@ async def test_the_organization_is_asked_and_answers(
     page = await other_browser.get("/senders")
     assert "Which &lt;company&gt; is this?" in page.text
     page = await other_browser.submit(page, f"/senders/{asked.id}/answer", answer="  ")
-    assert "Write an answer first." in page.words
+    assert "Enter an answer first." in page.words
     page = await other_browser.submit(page, f"/senders/{asked.id}/answer", answer="Padaria Central Lda")
     assert "is with the operator" in page.words
     page = await root.get("/console/approvals")

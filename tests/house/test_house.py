@@ -12,6 +12,7 @@ from importlinter.cli import lint_imports
 
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import MISSING
+from tests.house.calls import trees
 from tests.house.project import ROOT, VENDORS, files, name_of
 
 MODULES = list(files(".py"))
@@ -182,6 +183,30 @@ def test_the_words_of_smpp_stay_in_its_rooms() -> None:
         "heliograph/console/suppliers/wizard.py",
         "heliograph/sms/management/sections.py",
     }
+
+
+def test_the_key_of_an_id_in_the_log_ends_in_id() -> None:
+    """So that one thing has one key in all lines: `supplier_id` is its id, and `supplier` its name."""
+
+    def is_id(value: ast.expr) -> bool:
+        match value:
+            case ast.Call(func=ast.Name(id="str"), args=[ast.Name(id=name) | ast.Attribute(attr=name)]):
+                return name == "id" or name.endswith("_id")
+            case ast.Call(func=ast.Name(id="str"), args=[ast.Subscript(slice=ast.Constant(value="id"))]):
+                return True
+        return False
+
+    def badly_named(tree: ast.AST) -> list[str]:
+        return [
+            keyword.arg
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("log.")
+            for keyword in node.keywords
+            if keyword.arg is not None and is_id(keyword.value) and not keyword.arg.endswith("_id")
+        ]
+
+    assert {module: found for module, tree in trees().items() if (found := badly_named(tree))} == {}
+    assert badly_named(ast.parse("log.info('lost', supplier=str(known.id), message_id=str(id))")) == ["supplier"]
 
 
 def test_every_crash_point_is_one_place() -> None:

@@ -36,11 +36,17 @@ HIDDEN = re.compile(
     re.IGNORECASE,
 )
 #: What was written again and again, and is not idiomatic: "match these filters", "in this period", "is stalled",
-#: "again", "no longer", "is not a", "valid for", "attention", "earlier", "separated by", "processed", "checked again".
+#: "again", "no longer", "is not a", "valid for", "attention", "earlier", "separated by", "processed", "checked again",
+#: "not in any known range", "give a reason", "enter a number", "can have at most", "the operator of this service",
+#: "deferred again and again", "is failing", "expires".
 FOREIGN = re.compile(
     r"\bfits? (all of )?these filters|\bin this time\b|\bstands? still|\banew\b|\bany more\b(?! than)"
     r"|\b(This|It) is no (?!longer)|\bgood for (an?|one|two|three) |somebody's eye|\bof before\b"
     r"|(?<!told )\bapart by\b|\bworked through\b|\blooked at again\b|\bsecret of now\b|\bstands in the audit log"
+    r"|\bin no known range|\bSay why, |\bWrite an? (number|amount|day|time|month|country|phone)"
+    r"|\b[Aa]n? \w+ has (at most|1 to) [\d,]+ characters"
+    r"|\b[Ww]hoever runs this service|\bput back again and again|\b(endpoint|check)s? fails?[.]"
+    r"|\bkeys? ends? (soon|within)"
 )
 #: Portuguese spelling from before the agreement of 1990, which pages and explanations follow.
 FORMER = re.compile(r"activ|redireccion|direcç|selecç|colecç|projecç|efectu|factura|actual", re.IGNORECASE)

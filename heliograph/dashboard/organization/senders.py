@@ -116,7 +116,7 @@ async def answer(request: Request) -> Answer:
     try:
         value = await request.once(work)
     except Invalid:
-        return Redirect(location=request.to("/senders"), notice=request.text("Write an answer first."), is_refusal=True)
+        return Redirect(location=request.to("/senders"), notice=request.text("Enter an answer first."), is_refusal=True)
     said = request.text("Your answer about “%(value)s” is with the operator.", value=value)
     return Redirect(location=request.to("/senders"), notice=said)
 
