@@ -288,7 +288,7 @@ async def test_columns_of_a_stream_stand_below_each_other(shell: Shell) -> None:
         (("call", "/contacts/ü ä", "--url", NOWHERE), 2, "write '/v1/contacts/%C3%BC%20%C3%A4'"),
         (("call", "//[x", "--url", NOWHERE), 3, "Connection refused"),
         (("call", "/contacts", "-d", "@/nowhere", "--url", NOWHERE), 2, "/nowhere cannot be read: No such file"),
-        (("login", "--url", "https://ana:secret@sms.example.com"), 2, "without a user name, password, query or fragment"),
+        (("login", "--url", "https://ana:secret@sms.example.com"), 2, "without a user name, password, query"),
         (("login", "--key-file", "/nowhere"), 2, "/nowhere cannot be read: No such file"),
         (("send", "--to", "+1", "--message", "a\udcff"), 2, "argument 5 (--message) is not UTF-8 text"),
         (("call", "getAccountSummary", "a=\udcff"), 2, "argument 3 is not UTF-8 text"),
