@@ -21,8 +21,7 @@ from heliograph.base.process.logs import Sparse
 
 log = structlog.get_logger()
 
-UNAVAILABLE = "database unavailable"
-_unavailable = Sparse(UNAVAILABLE)
+_unavailable = Sparse("database unavailable")
 
 CHANNEL = "heliograph_queue"
 #: Pause after a failure, in seconds.
@@ -111,7 +110,7 @@ def note_unavailable(error: Exception, **where: str) -> None:
     full disk, does not count as an outage: each step logs that once a minute."""
     kind = type(error).__name__
     if isinstance(error, DatabaseUnavailable):
-        log.debug(UNAVAILABLE, error=kind, **where)
+        log.debug("database unavailable", error=kind, **where)
     else:
         _unavailable.warn(log, " ".join((kind, *where.values())), error=kind, **where)
 

@@ -200,12 +200,16 @@ class Results(Generic[Report]):
                     raise
                 # Answers exist only in this process. Each batch says once that it waits: said at each try, it was four
                 # lines a second for as long as an outage lasted.
-                (log.debug if is_known else log.warning)(
-                    "outcomes waiting for the database",
-                    channel=self._writer.kind,
-                    count=len(answered),
-                    error=type(error).__name__,
-                )
+                kind = type(error).__name__
+                if is_known:
+                    log.debug("outcomes still waiting", channel=self._writer.kind, count=len(answered), error=kind)
+                else:
+                    log.warning(
+                        "outcomes waiting for the database",
+                        channel=self._writer.kind,
+                        count=len(answered),
+                        error=kind,
+                    )
                 is_known = True
                 await asyncio.sleep(RETRY)
 

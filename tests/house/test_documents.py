@@ -169,6 +169,8 @@ def log_lines() -> Iterator[str]:
                     yield re.escape(line)
                 case ast.Call(ast.Attribute(ast.Name("log"), _), [ast.JoinedStr(parts), *_]):
                     yield "".join(re.escape(part.value) if isinstance(part, ast.Constant) else ".+" for part in parts)
+                case ast.Call(ast.Name("Sparse"), [ast.Constant(str(line)), *_]):
+                    yield re.escape(line)
 
 
 def test_every_line_of_the_log_that_is_documented_is_written() -> None:

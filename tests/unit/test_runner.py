@@ -52,7 +52,7 @@ async def test_an_outage_that_is_known_is_not_logged_by_each_step_that_waits(mon
     said: list[tuple[str, str]] = []
     for level in ("debug", "warning"):
         monkeypatch.setattr(runner.log, level, lambda event, level=level, **where: said.append((level, where["error"])))
-    monkeypatch.setattr(runner, "_unavailable", Sparse(runner.UNAVAILABLE, every=float("inf")))
+    monkeypatch.setattr(runner, "_unavailable", Sparse("database unavailable", every=float("inf")))
     errors: list[Exception] = [ConnectionResetError(), DatabaseUnavailable(), DatabaseUnavailable()]
     # It answers, so it is not known to be away.
     errors += [asyncpg.DiskFullError(), asyncpg.DiskFullError()]
