@@ -41,7 +41,15 @@ async def name(conn: Connection, request: Request, person_id: UUID | None) -> st
     """A person's name; None if the reader may not know it, or if the person has left."""
     if person_id is None:
         return None
-    return (dict(await people(conn, request)) | {request.person.user_id: request.person.name}).get(person_id)
+    return (await names(conn, request, [person_id])).get(person_id)
+
+
+async def names(conn: Connection, request: Request, person_ids: Iterable[UUID | None]) -> dict[UUID, str]:
+    """The names of those among these people whom the reader may know and who have not left, and the reader's own."""
+    known = {request.person.user_id: request.person.name}
+    if not request.may(permission=TEAM):
+        return known
+    return await memberships.names(conn, request.actor, ids={one for one in person_ids if one is not None}) | known
 
 
 async def campaigns(

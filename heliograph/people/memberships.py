@@ -7,7 +7,7 @@ owners cannot remove each other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -82,6 +82,15 @@ async def list_page(
 ) -> list[Colleague]:
     """Members by name, after the member `after`. `search`: the beginning of a name or an e-mail address."""
     return [Colleague(**row) for row in await conn.fetch(PAGE, actor.organization_id, limit, after, search)]
+
+
+NAMES = f"SELECT m.user_id, u.name {_TEAM} WHERE m.organization_id = $1 AND m.user_id = ANY ($2)"
+
+
+async def names(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> dict[UUID, str]:
+    """Names of the members among these people."""
+    rows = await conn.fetch(NAMES, actor.organization_id, list(ids)) if ids else []
+    return {row["user_id"]: row["name"] for row in rows}
 
 
 async def get(conn: Connection, actor: Actor, *, user_id: UUID) -> Colleague:

@@ -31,6 +31,7 @@ from heliograph.overview import explaining
 from heliograph.overview.messages import Filters, Message
 from heliograph.pages.languages import locale
 from heliograph.pages.lists import pagination
+from heliograph.people import memberships
 from heliograph.queue.leases import GUARDED
 from heliograph.sending.listing import MessagePage
 from heliograph.sms.arrivals import FAILURES
@@ -551,6 +552,29 @@ async def test_what_is_shown_raw_is_what_the_api_says(api: Api, pool: Pool, tena
     _, _, answer = await api.ask("GET", f"/sms/messages/{id}", headers=tenant.headers)
     assert {name: answer["message"][name] for name in shown_raw} == shown_raw
     assert len(shown_raw) > 12
+
+
+async def test_a_key_and_a_person_that_no_list_shows_are_called_by_their_names(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    """Names were looked up in lists that end: of keys with those of the last 90 days, of the team with a thousand."""
+    id = await send(api, tenant)
+    rui = await make_person(pool, tenant, "rui@example.com", "sender", password=None)
+    await pool.execute(
+        "UPDATE api_keys SET name = 'shop-2024', status = 'revoked', revoked_at = now() - interval '100 days'"
+        " WHERE id = $1",
+        tenant.key_id,
+    )
+    assert ">shop-2024</a></dd>" in (await owner.get(f"/messages/{id}")).text
+    page = await owner.get("/messages")
+    form = page.form("/columns/messages")
+    await owner.post("/columns/messages", {name: form[name] for name in ("_token", "next")} | {"column": "by"})
+    assert "shop-2024" in (await owner.get("/messages")).words
+    # A filter by somebody who sent nothing names them.
+    assert "Rui" in (await owner.get(f"/messages?by={rui.id}&country=PT")).words
+    async with pool.acquire() as conn:
+        known = await memberships.names(conn, tenant.actor, ids=[rui.id, tenant.key_id])
+    assert known == {rui.id: "Rui"}
 
 
 async def test_who_sent_it_on_the_dashboard_is_told_and_sees_it_whole(

@@ -77,11 +77,8 @@ async def _values(request: Request, id: UUID | None) -> dict[str, Any]:
         before = _place(request, "before", str(id))
         found = None if id is None else await inbox.get(conn, request.actor, id=id, before=before, limit=BUBBLES)
         is_empty = not lines and not searched and not await threads.any_at_all(conn, request.actor)
-        people = (
-            await memberships.list_all(conn, request.actor)
-            if any(one.thread.assigned_to for one in lines) or (found is not None and found.thread.assigned_to)
-            else []
-        )
+        assigned = {one.thread.assigned_to for one in lines} | (set() if found is None else {found.thread.assigned_to})
+        names = await memberships.names(conn, request.actor, ids={one for one in assigned if one is not None})
     # An earlier page of a conversation, to which links lead as well, does not show what is new.
     is_shown = found is not None and (before is None or any(one.id == found.thread.message_id for one in found.bubbles))
     if found is not None and found.thread.is_unread and may_answer and is_shown:
@@ -107,7 +104,7 @@ async def _values(request: Request, id: UUID | None) -> dict[str, Any]:
         "quoted": {} if found is None else _quoted(request, found),
         "may_answer": may_answer,
         "whole": whole,
-        "names": {one.user_id: one.name for one in people},
+        "names": names,
         "left": _left(None if found is None else found.window),
         # In whole hours: a list that changed with every refresh would be sent again each time.
         "hours_left": {one.thread.id: math.ceil(_left(one.window)) for one in lines},

@@ -15,7 +15,7 @@ from heliograph.base.database.bounded_scan import PAGE_LOOK
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of
-from heliograph.dashboard import listing
+from heliograph.dashboard import listing, visibility
 from heliograph.overview import requests
 from heliograph.overview.finding import SearchResult
 from heliograph.pages.answers import Answer, Page, Redirect
@@ -24,8 +24,6 @@ from heliograph.pages.lists.ranges import Range
 from heliograph.pages.pieces import charts
 from heliograph.pages.pieces.charts import Chart, Series
 from heliograph.pages.requests import Request
-from heliograph.people import memberships
-from heliograph.people.roles import TEAM
 from heliograph.requests import DAYS, Filters, Hour, LogEntry, reading
 
 #: The default range of the chart and groups.
@@ -234,13 +232,9 @@ async def _names(conn: Connection, request: Request, listed: Sequence[LogEntry])
     """Names of the keys behind these requests and, for readers who may see the team, of the people."""
     actor: Actor = request.actor
     found: dict[UUID, str] = {}
-    if request.may("api_keys:read") and any(one.key_id for one in listed):
-        found |= {key.id: key.name for key in await issued.list_all(conn, actor)}
-    if any(one.person_id for one in listed):
-        if request.may(permission=TEAM):
-            found |= {one.user_id: one.name for one in await memberships.list_all(conn, actor)}
-        found[request.person.user_id] = request.person.name
-    return found
+    if request.may("api_keys:read"):
+        found |= await issued.names(conn, actor, ids={one.key_id for one in listed if one.key_id is not None})
+    return found | await visibility.names(conn, request, [one.person_id for one in listed])
 
 
 def _curl(one: LogEntry, base: str) -> str:

@@ -224,8 +224,7 @@ async def _key_name(conn: Connection, request: Request, message: Message) -> str
     """The key's name, for readers who may see keys."""
     if message.key_id is None or not request.may("api_keys:read"):
         return ""
-    listed = await issued.list_all(conn, request.actor)
-    return next((one.name for one in listed if one.id == message.key_id), "")
+    return (await issued.names(conn, request.actor, ids=[message.key_id])).get(message.key_id, "")
 
 
 async def _waits(conn: Connection, request: Request, message: Message) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 from uuid import UUID
 
@@ -46,14 +46,17 @@ async def show_list(request: Request) -> Answer:
         rows = found.messages[:size]
         readable = {one.id for one in rows if visibility.is_whole(request, one.person_id)}
         texts = await _texts(conn, request, [one for one in rows if one.id in readable])
-        keys = await issued.list_all(conn, request.actor) if request.may("api_keys:read") else []
-        people = await visibility.people(conn, request)
+        key_names = await _key_names(conn, request, [wanted.filters.key_id, *(one.key_id for one in rows)])
+        senders = [wanted.filters.person_id, *(one.person_id for one in rows)]
+        person_names = await visibility.names(conn, request, senders)
         campaign_names = await visibility.campaigns(conn, request, [one.campaign_id for one in rows])
         columns = listing.columns(request, "messages")
         is_priced = any(one.name == "price" for one in columns.chosen)
         prices = await messages.prices(conn, request.actor, listed=rows) if is_priced else {}
         # The self-refreshing fragment has no filter form.
         suggested = [] if request.is_fragment else await finding.campaigns(conn, request, limit=SUGGESTED)
+        keys = list(key_names.items()) if request.is_fragment else await _keys(conn, request)
+        people = [] if request.is_fragment else await visibility.people(conn, request)
         # The self-refreshing fragment has no head, and later pages need not repeat it.
         head, latest = None, None
         if not request.is_fragment and after is None:
@@ -77,10 +80,10 @@ async def show_list(request: Request) -> Answer:
         "latest": latest,
         "campaigns": [one.name for one in suggested],
         "texts": texts,
-        "keys": [(str(one.id), one.name) for one in keys],
-        "key_names": {one.id: one.name for one in keys},
+        "keys": [(str(id), name) for id, name in keys],
+        "key_names": key_names,
         "people": people,
-        "person_names": dict(people) | {request.person.user_id: request.person.name},
+        "person_names": person_names,
         "campaign_names": campaign_names,
         "newer": newer,
         "columns": columns,
@@ -135,6 +138,19 @@ async def _look(
         if seen is None or len(found) > size:
             break
     return MessagePage(found, seen)
+
+
+async def _keys(conn: Connection, request: Request) -> list[tuple[UUID, str]]:
+    """The keys that messages can be filtered by, for readers who may see keys."""
+    if not request.may("api_keys:read"):
+        return []
+    return [(one.id, one.name) for one in await issued.list_all(conn, request.actor)]
+
+
+async def _key_names(conn: Connection, request: Request, ids: Iterable[UUID | None]) -> dict[UUID, str]:
+    if not request.may("api_keys:read"):
+        return {}
+    return await issued.names(conn, request.actor, ids={one for one in ids if one is not None})
 
 
 async def _newer(conn: Connection, request: Request, wanted: Wanted, top: UUID) -> int:
