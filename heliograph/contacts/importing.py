@@ -35,9 +35,11 @@ BATCH = 5_000
 
 #: A long number as rounded by a spreadsheet: 2.58841E+11, 3E+11.
 _is_rounded = re.compile(r"[0-9]+([.,][0-9]+)?[eE]\+?[0-9]+").fullmatch
-#: A date as spreadsheets write it, whose digits could be a domestic number: 27.11.2026, 27-11-2026, 2026-11-27.
+#: A date as spreadsheets write it, whose digits could be a domestic number: 27.11.2026, 27-11-2026, 27/11/2026,
+#: 11/27/2026, 2026-11-27.
 _is_date = re.compile(
     r"(0?[1-9]|[12][0-9]|3[01])([.-])(0?[1-9]|1[0-2])\2(19|20)[0-9]{2}"
+    r"|[0-3]?[0-9]/[0-3]?[0-9]/(19|20)[0-9]{2}"
     r"|(19|20)[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 ).fullmatch
 #: Numbers in no known range that a survey of a file lists.

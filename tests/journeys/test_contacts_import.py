@@ -156,11 +156,21 @@ async def test_a_date_is_nobodys_number(pool: Pool, tmp_path: Path) -> None:
     """Many countries have numbers of eight digits, and in Germany any number is possible."""
     actor = await organization(pool)
     path = tmp_path / "people.csv"
-    dates = ["27.11.2026", "2026-11-27", "29.2.2028", " 1.1.1999 ", "27-11-2026", "1-1-1999"]
-    path.write_text("\n".join(["phone;name", *(f"{one};" for one in dates), "0151.2345.6789;", "015-1234-5678;"]))
-    assert (await import_(pool, actor, path, country="DE")).created == 2
-    assert (await contacts(pool, actor)).keys() == {"+4915123456789", "+491512345678"}
-    assert [row[:2] for row in rejected(path)[1:]] == [[f"{n}", importing.DATE] for n in range(2, 8)]
+    dates = [
+        "27.11.2026",
+        "2026-11-27",
+        "29.2.2028",
+        " 1.1.1999 ",
+        "27-11-2026",
+        "1-1-1999",
+        "27/11/2026",
+        "11/27/2026",
+    ]
+    numbers = ["0151.2345.6789", "015-1234-5678", "0152/23456789"]
+    path.write_text("\n".join(["phone;name", *(f"{one};" for one in (*dates, *numbers))]))
+    assert (await import_(pool, actor, path, country="DE")).created == 3
+    assert (await contacts(pool, actor)).keys() == {"+4915123456789", "+491512345678", "+4915223456789"}
+    assert [row[:2] for row in rejected(path)[1:]] == [[f"{n}", importing.DATE] for n in range(2, 10)]
 
 
 async def test_a_rounded_number_is_told_as_such_whatever_is_left_of_it(pool: Pool, tmp_path: Path) -> None:

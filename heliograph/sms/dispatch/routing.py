@@ -17,6 +17,7 @@ import msgspec
 
 from heliograph.base.database.pool import Connection
 from heliograph.classes.kinds import CLASSES
+from heliograph.routes.lookup import Candidates
 
 
 class Supplier(msgspec.Struct, frozen=True):
@@ -118,6 +119,22 @@ def serving(suppliers: Iterable[Supplier]) -> list[Supplier]:
 
 #: Failure codes of messages that no supplier may be given.
 Unsendable = Literal["sender_not_approved", "destination_unreachable", "rejected"]
+
+
+class Prospects(msgspec.Struct, frozen=True, gc=False):
+    """The suppliers that carry to a message's recipient, and those of them that cannot have the message."""
+
+    found: Candidates
+    #: Those that do not accept its sender there.
+    barred: frozenset[UUID]
+    #: Those without a price for it, on a route that requires one.
+    unrated: frozenset[UUID]
+    #: If any has refused it: those that need not be tried any more.
+    spent: frozenset[UUID]
+
+    def may_have(self, id: UUID) -> bool:
+        """True if this supplier may get the message, now or later."""
+        return not (id in self.barred or id in self.unrated or id in self.spent)
 
 
 def ending(

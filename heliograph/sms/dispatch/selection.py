@@ -8,7 +8,7 @@ The rule nobody may break: a supplier gets no more than its capacity, and one th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -19,7 +19,6 @@ from heliograph.base.money import Charge
 from heliograph.base.retry import HOLD
 from heliograph.base.sentences import Sentence, kept
 from heliograph.classes.kinds import CLASSES
-from heliograph.networks.directory import NumberOrigin
 from heliograph.queue.leases import SINGLE, Postponed
 from heliograph.routes import words
 from heliograph.routes.decisions import Decisions
@@ -31,7 +30,7 @@ from heliograph.sms.charges import Charges
 from heliograph.sms.dispatch import test_mode
 from heliograph.sms.dispatch.adapting import Facts
 from heliograph.sms.dispatch.claimed import ClaimedMessage
-from heliograph.sms.dispatch.routing import Supplier, ending, holds_back, overlap, serving
+from heliograph.sms.dispatch.routing import Prospects, Supplier, ending, holds_back, overlap, serving
 from heliograph.sms.dispatch.supplier_pool import PooledSupplier
 from heliograph.sms.status import Move
 from heliograph.sms.submitting import written
@@ -171,54 +170,73 @@ class Selection:
 
     def route(self, due: ClaimedMessage) -> Step:
         """The next step for a message that may be sent: its supplier, when to look at it again, or how it ends."""
-        accounts = self._accounts()
-        lease = due.lease
         if due.mode == "test":
-            supplier: Supplier | None = accounts[test_mode.SUPPLIER].supplier
-            route = decision = None
-        else:
-            found = self._candidates(due)
-            route = found.route
-            others: Iterable[UUID] = found.order(lease.id)
-            barred = self._barred(due, found.suppliers) if self._rules.judges else NO_SUPPLIER
-            unrated = self._unrated(due, found)
-            if due.refused or barred or unrated or not found.suppliers:
-                # A supplier that refused it is not tried twice, and one that is paused is not waited for after that.
-                # A message that a held supplier could carry waits for the operator, unless that supplier refused it.
-                active = {id for id, one in accounts.items() if one.supplier.state == "active"}
-                refused = {id for id in found.suppliers if id not in active or id in due.refused} if due.refused else ()
-                end = ending(found.suppliers, barred=barred, unrated=unrated, refused=refused)
-                if self._serving and end is not None:
-                    return Finish(Move(lease.organization_id, lease.id, end[0], due.at, end[1], unsent=True))
-                others = [id for id in others if not (id in barred or id in unrated or id in refused)]
-            supplier = self._begun_at(due, self._known)
-            decision = None
+            return self._hand_over(due, self._accounts()[test_mode.SUPPLIER], None, None)
+        prospects = self._prospects(due)
+        if (ended := self._ended(due, prospects)) is not None:
+            return ended
+        supplier, decision = self._begun_at(due, self._known), None
+        if supplier is None:
+            supplier, skipped = self._choose(due, prospects)
             if supplier is None:
-                supplier, skipped = self._choose(due, found, barred, unrated)
-                decision = self.decisions.number(found, skipped) if supplier else None
-            if supplier is None:
-                # No supplier can carry it now. It waits in the line of one that would, where it delays no others; if
-                # there is nothing to delay, it stays where it is.
-                line = next(iter(others), lease.line) if self.usable else lease.line
-                # In its own line it stays due, so that a worker with a session finds it at once, and keeps its place,
-                # so that its waiting time is known.
-                pause = -due.waited(lease.due_at) if line == lease.line else HOLD
-                return Postponed(lease, pause, line, counts=False)
-        assert supplier is not None
-        account = accounts[supplier.id]
-        if account.room <= 0:
-            waited = due.waited(lease.due_at)
-            if supplier in self.elsewhere:
-                self.left_to_others += 1
-            elif due.mode == "live" and waited > self._patience_of(due) and self._overflows(due, account):
-                other, skipped = self._choose(due, found, barred, unrated, with_room=True)
-                if other is not None:
-                    self.overflow = REROUTE
-                    return self._out(due, accounts[other.id], self.decisions.number(found, skipped), route)
-            self.parked.add(supplier.id)
-            # It keeps its due time, so that its waiting time is known.
-            return Postponed(lease, -waited, supplier.id, counts=False)
-        return self._out(due, account, decision, route)
+                return self._wait(due, prospects)
+            decision = self.decisions.number(prospects.found, skipped)
+        return self._hand_over(due, self._accounts()[supplier.id], decision, prospects)
+
+    def _prospects(self, due: ClaimedMessage) -> Prospects:
+        """The suppliers that carry to its recipient, and those of them that cannot have it."""
+        found = self._candidates(due)
+        barred = self._barred(due, found.suppliers) if self._rules.judges else NO_SUPPLIER
+        unrated = self._unrated(due, found)
+        if not due.refused:
+            return Prospects(found, barred, unrated, NO_SUPPLIER)
+        # A supplier that refused it is not tried twice, and one that is paused is not waited for after that. A message
+        # that a held supplier could carry waits for the operator, unless that supplier refused it.
+        active = {id for id, one in self._accounts().items() if one.supplier.state == "active"}
+        spent = frozenset(id for id in found.suppliers if id not in active or id in due.refused)
+        return Prospects(found, barred, unrated, spent)
+
+    def _ended(self, due: ClaimedMessage, prospects: Prospects) -> Finish | None:
+        """How a message ends that no supplier may ever have; None: one may, or no supplier serves now."""
+        suppliers, lease = prospects.found.suppliers, due.lease
+        if suppliers and not (prospects.barred or prospects.unrated or due.refused):
+            return None  # the usual case
+        end = ending(suppliers, barred=prospects.barred, unrated=prospects.unrated, refused=prospects.spent)
+        if end is None or not self._serving:
+            return None
+        return Finish(Move(lease.organization_id, lease.id, end[0], due.at, end[1], unsent=True))
+
+    def _wait(self, due: ClaimedMessage, prospects: Prospects) -> Postponed:
+        """No supplier can carry it now. It waits in the line of one that would, where it delays no others; if there is
+        nothing to delay, it stays where it is."""
+        lease = due.lease
+        line = lease.line
+        if self.usable:
+            line = next((id for id in prospects.found.order(lease.id) if prospects.may_have(id)), line)
+        # In its own line it stays due, so that a worker with a session finds it at once, and keeps its place, so that
+        # its waiting time is known.
+        pause = -due.waited(lease.due_at) if line == lease.line else HOLD
+        return Postponed(lease, pause, line, counts=False)
+
+    def _hand_over(
+        self, due: ClaimedMessage, account: PooledSupplier, decision: int | None, prospects: Prospects | None
+    ) -> Step:
+        """Give it to its supplier, or, if that has no room, to the next one or into the supplier's line. `prospects`:
+        None in test mode, in which there is no other supplier."""
+        if account.room > 0:
+            return self._out(due, account, decision, None if prospects is None else prospects.found.route)
+        waited = due.waited(due.lease.due_at)
+        if account.supplier in self.elsewhere:
+            self.left_to_others += 1
+        elif prospects is not None and waited > self._patience_of(due) and self._overflows(due, account):
+            other, skipped = self._choose(due, prospects, with_room=True)
+            if other is not None:
+                self.overflow = REROUTE
+                decision = self.decisions.number(prospects.found, skipped)
+                return self._out(due, self._accounts()[other.id], decision, prospects.found.route)
+        self.parked.add(account.supplier.id)
+        # It keeps its due time, so that its waiting time is known.
+        return Postponed(due.lease, -waited, account.supplier.id, counts=False)
 
     def _overflows(self, due: ClaimedMessage, account: PooledSupplier) -> bool:
         """True if a message that has waited too long for its supplier may go to the next one. If its supplier is merely
@@ -266,12 +284,7 @@ class Selection:
 
     def _candidates(self, due: ClaimedMessage) -> Candidates:
         place = self._charges.directory.place(due.recipient)
-        owners = self._rules.owners(due.sender)
-        found = self._look_up(due, place)
-        return self._table.owned(found, due.recipient, owners) if owners else found
-
-    def _look_up(self, due: ClaimedMessage, place: NumberOrigin) -> Candidates:
-        return self._table.candidates(
+        found = self._table.candidates(
             due.recipient,
             organization_id=due.lease.organization_id,
             sender=due.sender,
@@ -279,15 +292,11 @@ class Selection:
             network=place.network or None,
             is_certain=place.is_exact,
         )
+        owners = self._rules.owners(due.sender)
+        return self._table.owned(found, due.recipient, owners) if owners else found
 
     def _choose(
-        self,
-        due: ClaimedMessage,
-        found: Candidates,
-        barred: Collection[UUID],
-        unrated: Collection[UUID] = NO_SUPPLIER,
-        *,
-        with_room: bool = False,
+        self, due: ClaimedMessage, prospects: Prospects, *, with_room: bool = False
     ) -> tuple[Supplier | None, tuple[tuple[UUID, str], ...]]:
         """The first candidate that can take the message now, and why those before it cannot. A supplier that deferred
         it, or that refuses its sender, is chosen only if there is no other; one that is merely full is waited for."""
@@ -295,13 +304,13 @@ class Selection:
         put_off = due.attempt_supplier if due.attempt_supplier is not None and self._put_off(due) else None
         last: Supplier | None = None
         skipped: list[tuple[UUID, str]] = []
-        for id in found.order(lease.id):
+        for id in prospects.found.order(lease.id):
             one = self._known.get(id)
             if due.refused and id in due.refused:
                 skipped.append((id, words.REFUSED_IT))
-            elif id in unrated:
+            elif id in prospects.unrated:
                 skipped.append((id, words.UNRATED))
-            elif id in barred:
+            elif id in prospects.barred:
                 skipped.append((id, words.BARRED))
             elif one is None:
                 skipped.append((id, self._unusable(due, id)))
