@@ -305,11 +305,8 @@ class Api:
                 left = [one for one in account.subscribed if one != token.app]
                 account.subscribed = [*left, token.app] if method == "POST" else left
                 return {"success": True}
-        raise (
-            GraphError(2500, message=f"Unknown path components: /{edge}")
-            if edge
-            else missing_object(account.id, method)
-        )
+        unknown = GraphError(2500, message=f"Unknown path components: /{edge}")
+        raise unknown if edge else missing_object(account.id, method)
 
     def _submit(self, template: Template) -> None:
         delay = self.world.options.review_delay
