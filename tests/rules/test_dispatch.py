@@ -598,6 +598,25 @@ async def test_at_most_once_ends_as_unknown_without_an_event(pool: Pool) -> None
     await ended(pool, id, "unknown", "outcome_unknown")
 
 
+@pytest.mark.parametrize("segments", [1, 2])
+async def test_a_supplier_whose_answers_are_never_read_does_not_get_copies_all_day(pool: Pool, segments: int) -> None:
+    bench = Bench(pool, supplier())
+    bench.only.script = answering(UNKNOWN)
+    id = await message(pool, await organization(pool), text="x" * (100 + 60 * segments), segments=segments)
+    after: list[int] = []
+    for grace in range(24):
+        await bench.round()
+        after += [grace] * (len(await attempts(pool, id)) - len(after))
+        await bench.later(seconds=95)
+    # In graces: of a message with two segments, the second try may have lost the answer to the other one.
+    assert after == {1: [0, 1, 3, 7, 15], 2: [0, 1, 2, 4, 8, 16]}[segments]
+    # It expires before the next one.
+    await bench.later(days=1)
+    await bench.round()
+    assert len(await attempts(pool, id)) == len(after)
+    await ended(pool, id, "unknown", "outcome_unknown")
+
+
 async def test_an_uncertain_message_that_is_not_sent_again_is_unknown(pool: Pool) -> None:
     """Nobody knows that it was not delivered, so nobody may say so."""
     bench, id = await lost(pool, expires_at=clock.now() + timedelta(seconds=100))

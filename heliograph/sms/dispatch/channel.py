@@ -154,7 +154,14 @@ class SmsChannel:
         return await uncertain.find(conn, lost, policies=self.policies)
 
     async def give_up(self, conn: Connection, lost: Sequence[ClaimedMessage]) -> dict[UUID, Step]:
-        return {one.lease.id: Finish(uncertain.unknown(one)) for one in lost if one.guarantee == "at_most_once"}
+        steps: dict[UUID, Step] = {}
+        for one in lost:
+            if one.guarantee == "at_most_once":
+                steps[one.lease.id] = Finish(uncertain.unknown(one))
+            elif (wait := uncertain.patience(one, self.grace)) > 0:
+                # A receipt may come meanwhile.
+                steps[one.lease.id] = Postponed(one.lease, min(wait, self.grace), UNROUTED, counts=False)
+        return steps
 
     async def decide(self, conn: Connection, messages: Sequence[ClaimedMessage]) -> list[Step]:
         steps: list[Step] = []

@@ -58,8 +58,8 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
     busy_since: datetime | None
     #: Suppliers that refused the message in any of its attempts.
     refused: Sequence[UUID] | None
-    #: One of its attempts ended without an answer, so a supplier may have the message, whatever happened later.
-    was_unknown: bool
+    #: How many of its attempts ended without an answer.
+    unknowns: int
     #: Its organization's quiet hours for marketing.
     quiet_hours: str
     #: Suppliers that an operator passed over.
@@ -71,6 +71,12 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
     def is_unsent(self) -> bool:
         """True if no supplier is known to have accepted it."""
         return self.status == UNSENT
+
+    @property
+    def was_unknown(self) -> bool:
+        """True if one of its attempts ended without an answer, so that a supplier may have it, whatever happened
+        later."""
+        return self.unknowns > 0
 
     @property
     def may_leave(self) -> bool:
@@ -110,7 +116,7 @@ SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.class, m.guarantee
        o.state AS organization_state, s.status AS sender_status, silence.since IS NOT NULL AS opted_out, now() AS at,
        coalesce(a.attempt, 0) AS attempt, a.target_id AS attempt_supplier, a.state AS attempt_state, a.started_at,
        a.reference, coalesce(a.series, 0) AS series, a.series_at, coalesce(a.parts, 1) AS parts, a.doubtful,
-       taken.parts AS taken, a.busy_since, a.refused, coalesce(a.was_unknown, false) AS was_unknown, o.quiet_hours
+       taken.parts AS taken, a.busy_since, a.refused, coalesce(a.unknowns, 0) AS unknowns, o.quiet_hours
   FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) WITH ORDINALITY AS item (organization_id, id, tried, n)
   LEFT JOIN LATERAL (SELECT * FROM messages
                       WHERE organization_id = item.organization_id AND id = item.id LIMIT 1) m ON true
@@ -128,7 +134,7 @@ SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.class, m.guarantee
                      doubtful, min(started_at) OVER (PARTITION BY coalesce(continues, attempt)) AS series_at,
                      min(started_at) FILTER (WHERE state = 'busy') OVER (PARTITION BY target_id) AS busy_since,
                      array_agg(target_id) FILTER (WHERE state = 'refused') OVER () AS refused,
-                     bool_or(state = 'unknown') OVER () AS was_unknown
+                     count(*) FILTER (WHERE state = 'unknown') OVER () AS unknowns
                 FROM attempts WHERE organization_id = tried.organization_id AND message_id = tried.id
                ORDER BY attempt DESC LIMIT 1) last) a ON true
   LEFT JOIN LATERAL (

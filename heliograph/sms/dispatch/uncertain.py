@@ -2,7 +2,8 @@
 
     a receipt for each segment in doubt     the supplier has them: the receipts' ids replace the lost answers
     fewer, before the grace ends            wait
-    fewer, after the grace has ended        at_least_once: those segments are sent again; at_most_once: `unknown`
+    fewer, after the grace has ended        at_least_once: those segments are sent again, each time after twice as long
+                                            a wait; at_most_once: `unknown`
 
 Receipts do not say which segment they are for. So unless there is one for each segment in doubt, none is assigned: the
 missing one could be for the segment that never arrived.
@@ -11,6 +12,7 @@ missing one could be for the segment that never arrived.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from uuid import UUID
 
 import msgspec
@@ -23,12 +25,15 @@ from heliograph.base.sentences import said
 from heliograph.sending.channel import LostResolution
 from heliograph.sms.dispatch import test_mode
 from heliograph.sms.dispatch.claimed import ClaimedMessage
+from heliograph.sms.dispatch.outcomes import deadline
 from heliograph.sms.reports import keys, parts, waiting
 from heliograph.sms.reports.keys import PartId
 from heliograph.sms.status import OUTCOME_UNKNOWN, Move, SupplierAcceptance
 from heliograph.suppliers.contract import Verdict
 from heliograph.traffic import reconciliation
 
+#: More would be longer than any message is valid.
+MOST_DOUBLINGS = 12
 #: How it is known that an attempt with an unknown outcome was accepted.
 SHOWN = said("a receipt shows that the supplier has it")
 # No longer in doubt: these attempts now end as accepted.
@@ -87,6 +92,17 @@ def _wanted(due: ClaimedMessage) -> int:
     """How many receipts would prove that the supplier has everything in doubt; 0: none can. Segments that were sent
     twice may have two receipts, which do not say which segment they are for."""
     return len(due.in_doubt) if due.attempt == due.series else 0
+
+
+def patience(due: ClaimedMessage, grace: float) -> float:
+    """Seconds until a message for which no receipt has come may be sent again, or expires.
+
+    The wait doubles with each try that had no answer: a supplier that takes messages and whose answers cannot be read
+    would otherwise hand their recipients a copy each grace, 960 a day, instead of ten. The first tries of a long
+    message may each lose the answers of other segments, and do not count."""
+    assert due.started_at is not None
+    again = due.started_at + timedelta(seconds=grace * 2 ** min(max(0, due.unknowns - due.parts), MOST_DOUBLINGS))
+    return (min(again, deadline(due.accepted_at, due.expires_at)) - due.at).total_seconds()
 
 
 def unknown(due: ClaimedMessage) -> Move:
