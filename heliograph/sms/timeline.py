@@ -103,12 +103,12 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by:
     if with_text:
         came += await _written(conn, whose, id, found.message["accepted_at"] - timedelta(days=1))
     amounts = {name: decimal(amount) for name in AMOUNTS if (amount := found.message[name]) is not None}
+    message = found.message | amounts
+    message.update(expires_at=deadline(message["accepted_at"], message["expires_at"]))
     return msgspec.structs.replace(
         found,
         text=text,
-        message=found.message
-        | amounts
-        | {"expires_at": deadline(found.message["accepted_at"], found.message["expires_at"])},
+        message=message,
         entries=sorted([*found.entries, *came], key=lambda entry: entry.at),
     )
 
