@@ -114,6 +114,7 @@ UNRECORDED = {
     "heliograph.whatsapp.mirror.apps.ensure_app": "its caller records the account that the app is of",
     "heliograph.whatsapp.dispatch.holds.hold_account": MIRROR,
     "heliograph.whatsapp.dispatch.holds.hold_number": MIRROR,
+    "heliograph.whatsapp.dispatch.holds.slow_number": MIRROR,
     "heliograph.whatsapp.dispatch.holds.leave_to_try": MIRROR,
     "heliograph.whatsapp.dispatch.holds.tries": MIRROR,
     "heliograph.whatsapp.dispatch.holds.answered": MIRROR,
