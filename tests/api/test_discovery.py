@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from uuid import UUID
 
+import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
@@ -104,6 +105,7 @@ SELECT $1, $2, $3, $4, now() - $5::interval, id FROM unnest($6::uuid[]) AS one (
 """
 
 
+@pytest.mark.fresh_database
 async def test_health_costs_the_same_however_many_messages_of_campaigns_wait(pool: Pool) -> None:
     """Those of two million took longer than the probe waits, so no process was ready. What is late shows among them."""
 

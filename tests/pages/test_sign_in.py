@@ -614,14 +614,14 @@ async def test_guesses_from_an_address_do_not_delay_who_is_known_there(
         for n in range(tries.FREE_ADDRESS):
             await tries.count(conn, account=f"nobody{n}@example.com", address="127.0.0.1")
     await make_person(pool, tenant, "rui@example.com")
-    assert "Too many failures" in (await other_browser.sign_in("rui@example.com")).words
+    assert "Too many failed attempts" in (await other_browser.sign_in("rui@example.com")).words
     # In a browser of theirs the owner proves who they are, and signs in; the address is as it was.
     page = await owner.asked_again("/account/password")
     page = await owner.submit(page, "/prove?next=%2Faccount%2Fpassword", _password=PASSWORD)
     assert page.path == "/account/password"
     await owner.submit(await owner.get("/account"), "/logout")
     assert (await owner.sign_in("ana@example.com")).path == "/"
-    assert "Too many failures" in (await other_browser.sign_in("rui@example.com")).words
+    assert "Too many failed attempts" in (await other_browser.sign_in("rui@example.com")).words
 
 
 async def test_a_page_asks_whether_its_session_stands(pool: Pool, tenant: Tenant, browser: Browser) -> None:

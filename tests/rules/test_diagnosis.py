@@ -98,6 +98,7 @@ SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::int FROM pg_
 """
 
 
+@pytest.mark.fresh_database
 async def test_messages_that_all_have_one_id_are_not_all_read_for_each_receipt(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

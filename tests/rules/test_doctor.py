@@ -524,6 +524,7 @@ async def test_messages_that_no_supplier_takes_are_told(pool: Pool, database_url
     assert ((await named(pool, settings, "queue")).state, await metric()) == ("ok", 0)
 
 
+@pytest.mark.fresh_database
 async def test_who_waits_in_vain_is_found_without_reading_all_that_waits(pool: Pool) -> None:
     """Each worker read all messages that were waiting, every 15 s."""
     actor = await organization(pool)

@@ -195,6 +195,7 @@ SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::int FROM pg_
 """
 
 
+@pytest.mark.fresh_database
 async def test_messages_whose_time_has_not_come_are_not_read_to_find_those_that_expire(pool: Pool) -> None:
     """Three hundred thousand held messages took two seconds of every five."""
     bench, actor = Bench(pool), await one(pool)

@@ -795,6 +795,7 @@ async def test_unassigned_messages_are_processed_again_in_steps(
     assert all(size <= 2 for (size,) in steps)
 
 
+@pytest.mark.fresh_database
 @pytest.mark.parametrize("is_long", [True, False])
 async def test_what_a_flood_is_compared_with_is_bounded_for_a_batch(
     pool: Pool, acme: Actor, monkeypatch: pytest.MonkeyPatch, is_long: bool
@@ -829,6 +830,7 @@ async def test_parts_known_of_many_messages_are_bounded_for_a_batch(
         assert len(await inbox._parts(conn, due)) == 40
 
 
+@pytest.mark.fresh_database
 async def test_stops_of_many_to_a_shared_number_search_its_owners_messages_once(pool: Pool, acme: Actor) -> None:
     """A search for each person and owner took longer than a statement may, so the inbox stood still for everybody."""
     other = await organization(pool)

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from uuid import UUID
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
@@ -267,6 +268,7 @@ SELECT coalesce(extract(epoch FROM now() - min(coalesce(since, due_at))), 0)::fl
 ROWS_READ = "SELECT coalesce(seq_tup_read + idx_tup_fetch, 0) FROM pg_stat_xact_user_tables WHERE relname = 'queue'"
 
 
+@pytest.mark.fresh_database
 async def test_the_lag_costs_the_same_however_many_endpoints_and_organizations_wait(pool: Pool) -> None:
     """With no worker left, or twenty thousand endpoints that fail, reading one row for each of them took longer than
     the checks of the installation may, so that none was made."""

@@ -265,6 +265,7 @@ SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::int FROM pg_
 """
 
 
+@pytest.mark.fresh_database
 @pytest.mark.parametrize("swapped", [False, True])
 async def test_lost_answers_do_not_read_all_that_a_supplier_never_matches(pool: Pool, swapped: bool) -> None:
     """Reading it for each of them took longer than a statement may, so nothing was dispatched any more."""
@@ -281,6 +282,7 @@ async def test_lost_answers_do_not_read_all_that_a_supplier_never_matches(pool: 
     assert read < 20
 
 
+@pytest.mark.fresh_database
 @pytest.mark.parametrize("count", [1, 2])
 async def test_a_supplier_that_gives_all_messages_one_id_holds_up_no_other_receipts(pool: Pool, count: int) -> None:
     """Each of its receipts read all of its messages, which took longer than a statement may for those of a batch."""
@@ -298,6 +300,7 @@ async def test_a_supplier_that_gives_all_messages_one_id_holds_up_no_other_recei
     assert read < 400
 
 
+@pytest.mark.fresh_database
 @pytest.mark.parametrize("to", ["", "9911201"])
 async def test_receipts_with_one_id_and_no_whole_number_share_what_a_batch_may_search(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, to: str
@@ -317,6 +320,7 @@ async def test_receipts_with_one_id_and_no_whole_number_share_what_a_batch_may_s
     assert read < 2 * 200
 
 
+@pytest.mark.fresh_database
 async def test_answers_with_one_id_read_few_receipts_that_came_before_them(pool: Pool) -> None:
     """Each of them read all, and a batch of answers took longer than a statement may."""
     await receive(pool, *(receipt("0", to=f"+25885{n:07d}") for n in range(100)))
@@ -357,6 +361,7 @@ async def test_without_any_id_the_recipient_decides(pool: Pool) -> None:
     assert [await status_of(pool, id) for id in (weak, named)] == ["delivered", "sent"]
 
 
+@pytest.mark.fresh_database
 async def test_a_number_that_gets_thousands_of_messages_holds_up_no_other_receipts(pool: Pool) -> None:
     """Each of its receipts read all of its attempts, which took longer than a statement may for those of a batch."""
     actor = await organization(pool)

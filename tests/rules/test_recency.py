@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID
 
+import pytest
+
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
@@ -193,6 +195,7 @@ SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint FROM 
 """
 
 
+@pytest.mark.fresh_database
 async def test_a_reading_costs_the_same_however_many_messages_are_stored(
     pool: Pool, database_server: Cluster, database_url: str
 ) -> None:

@@ -250,6 +250,7 @@ async def test_the_remedies_for_a_key_that_is_lost_for_good(pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM messages WHERE status = 'expired'") == 2
 
 
+@pytest.mark.fresh_database
 async def test_the_check_of_keys_costs_the_same_however_many_texts_wait(pool: Pool) -> None:
     """Reading a thousand texts of each organization took longer than a web process's statement may, so that without
     workers no check was made: not even the one that there is no worker."""

@@ -523,6 +523,7 @@ async def test_a_message_to_a_new_number_takes_effect_once_a_reading_has_found_i
     assert not await pool.fetchval(awaited)
 
 
+@pytest.mark.fresh_database
 async def test_whether_messages_to_new_numbers_are_awaited_costs_one_look_at_the_numbers(
     pool: Pool, acme: Made, meta: Meta
 ) -> None:
