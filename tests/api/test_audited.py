@@ -73,6 +73,6 @@ async def test_keys_that_are_none_are_counted_by_address(database_url: str, pool
             status, _, _ = await api.ask("GET", "/account", headers={"x-api-key": f"hg_live_{number}"})
             assert status == 401
     # A process that ends writes what it has counted.
-    rows = await pool.fetch("SELECT * FROM audit_log WHERE action = 'authentication.failed'")
+    rows = await pool.fetch("SELECT * FROM audit_log WHERE action = 'authentication.failed' ORDER BY id")
     assert [(row["who"], row["object_id"], row["count"]) for row in rows] == [("unknown", "127.0.0.1", 5)]
     assert UUID(str(rows[0]["id"])).version == 7

@@ -64,7 +64,8 @@ async def test_a_sender_is_approved_taken_back_and_rejected(pool: Pool, tenant: 
     async with pool.acquire() as conn:
         (one,) = [one for one in await sender_ids.list_all(conn, tenant.actor) if one.id == asked.id]
         told = await conn.fetch(
-            "SELECT who FROM audit_log WHERE action = 'sender_id.reviewed' AND object_id = $1", str(asked.id)
+            "SELECT who FROM audit_log WHERE action = 'sender_id.reviewed' AND object_id = $1 ORDER BY id",
+            str(asked.id),
         )
     assert (one.status, one.rejection_reason) == ("rejected", "This name could be mistaken for another company's.")
     assert {row["who"] for row in told} == {"operator"}

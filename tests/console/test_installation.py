@@ -35,7 +35,7 @@ async def test_what_is_set_is_shown_in_both_apps(pool: Pool, root: Browser, othe
     assert "Back on &lt;Sunday&gt;" in page.text
     assert 'href="https://acme.test/terms"' in page.text
     async with pool.acquire() as conn:
-        (told,) = await conn.fetch("SELECT who, after FROM audit_log WHERE action = 'installation.changed'")
+        (told,) = await conn.fetch("SELECT who, after FROM audit_log WHERE action = 'installation.changed' ORDER BY id")
     assert told["who"] == "operator"
     assert "Acme Messaging" in told["after"]
 

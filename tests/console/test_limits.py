@@ -50,7 +50,7 @@ async def test_a_plan_brings_its_quota_and_ends(pool: Pool, tenant: Tenant, root
     page = await root.post(f"{here(tenant)}/plan", form)
     assert "None: its quota is granted by hand." in page.words
     assert await pool.fetchval("SELECT plan FROM organizations WHERE id = $1", tenant.id) is None
-    told = await pool.fetch("SELECT who FROM audit_log WHERE action = 'organization.plan_changed'")
+    told = await pool.fetch("SELECT who FROM audit_log WHERE action = 'organization.plan_changed' ORDER BY id")
     assert [row["who"] for row in told] == ["operator"] * 3
 
 
@@ -222,7 +222,7 @@ async def test_its_own_rules_are_set(pool: Pool, tenant: Tenant, root: Browser) 
     await root.submit(page, f"{here(tenant)}/settings", **typed)
     async with pool.acquire() as conn:
         assert await organizations.get(conn, id=tenant.id) == one
-    told = await pool.fetch("SELECT who FROM audit_log WHERE action = 'organization.configured'")
+    told = await pool.fetch("SELECT who FROM audit_log WHERE action = 'organization.configured' ORDER BY id")
     assert [row["who"] for row in told] == ["operator"]
     for wrong in (
         {"time_zone": "Mars/Phobos"},
@@ -305,7 +305,8 @@ async def test_a_key_is_made_suspended_resumed_and_revoked(pool: Pool, api: Api,
         answer = await root.submit(page, f"{here(tenant)}/keys", **typed)
         assert answer.status == 422, wrong
     told = await pool.fetch(
-        "SELECT who, organization_id FROM audit_log WHERE action LIKE 'api_key.%' AND object_id = $1", str(id)
+        "SELECT who, organization_id FROM audit_log WHERE action LIKE 'api_key.%' AND object_id = $1 ORDER BY id",
+        str(id),
     )
     assert {tuple(row) for row in told} == {("operator", tenant.id)}
 

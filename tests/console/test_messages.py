@@ -66,7 +66,7 @@ async def test_text_and_number_stand_behind_a_reason(pool: Pool, api: Api, tenan
     assert TEXT in page.words
     assert "+258841234567" in page.words
     async with pool.acquire() as conn:
-        told = await conn.fetch("SELECT * FROM audit_log WHERE action = 'message.revealed'")
+        told = await conn.fetch("SELECT * FROM audit_log WHERE action = 'message.revealed' ORDER BY id")
     assert [(row["who"], row["organization_id"], row["reason"]) for row in told] == [
         ("operator", tenant.id, "ticket 815: wrong code")
     ]
@@ -528,7 +528,9 @@ async def test_a_message_that_is_stuck_goes_elsewhere_or_is_said_to_have_ended(
     assert await pool.fetchval("SELECT status FROM messages") == "delivered"
     assert f"{here}/decide" not in done.text
     # Both audit logs say so, and the organization's names no supplier.
-    rows = await pool.fetch("SELECT action, reason, before, after FROM audit_log WHERE organization_id = $1", tenant.id)
+    rows = await pool.fetch(
+        "SELECT action, reason, before, after FROM audit_log WHERE organization_id = $1 ORDER BY id", tenant.id
+    )
     told = {row["action"]: row["reason"] for row in rows}
     assert told["message.sent_elsewhere"] == "main is slow"
     assert told["message.decided"] == "their ticket"

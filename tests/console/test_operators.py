@@ -42,7 +42,9 @@ async def test_an_operator_is_added_changed_and_removed(pool: Pool, root: Browse
     async with pool.acquire() as conn:
         assert [one.email for one in await accounts.list_all(conn)] == ["eva@example.com"]
         assert await conn.fetchval("SELECT count(*) FROM operator_sessions") == 1
-        actions = {row["action"]: row["who"] for row in await conn.fetch("SELECT action, who FROM audit_log")}
+        actions = {
+            row["action"]: row["who"] for row in await conn.fetch("SELECT action, who FROM audit_log ORDER BY id")
+        }
     for action in ("operator.added", "operator.role_changed", "operator.removed"):
         assert actions[action] in ("operator", "system"), action
 

@@ -267,7 +267,9 @@ async def test_notes_are_the_operators_own(pool: Pool, tenant: Tenant, root: Bro
     page = await root.submit(page, here, body="<b>Second</b>")
     assert "&lt;b&gt;Second" in page.text
     # Its people read neither the notes nor that there are some.
-    rows = await pool.fetch("SELECT organization_id, after FROM audit_log WHERE action = 'organization.noted'")
+    rows = await pool.fetch(
+        "SELECT organization_id, after FROM audit_log WHERE action = 'organization.noted' ORDER BY id"
+    )
     assert [row["organization_id"] for row in rows] == [None, None]
     assert not any("Ana" in row["after"] for row in rows)
     assert "Note on an organization written" in (await root.get("/console/audit?action=organization.noted")).words

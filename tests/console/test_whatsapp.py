@@ -324,7 +324,7 @@ async def test_a_callback_is_simulated_and_its_organization_can_read_so(
     assert (row["organization_id"], row["recipient"], row["direction"]) == (tenant.id, "+258841234567", "inbound")
     assert "Onde está?" in row["content"]
     told = await pool.fetch(
-        "SELECT who, organization_id, after::text FROM audit_log WHERE action = 'callback.simulated'"
+        "SELECT who, organization_id, after::text FROM audit_log WHERE action = 'callback.simulated' ORDER BY id"
     )
     assert [(row["who"], row["organization_id"]) for row in told] == [("operator", tenant.id)]
     assert "258841234567" not in told[0]["after"], "numbers are cut in the log"

@@ -458,7 +458,9 @@ async def test_a_long_message_goes_through_a_supplier_that_carries_and_what_it_s
     async with pool.acquire() as conn:
         (made,) = await routing.load(conn)
     assert (made.parts, made.settings["long_messages"]) == ("last", "sar")
-    actions = [row["action"] for row in await pool.fetch("SELECT action FROM audit_log WHERE who = 'operator'")]
+    actions = [
+        row["action"] for row in await pool.fetch("SELECT action FROM audit_log WHERE who = 'operator' ORDER BY id")
+    ]
     assert actions.count("supplier.changed") == 2
     assert actions.count("supplier.tested") == 1
 

@@ -82,7 +82,9 @@ async def test_from_a_card_to_an_assigned_price_list(pool: Pool, database_url: s
     ).exit_code == 0
     (listed,) = await data(database_url, "prices", "list")
     assert (listed["is_default"], listed["organizations"]) == (True, 1)
-    actions = await pool.fetch("SELECT action FROM audit_log WHERE action LIKE '%tariff%' OR action LIKE 'price%'")
+    actions = await pool.fetch(
+        "SELECT action FROM audit_log WHERE action LIKE '%tariff%' OR action LIKE 'price%' ORDER BY id"
+    )
     assert sorted(action for (action,) in actions) == [
         "price_list.assigned",
         "price_list.assigned",

@@ -83,7 +83,9 @@ async def test_an_operator_makes_one_changes_it_and_sees_how_it_does(database_ur
     assert (await cli("update", made["id"])).exit_code == 2
     assert isinstance((await cli("create", "http://10.0.0.1/")).exception, Refusal)
     assert len((await cli.data("create", URL))["subscribed_events"]) > 10
-    told = await pool.fetch("SELECT action FROM audit_log WHERE organization_id = $1", actor.organization_id)
+    told = await pool.fetch(
+        "SELECT action FROM audit_log WHERE organization_id = $1 ORDER BY id", actor.organization_id
+    )
     assert {row["action"] for row in told} == {"webhook.created", "webhook.changed"}
 
 

@@ -85,7 +85,10 @@ async def test_an_owner_takes_everything_along(pool: Pool, tenant: Tenant, owner
     assert page.path == "/exports"
     asked = [row["kind"] for row in await pool.fetch("SELECT kind FROM exports ORDER BY id")]
     assert asked == ["messages", "contacts", "opt_outs", "audit"]
-    told = {row["action"] for row in await pool.fetch("SELECT action FROM audit_log WHERE action LIKE '%.exported'")}
+    told = {
+        row["action"]
+        for row in await pool.fetch("SELECT action FROM audit_log WHERE action LIKE '%.exported' ORDER BY id")
+    }
     assert told == {"messages.exported", "contacts.exported", "opt_outs.exported", "audit.exported"}
     await write(pool)
     assert (await owner.get("/exports")).words.count("Ready") == 4

@@ -287,7 +287,7 @@ async def test_marks_are_light(pool: Pool, tenant: Tenant, owner: Browser, made:
         lifted = await owner.submit(page, f"/inbox/{id}/lift")
         assert "This person can be messaged again." in lifted.words
     rows = await pool.fetch(
-        "SELECT action FROM audit_log WHERE action LIKE 'conversation.%' OR action LIKE 'opt_out.%'"
+        "SELECT action FROM audit_log WHERE action LIKE 'conversation.%' OR action LIKE 'opt_out.%' ORDER BY id"
     )
     assert [row["action"] for row in rows] == [
         "conversation.assigned",

@@ -225,7 +225,9 @@ async def test_nobody_joins_by_the_word_of_somebody_who_may_not_give_it_any_more
     for link, status in ((theirs, 422), (ours, 200)):
         page = await owner.submit(await owner.get("/invitation"), "/invitation", link=link)
         assert page.status == status, page.words
-    told = await pool.fetch("SELECT object_name, organization_id FROM audit_log WHERE action = 'invitation.withdrawn'")
+    told = await pool.fetch(
+        "SELECT object_name, organization_id FROM audit_log WHERE action = 'invitation.withdrawn' ORDER BY id"
+    )
     assert told == [("eva@example.com", tenant.actor.organization_id)]
 
 

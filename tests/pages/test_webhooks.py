@@ -105,7 +105,7 @@ async def test_registered_tested_and_seen(pool: Pool, tenant: Tenant, owner: Bro
     assert "webhook.test" in page.words
     page = await owner.get("/webhooks")
     assert ("Working" in page.words, receiver.url in page.text) == (True, True)
-    told = await pool.fetch("SELECT who_name FROM audit_log WHERE action = 'webhook.created'")
+    told = await pool.fetch("SELECT who_name FROM audit_log WHERE action = 'webhook.created' ORDER BY id")
     assert [row[0] for row in told] == ["Ana"]
 
 
@@ -424,7 +424,7 @@ async def test_who_may_not_see_numbers_sees_none(pool: Pool, tenant: Tenant, own
             asked = await person.submit(page, here + "/reveal")
             assert (asked.status, "420777123456" in asked.text) == (403, False)
         await person.session.close()
-    told = await pool.fetch("SELECT who_name, object_id FROM audit_log WHERE action = 'event.revealed'")
+    told = await pool.fetch("SELECT who_name, object_id FROM audit_log WHERE action = 'event.revealed' ORDER BY id")
     assert [tuple(row) for row in told] == [("Developer", event)]
 
 

@@ -81,7 +81,7 @@ async def test_a_key_tells_who_made_it_and_never_its_secret(pool: Pool) -> None:
         await lifecycle.revoke(conn, actor, id=key.id)
         await lifecycle.revoke(conn, actor, id=key.id)
         entries = await found(conn, "api_key")
-        stored = [tuple(row) for row in await conn.fetch("SELECT * FROM audit_log")]
+        stored = [tuple(row) for row in await conn.fetch("SELECT * FROM audit_log ORDER BY id")]
     assert [one["action"].partition(".")[2] for one in entries] == ["created", "suspended", "resumed", "revoked"]
     made = entries[0]
     assert (made["who"], made["who_id"], made["address"], made["device"]) == ("key", by.id, "203.0.113.7", "curl/8")
@@ -112,7 +112,7 @@ async def test_people_are_not_named(pool: Pool) -> None:
         await optouts.add(conn, actor, phone="+258841234567")
         await optouts.remove(conn, actor, phone="+258841234567")
         entries = await found(conn)
-        stored = str([tuple(row) for row in await conn.fetch("SELECT * FROM audit_log")])
+        stored = str([tuple(row) for row in await conn.fetch("SELECT * FROM audit_log ORDER BY id")])
     assert [one["action"] for one in entries] == [
         "contact.created",
         "contact.deleted",
@@ -146,7 +146,7 @@ async def test_a_suppliers_password_is_blanked_and_its_settings_are_compared(poo
         await suppliers.change(conn, KEY, after, before=before, secret="neu-geheim", by=SHELL)
         await suppliers.set_state(conn, supplier="main", state="paused", by=SHELL)
         added, changed, paused = await found(conn, object=str(id))
-        stored = str([tuple(row) for row in await conn.fetch("SELECT * FROM audit_log")])
+        stored = str([tuple(row) for row in await conn.fetch("SELECT * FROM audit_log ORDER BY id")])
     assert added["after"]["settings"] == {"host": "a", "rate": 5}
     assert changed["before"] == {"weight": 1, "settings.rate": 5}
     assert changed["after"] == {"weight": 3, "settings.rate": 50, "password": recording.SECRET}
@@ -164,7 +164,7 @@ async def test_a_webhooks_secret_and_the_query_of_its_address_are_blanked(pool: 
         await changing.disable(conn, actor, id=one.id)
         await changing.disable(conn, actor, id=one.id)
         created, rotated, disabled = await found(conn, "webhook")
-        stored = str([tuple(row) for row in await conn.fetch("SELECT * FROM audit_log")])
+        stored = str([tuple(row) for row in await conn.fetch("SELECT * FROM audit_log ORDER BY id")])
     assert created["after"]["url"] == "https://example.com/in?(secret)"
     assert rotated["after"]["signing_secret"] == recording.SECRET
     assert disabled["after"]["disabled_reason"] == "requested"
@@ -286,7 +286,7 @@ async def test_as_many_addresses_wait_for_the_database_as_for_a_write(pool: Pool
         await failures.noted.write()
     pool.resume()
     await failures.noted.write()
-    rows = await pool.fetch("SELECT object_id, count FROM audit_log")
+    rows = await pool.fetch("SELECT object_id, count FROM audit_log ORDER BY id")
     assert (len(rows), {row["object_id"]: row["count"] for row in rows}[OTHERS]) == (MOST + 1, 2 * MOST)
 
 

@@ -1147,7 +1147,7 @@ async def test_a_campaign_to_many_waits_for_a_second_person(pool: Pool) -> None:
     await resume(pool, ana, made.id)
     await run(pool)
     assert len(await texts(pool)) == 5
-    logged = await pool.fetch("SELECT who_name, after FROM audit_log WHERE action = 'campaign.approved'")
+    logged = await pool.fetch("SELECT who_name, after FROM audit_log WHERE action = 'campaign.approved' ORDER BY id")
     assert [tuple(row) for row in logged] == [("Rui", '{"recipients":3,"approved_for":6}')]
 
 

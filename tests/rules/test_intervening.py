@@ -55,7 +55,7 @@ async def give_up(pool: Pool, id: UUID) -> str:
 
 
 async def told(pool: Pool, action: str) -> list[tuple[UUID, str]]:
-    rows = await pool.fetch("SELECT organization_id, reason FROM audit_log WHERE action = $1", action)
+    rows = await pool.fetch("SELECT organization_id, reason FROM audit_log WHERE action = $1 ORDER BY id", action)
     return [tuple(row) for row in rows]
 
 

@@ -243,7 +243,7 @@ async def test_the_policy_is_shown_changed_and_recorded(pool: Pool) -> None:
         for wrong in ({"unsent": False}, {"nonsense": True}):
             with pytest.raises(Invalid):
                 await refunds.change_policy(conn, wrong)
-    rows = await pool.fetch("SELECT before, after FROM audit_log WHERE action = 'refunds.changed'")
+    rows = await pool.fetch("SELECT before, after FROM audit_log WHERE action = 'refunds.changed' ORDER BY id")
     assert len(rows) == 1
     assert "refused" in rows[0]["after"]
 

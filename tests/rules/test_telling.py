@@ -198,5 +198,5 @@ async def test_choices_are_checked_and_kept_only_where_they_differ(pool: Pool) -
     )
     assert dict(chosen) == {"import.finished": (), "key.ending": ("bell",)}
     assert dict(await choose_for_all(pool, owner, {"import.finished": None})) == {"key.ending": ("bell",)}
-    actions = await pool.fetch("SELECT action FROM audit_log WHERE action LIKE '%notices_chosen'")
+    actions = await pool.fetch("SELECT action FROM audit_log WHERE action LIKE '%notices_chosen' ORDER BY id")
     assert [row["action"] for row in actions] == ["organization.notices_chosen"] * 2
