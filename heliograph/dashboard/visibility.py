@@ -1,4 +1,4 @@
-"""Whose numbers and texts a reader sees in full, and the names of the people and campaigns behind messages.
+"""Whose numbers and texts a reader sees in full, and the names of the people, keys and campaigns behind messages.
 
 A role sees all of them, only those of messages that its holder sent, or none (`people.roles`).
 """
@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Literal
 from uuid import UUID
 
+from heliograph.accounts.api_keys import issued
 from heliograph.base.database.pool import Connection
 from heliograph.campaigns import record
 from heliograph.pages.requests import Request
@@ -50,6 +51,13 @@ async def names(conn: Connection, request: Request, person_ids: Iterable[UUID | 
     if not request.may(permission=TEAM):
         return known
     return await memberships.names(conn, request.actor, ids={one for one in person_ids if one is not None}) | known
+
+
+async def key_names(conn: Connection, request: Request, ids: Iterable[UUID | None]) -> dict[UUID, str]:
+    """The names of those among these keys that the organization has, or had, for readers who may see keys."""
+    if not request.may("api_keys:read"):
+        return {}
+    return await issued.names(conn, request.actor, ids={one for one in ids if one is not None})
 
 
 async def campaigns(

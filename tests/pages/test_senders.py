@@ -26,7 +26,7 @@ SUPPLIER = UUID(int=77)
 
 async def decide(pool: Pool, actor: Actor, value: str, status: str, reason: str | None = None) -> None:
     async with pool.acquire() as conn:
-        known = await sender_choice.named(conn, actor, name=value)
+        known = await sender_choice.named(conn, actor, names=[value])
         assert known is not None
         await sender_ids.review(conn, actor, id=known.id, status=status, reason=reason)
 

@@ -229,12 +229,9 @@ def _chart(request: Request, course: Sequence[Hour], since: datetime, until: dat
 
 
 async def _names(conn: Connection, request: Request, listed: Sequence[LogEntry]) -> dict[UUID, str]:
-    """Names of the keys behind these requests and, for readers who may see the team, of the people."""
-    actor: Actor = request.actor
-    found: dict[UUID, str] = {}
-    if request.may("api_keys:read"):
-        found |= await issued.names(conn, actor, ids={one.key_id for one in listed if one.key_id is not None})
-    return found | await visibility.names(conn, request, [one.person_id for one in listed])
+    """Names of the keys and people behind these requests, as far as the reader may know them."""
+    keys = await visibility.key_names(conn, request, [one.key_id for one in listed])
+    return keys | await visibility.names(conn, request, [one.person_id for one in listed])
 
 
 def _curl(one: LogEntry, base: str) -> str:

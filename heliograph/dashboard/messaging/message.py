@@ -9,7 +9,6 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.accounts.api_keys import issued
 from heliograph.base.database.pool import Connection
 from heliograph.campaigns import pausing
 from heliograph.consent import optouts
@@ -222,9 +221,9 @@ async def _code(conn: Connection, request: Request, message: Message, text: str)
 
 async def _key_name(conn: Connection, request: Request, message: Message) -> str:
     """The key's name, for readers who may see keys."""
-    if message.key_id is None or not request.may("api_keys:read"):
+    if message.key_id is None:
         return ""
-    return (await issued.names(conn, request.actor, ids=[message.key_id])).get(message.key_id, "")
+    return (await visibility.key_names(conn, request, [message.key_id])).get(message.key_id, "")
 
 
 async def _waits(conn: Connection, request: Request, message: Message) -> str:

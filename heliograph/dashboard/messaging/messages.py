@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 from uuid import UUID
 
@@ -46,7 +46,7 @@ async def show_list(request: Request) -> Answer:
         rows = found.messages[:size]
         readable = {one.id for one in rows if visibility.is_whole(request, one.person_id)}
         texts = await _texts(conn, request, [one for one in rows if one.id in readable])
-        key_names = await _key_names(conn, request, [wanted.filters.key_id, *(one.key_id for one in rows)])
+        key_names = await visibility.key_names(conn, request, [wanted.filters.key_id, *(one.key_id for one in rows)])
         senders = [wanted.filters.person_id, *(one.person_id for one in rows)]
         person_names = await visibility.names(conn, request, senders)
         campaign_names = await visibility.campaigns(conn, request, [one.campaign_id for one in rows])
@@ -145,12 +145,6 @@ async def _keys(conn: Connection, request: Request) -> list[tuple[UUID, str]]:
     if not request.may("api_keys:read"):
         return []
     return [(one.id, one.name) for one in await issued.list_all(conn, request.actor)]
-
-
-async def _key_names(conn: Connection, request: Request, ids: Iterable[UUID | None]) -> dict[UUID, str]:
-    if not request.may("api_keys:read"):
-        return {}
-    return await issued.names(conn, request.actor, ids={one for one in ids if one is not None})
 
 
 async def _newer(conn: Connection, request: Request, wanted: Wanted, top: UUID) -> int:

@@ -165,7 +165,7 @@ async def _typed(request: Request, value: str) -> dict[str, Any]:
     earlier = None
     if value:
         async with request.reading() as conn:
-            earlier = await sender_choice.named(conn, request.acting("live"), name=value)
+            earlier = await sender_choice.named(conn, request.acting("live"), names=[value])
     problem = ""
     if value.strip():
         try:

@@ -170,7 +170,7 @@ async def _prefilled(request: Request, sent: messages.MessageDetail | None) -> T
     if detail.message.channel != "sms":
         return None if sent is None else Typed()
     async with request.reading() as conn:
-        sender = await sender_choice.named(conn, request.actor, name=detail.message.sender or "")
+        sender = await sender_choice.named(conn, request.actor, names=[detail.message.sender or ""])
     whole = visibility.is_whole(request, detail.message.person_id)
     return Typed(
         to=to or (detail.message.recipient if whole else ""),

@@ -98,10 +98,12 @@ def by_default(sender_id: UUID | None, sender_name: str | None) -> bool | None:
     return True if sender_id is None and sender_name is None else None
 
 
-async def named(conn: Connection, actor: Actor, *, name: str) -> SenderId | None:
-    """The organization's sender ID with a value, in any status, regardless of case."""
-    asked = _asked(actor, None, name)
-    return (await _look_up(conn, [asked])).get(asked, Named()).by_name
+async def named(conn: Connection, actor: Actor, *, names: Sequence[str]) -> SenderId | None:
+    """The organization's sender ID with the first of these values that it has, in any status, regardless of case.
+    `names`: one at least."""
+    asked = [_asked(actor, None, name) for name in names]
+    found = await _look_up(conn, asked)
+    return next((one for each in asked if (one := found.get(each, Named()).by_name) is not None), None)
 
 
 async def identified(conn: Connection, actor: Actor, *, id: UUID) -> SenderId | None:

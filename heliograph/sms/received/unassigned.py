@@ -119,8 +119,7 @@ async def assign(conn: Connection, actor: Actor, *, recipient: str) -> int | Non
         if holders:
             told = ", ".join(one["name"] for one in holders)
             raise Invalid(("organization", "taken", f"The number is a sender ID of {told}: suspend it there first."))
-        known = [await sender_choice.named(conn, actor, name=name) for name in names]
-        mine = next((one for one in known if one is not None), None)
+        mine = await sender_choice.named(conn, actor, names=names)
         if mine is None:
             mine = await sender_ids.request(conn, actor, value=names[-1])
         mine = await sender_ids.review(conn, actor, id=mine.id, status="approved")
