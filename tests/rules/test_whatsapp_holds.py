@@ -20,7 +20,7 @@ from heliograph.whatsapp.dispatch.probing import DOUBLES, DOUBLINGS, FEW, Probe
 from heliograph.whatsapp.mirror.accounts import SendingNumber
 from tests.processes import until_true
 from tests.rules.callback_factories import Change, Meta, status
-from tests.rules.dispatching_whatsapp import Bench, Scripted, attempts, fault, queued, status_of, taken
+from tests.rules.dispatching_whatsapp import UNKNOWN, Bench, Scripted, attempts, fault, queued, status_of, taken
 from tests.rules.whatsapp_factories import Made, check_wallets, made, message, number
 
 UNPAID = 131042
@@ -171,6 +171,30 @@ async def test_a_try_that_fails_for_its_own_sake_is_followed_by_the_next_at_once
     await meta.say(who, says(who, fourth, "read"))
     assert len(await workers.round(3)) == 2
     assert await pool.fetchval("SELECT held_until FROM whatsapp_numbers") is None
+
+
+@pytest.mark.parametrize("by_status", [False, True])
+async def test_a_try_whose_answer_is_lost_is_followed_by_the_next_in_ten_seconds(pool: Pool, by_status: bool) -> None:
+    """The connection dies once the message has left. The number must not be silent for as long as an accepted one's
+    status may take."""
+    who, workers, meta = await workers_of(pool, 1)
+    async with pool.acquire() as conn:
+        ids = who.organization_id, who.number_id
+        await holds.hold_number(conn, *ids, seconds=60, reason="test", by_status=by_status)
+    for n in range(6):
+        await message(pool, who, to=f"+25884000000{n}")
+    bench = workers.benches[0]
+    bench.only.script = lambda submission: UNKNOWN
+    await workers.later(61)
+    (first,) = await workers.round(4)
+    # A status of it may still arrive, so the next one does not leave at once.
+    assert await pool.fetchval("SELECT trying_id FROM whatsapp_numbers") == first
+    await workers.later(holds.UNUSED + 1)
+    (second,) = await workers.round(4)
+    await meta.say(who, says(who, second, "sent"))
+    assert await pool.fetchval("SELECT held_until FROM whatsapp_numbers") is None
+    bench.only.script = taken
+    assert len(await workers.round(3)) == 4
 
 
 async def test_a_fault_that_an_answer_told_is_over_when_an_answer_says_so(pool: Pool) -> None:

@@ -23,8 +23,8 @@ from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.whatsapp.mirror import numbers
 
-#: Seconds after which an unused permission to probe goes to another worker; and after which another message probes if
-#: nothing was heard of the last one.
+#: Seconds after which an unused permission to probe goes to another worker, or another message probes because the
+#: answer to the last one was lost; and after which another one probes if nothing was heard of an accepted one.
 UNUSED, UNHEARD = 10.0, 120.0
 
 _HOLD = """
@@ -146,6 +146,20 @@ async def undecided(conn: Connection, organization_id: UUID, messages: Sequence[
     """These messages ended for reasons of their own; probes among them say nothing about the hold."""
     for statement in UNDECIDED:
         await conn.execute(statement, organization_id, messages)
+
+
+# It stays the probe until another one leaves: its status may still arrive.
+_UNANSWERED = """
+UPDATE {} SET trying_at = least(trying_at, now() - make_interval(secs => $3))
+ WHERE organization_id = $1 AND trying_id = $2 AND held_until IS NOT NULL
+"""
+UNANSWERED = tuple(_UNANSWERED.format(table) for table in ("whatsapp_accounts", "whatsapp_numbers"))
+
+
+async def unanswered(conn: Connection, organization_id: UUID, message_id: UUID) -> None:
+    """The answer to this message was lost. If it is a probe, and nothing is heard of it, another one follows soon."""
+    for statement in UNANSWERED:
+        await conn.execute(statement, organization_id, message_id, UNHEARD - UNUSED)
 
 
 _ENDED = "held_until = NULL, held_reason = NULL, held_for_status = false, trying_id = NULL, trying_at = NULL"

@@ -144,7 +144,11 @@ async def follow(conn: Connection, answered: Sequence[AnsweredAttempt]) -> int:
     for organization_id, account_id, number_id in sorted(over, key=str):
         deliveries += await holds.answered(conn, organization_id, account_id, number_id)
     for one in live:
-        if _context(one).tries_hold and one.outcome.verdict not in (Verdict.ACCEPTED, Verdict.UNKNOWN):
+        if not _context(one).tries_hold or one.outcome.verdict is Verdict.ACCEPTED:
+            continue
+        if one.outcome.verdict is Verdict.UNKNOWN:
+            await holds.unanswered(conn, _organization(one), one.attempt.lease.id)
+        else:
             await holds.undecided(conn, _organization(one), [one.attempt.lease.id])
     failures = [
         ScopedFailure(
