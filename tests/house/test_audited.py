@@ -128,7 +128,6 @@ UNRECORDED = {
     "heliograph.whatsapp.mirror.sync.store": MIRROR,
     "heliograph.whatsapp.mirror.sync._store_credential": MIRROR,
     "heliograph.whatsapp.mirror.sync._store_templates": MIRROR,
-    "heliograph.whatsapp.mirror.template_sync.apply_item": MIRROR,
     "heliograph.whatsapp.mirror.template_sync.doubt": MIRROR,
     "heliograph.whatsapp.mirror.template_sync.store_listing": MIRROR,
     "heliograph.whatsapp.mirror.template_sync._write": MIRROR,

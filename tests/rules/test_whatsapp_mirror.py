@@ -159,7 +159,7 @@ async def test_after_an_event_its_template_alone_is_read(pool: Pool, graph: Grap
         event="FLAGGED",
     )
     async with pool.acquire() as conn:
-        await template_sync.apply_item(conn, account.organization_id, account.id, event, now)
+        await template_sync.apply_items(conn, account.organization_id, account.id, [(event, now)])
     row = await account_row(pool)
     assert timedelta(seconds=60) < row["mirror_at"] - row["now"] < timedelta(seconds=90)
     assert await mirror.round() == 0
@@ -333,7 +333,7 @@ async def test_what_an_event_asks_for_during_a_reading_is_not_forgotten(pool: Po
         event="APPROVED",
     )
     async with pool.acquire() as conn:
-        await template_sync.apply_item(conn, account.organization_id, account.id, event, now)
+        await template_sync.apply_items(conn, account.organization_id, account.id, [(event, now)])
     await reading.round()
     await reading.close()
     row = await account_row(pool)
@@ -486,9 +486,9 @@ async def test_an_event_and_a_reading_come_to_the_same(
         now = datetime.now(UTC)
         ids = (account.organization_id, account.id)
         if isinstance(item, TemplateItem):
-            await template_sync.apply_item(conn, *ids, item, now)
+            await template_sync.apply_items(conn, *ids, [(item, now)])
         else:
-            await numbers.apply_item(conn, *ids, item, now)
+            await numbers.apply_items(conn, *ids, [(item, now)])
     told = await pool.fetch(SEEN)
     assert (told == before) == (name in ("notice", "flagged", "unlimited"))
     # As if the event had been long ago, so that the reading has its way.

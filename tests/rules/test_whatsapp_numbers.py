@@ -59,9 +59,12 @@ def listed(**values: Any) -> CloudNumber:
     return found
 
 
-async def apply(pool: Pool, account: BusinessAccount, item: NumberItem | CapabilityItem | AccountItem) -> int:
+async def apply(pool: Pool, account: BusinessAccount, *items: NumberItem | CapabilityItem | AccountItem) -> int:
+    """Events that arrive together."""
     async with pool.acquire() as conn:
-        return await numbers.apply_item(conn, account.organization_id, account.id, item, NOW + timedelta(hours=1))
+        return await numbers.apply_items(
+            conn, account.organization_id, account.id, [(one, NOW + timedelta(hours=1)) for one in items]
+        )
 
 
 async def store(
@@ -98,11 +101,13 @@ EVENTS = [
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[::3])
-async def test_events_come_to_the_same_in_any_order_and_twice(pool: Pool, order: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("at_once", [1, 6])
+async def test_events_come_to_the_same_in_any_order_and_twice(pool: Pool, order: tuple[int, ...], at_once: int) -> None:
     account = await made.account(pool, await organization(pool))
     await made.number(pool, account)
-    for index in (*order, *order[:2]):
-        await apply(pool, account, EVENTS[index])
+    events = [EVENTS[index] for index in (*order, *order[:2])]
+    for n in range(0, len(events), at_once):
+        await apply(pool, account, *events[n : n + at_once])
     found = await row(pool)
     assert (found["messaging_tier"], found["messaging_limit"], found["throughput_per_second"]) == (
         "tier_10k",
@@ -111,6 +116,22 @@ async def test_events_come_to_the_same_in_any_order_and_twice(pool: Pool, order:
     )
     assert found["connection_status"] == "connected"
     assert found["applied_at"] == NOW + timedelta(seconds=4)
+
+
+async def test_many_changes_at_once_ask_the_database_no_more_than_a_few_do(pool: Pool) -> None:
+    actor = await organization(pool)
+    account = await made.account(pool, actor)
+    await made.number(pool, account)
+    await endpoint(pool, actor, "whatsapp.phone_number.updated")
+    few: list[str] = []
+    many: list[str] = []
+    async with pool.acquire() as conn:
+        for asked, items in ((few, EVENTS[:2]), (many, EVENTS * 10)):
+            with conn.query_logger(lambda query, asked=asked: asked.append(query.query)):
+                changes = [(one, NOW + timedelta(hours=1)) for one in items]
+                await numbers.apply_items(conn, account.organization_id, account.id, changes)
+    assert len(many) <= len(few)
+    assert len(await made.events_of(pool, actor)) == 1
 
 
 @pytest.mark.parametrize(

@@ -53,10 +53,12 @@ def listed(**values: Any) -> CloudTemplate:
     return found
 
 
-async def apply(pool: Pool, account: BusinessAccount, one: TemplateItem, at: datetime | None = None) -> int:
+async def apply(pool: Pool, account: BusinessAccount, *items: TemplateItem, at: datetime | None = None) -> int:
+    """Events that arrive together, `at` or an hour from NOW."""
+    arrived = at or NOW + timedelta(hours=1)
     async with pool.acquire() as conn:
-        return await template_sync.apply_item(
-            conn, account.organization_id, account.id, one, at or NOW + timedelta(hours=1)
+        return await template_sync.apply_items(
+            conn, account.organization_id, account.id, [(one, arrived) for one in items]
         )
 
 
@@ -102,10 +104,12 @@ EVENTS = [
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[::3])
-async def test_events_come_to_the_same_in_any_order_and_twice(pool: Pool, order: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("at_once", [1, 6])
+async def test_events_come_to_the_same_in_any_order_and_twice(pool: Pool, order: tuple[int, ...], at_once: int) -> None:
     _, account, _ = await begun(pool)
-    for index in (*order, *order[:2]):
-        await apply(pool, account, EVENTS[index])
+    events = [EVENTS[index] for index in (*order, *order[:2])]
+    for n in range(0, len(events), at_once):
+        await apply(pool, account, *events[n : n + at_once])
     found = await row(pool)
     assert (found["status"], found["category"], found["quality"], found["held_until"]) == (
         "approved",
@@ -115,6 +119,35 @@ async def test_events_come_to_the_same_in_any_order_and_twice(pool: Pool, order:
     )
     assert found["applied_at"] == NOW + timedelta(seconds=4)
     assert found["reread_at"] is not None
+
+
+async def test_many_changes_at_once_ask_the_database_no_more_than_one_does(pool: Pool) -> None:
+    """Meta may report every template of an account in one callback, and everything else of its app waits for it."""
+    actor, account, _ = await begun(pool)
+    await endpoint(pool, actor, "whatsapp.template.updated")
+    for n in range(20):
+        await made.template(pool, account, f"template_{n}", graph_id=str(n))
+    changes = [item(1, event="PAUSED", template_id=str(n)) for n in range(20)]
+    changes += [item(2, "quality", template_id=str(n), quality="RED") for n in range(20)]
+    changes.append(item(1, event="APPROVED", template_id="unknown", name="new", language="fr"))
+    asked: list[str] = []
+    async with pool.acquire() as conn:
+        with conn.query_logger(lambda query: asked.append(query.query)):
+            ids = account.organization_id, account.id
+            deliveries = await template_sync.apply_items(conn, *ids, [(one, NOW) for one in changes])
+    assert deliveries == 20
+    assert len(asked) == len(set(asked)) + 1  # once more for the unknown one
+    states = await pool.fetch("SELECT status, quality, count(*) FROM whatsapp_templates GROUP BY 1, 2 ORDER BY 3")
+    assert [tuple(one) for one in states] == [("approved", "unknown", 1), ("paused", "red", 20)]
+
+
+async def test_changes_of_one_template_that_arrive_together_are_one_for_customers(pool: Pool) -> None:
+    actor, account, _ = await begun(pool)
+    await endpoint(pool, actor, "whatsapp.template.updated")
+    assert await apply(pool, account, *EVENTS) == 1
+    ((_, told),) = await made.events_of(pool, actor)
+    assert (told["template"]["status"], told["template"]["category"]) == ("approved", "marketing")
+    assert [row["kind"] for row in await pool.fetch("SELECT kind FROM notices")] == ["template.marketing"]
 
 
 async def test_customers_hear_once_of_what_they_see(pool: Pool) -> None:
@@ -170,7 +203,7 @@ async def test_an_advance_notice_changes_nothing_and_the_final_one_does(pool: Po
     assert isinstance(final, TemplateItem)
     await apply(pool, account, advance)
     assert (await row(pool))["category"] == "utility"
-    await apply(pool, account, final, NOW + timedelta(days=2))
+    await apply(pool, account, final, at=NOW + timedelta(days=2))
     assert (await row(pool))["category"] == "marketing"
     await apply(pool, account, advance)
     assert (await row(pool))["category"] == "marketing"
@@ -243,8 +276,8 @@ async def test_a_reading_gives_way_to_newer_events_and_wins_over_older_ones(pool
 
 async def test_a_time_to_come_is_now(pool: Pool) -> None:
     _, account, _ = await begun(pool)
-    await apply(pool, account, item(86_400, event="PAUSED"), NOW)
-    await apply(pool, account, item(5, event="APPROVED"), NOW + timedelta(seconds=10))
+    await apply(pool, account, item(86_400, event="PAUSED"), at=NOW)
+    await apply(pool, account, item(5, event="APPROVED"), at=NOW + timedelta(seconds=10))
     assert (await row(pool))["status"] == "approved"
 
 

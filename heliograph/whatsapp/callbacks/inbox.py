@@ -7,7 +7,7 @@ reordering or regrouping items changes nothing, since each kind recognizes items
     statuses                        match_statuses, move_many: state, money, events of messages
     messages                        received.receive
     calls                           calls.note
-    templates, numbers, accounts    apply_item of each
+    templates, numbers, accounts    apply_items of each
     unparsable, or failing alone    whatsapp_dead_letters, sealed
 
 The rule nobody may break: an item is applied only to the account that its callback names, if that account belongs to
@@ -23,6 +23,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import groupby
 from time import monotonic
 from uuid import UUID
 
@@ -478,18 +479,36 @@ async def apply(
     ]
     await calls.note(conn, called)
     changes = [one for one in works if not isinstance(one.item, StatusItem | MessageItem | CallItem)]
-    for one in sorted(changes, key=lambda one: (one.organization_id, one.account_id)):
+    changes.sort(key=_account)
+    for account, some in groupby(changes, key=_account):
+        deliveries += await _changes(conn, *account, list(some))
+    return deliveries
+
+
+def _account(work: Work) -> tuple[UUID, UUID]:
+    return work.organization_id, work.account_id
+
+
+async def _changes(conn: Connection, organization_id: UUID, account_id: UUID, works: Sequence[Work]) -> int:
+    """Apply events of one account, in order; returns the number of deliveries queued."""
+    templates: list[tuple[TemplateItem, datetime]] = []
+    others: list[tuple[NumberItem | CapabilityItem | AccountItem, datetime]] = []
+    for one in works:
         match one.item:
             case TemplateItem():
-                change = one.organization_id, one.account_id, one.item, one.at
-                deliveries += await template_sync.apply_item(conn, *change)
+                templates.append((one.item, one.at))
             case NumberItem() | CapabilityItem() | AccountItem():
                 if isinstance(one.item, AccountItem):
-                    await warnings.apply_item(conn, one.organization_id, one.account_id, one.item, one.at)
-                deliveries += await numbers.apply_item(conn, one.organization_id, one.account_id, one.item, one.at)
+                    await warnings.apply_item(conn, organization_id, account_id, one.item, one.at)
+                others.append((one.item, one.at))
             case AlarmItem():
                 codes = sorted({str(error.code) for error in one.item.errors})[:5]
-                log.warning("Meta reports an error", account_id=str(one.account_id), codes=codes)
+                log.warning("Meta reports an error", account_id=str(account_id), codes=codes)
+    deliveries = 0
+    if templates:
+        deliveries += await template_sync.apply_items(conn, organization_id, account_id, templates)
+    if others:
+        deliveries += await numbers.apply_items(conn, organization_id, account_id, others)
     return deliveries
 
 

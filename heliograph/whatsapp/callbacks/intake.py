@@ -36,8 +36,8 @@ NOBODY = UUID(int=0)
 MARK_EVERY = timedelta(seconds=1)
 #: Minimum seconds between records that an app's callbacks are not signed: strangers decide how many arrive.
 UNSIGNED_EVERY = 2.0
-#: A change of a template, number or account takes as long to apply as this many statuses, and locks the account.
-#: Unweighted, five hundred of them were one batch, and other apps waited for it.
+#: A change of a template, number or account counts as this many statuses: it locks the account, for which sends may
+#: wait, so only a few callbacks with such changes share a batch.
 HEAVY = 20
 #: Bytes of bodies sent to the server in one statement.
 PIECE = 4_000_000

@@ -275,33 +275,35 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $7) ON CONFLICT DO NOTHING RETURNING id
 """
 
 
-async def apply_item(
+async def apply_items(
     conn: Connection,
     organization_id: UUID,
     account_id: UUID,
-    item: NumberItem | CapabilityItem | AccountItem,
-    at: datetime,
+    items: Sequence[tuple[NumberItem | CapabilityItem | AccountItem, datetime]],
 ) -> int:
-    """Apply an event; returns the number of deliveries queued. `at`: its arrival, the latest possible time of the
-    event.
+    """Apply events of one account, in order; returns the number of deliveries queued. Beside each: its arrival, the
+    latest possible time of the event.
 
     An event older than the known state changes nothing; either way, the numbers are read from Meta a little later.
     """
-    when = min(item.at or at, at)
-    facets = _said(item)
+    heard = [(item, at, facets) for item, at in items if (facets := _said(item))]
+    latest = max(at for _, at in items)
     async with conn.transaction():
         known = await wake_mirror(conn, organization_id, account_id, numbers=True)
-        if known is None or not facets:
+        if known is None or not heard:
             return 0
         before = await of_account(conn, organization_id, account_id)
         for found in await conn.fetch(ROWS, organization_id, account_id):
-            if found["state"] != "active" or (isinstance(item, NumberItem) and item.digits != found["digits"]):
+            if found["state"] != "active":
                 continue
             row = dict(found)
-            for facet, values in facets.items():
-                merge(row, facet, when, known[0], values, alone=True)
-            await _write(conn, organization_id, found, row, at)
-        return await announce(conn, organization_id, account_id, before, at=at)
+            for item, at, facets in heard:
+                if isinstance(item, NumberItem) and item.digits != found["digits"]:
+                    continue
+                for facet, values in facets.items():
+                    merge(row, facet, min(item.at or at, at), known[0], values, alone=True)
+            await _write(conn, organization_id, found, row, latest)
+        return await announce(conn, organization_id, account_id, before, at=latest)
 
 
 async def store_numbers(

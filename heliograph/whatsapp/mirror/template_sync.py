@@ -82,13 +82,18 @@ _ROW = (
     " body_preview, quality, rejection_reason, ttl_seconds, held_until, disabled_locally, applied, applied_at,"
     " reread_at, missing_at, updated_at"
 )
+_COLUMNS = _ROW.split(", ")
 OF_ACCOUNT = f"""
 SELECT {_ROW} FROM whatsapp_templates WHERE organization_id = $1 AND account_id = $2 ORDER BY id FOR NO KEY UPDATE
 """
+# The template that an event names by its id, or one that has its name under another id.
 BY_EVENT = f"""
-SELECT {_ROW} FROM whatsapp_templates
- WHERE organization_id = $1 AND account_id = $2 AND (graph_id = $3 OR name = $4 AND language = $5)
- ORDER BY graph_id = $3 DESC LIMIT 1 FOR NO KEY UPDATE
+SELECT item.n, found.* FROM unnest($3::text[], $4::text[], $5::text[]) WITH ORDINALITY AS item (id, name, language, n)
+       CROSS JOIN LATERAL (
+       SELECT {_ROW} FROM whatsapp_templates
+        WHERE organization_id = $1 AND account_id = $2
+          AND (graph_id = item.id OR name = item.name AND language = item.language)
+        ORDER BY graph_id = item.id DESC LIMIT 1 FOR NO KEY UPDATE) found
 """
 BY_ID = f"SELECT {_ROW} FROM whatsapp_templates WHERE organization_id = $1 AND id = $2 FOR NO KEY UPDATE"
 ACCOUNT = "SELECT account_id FROM whatsapp_templates WHERE organization_id = $1 AND id = $2"
@@ -98,46 +103,62 @@ UPDATE whatsapp_templates SET missing_at = now(), reread_at = least(reread_at, n
 """
 
 
-async def apply_item(
-    conn: Connection, organization_id: UUID, account_id: UUID, item: TemplateItem, at: datetime
+async def apply_items(
+    conn: Connection, organization_id: UUID, account_id: UUID, items: Sequence[tuple[TemplateItem, datetime]]
 ) -> int:
-    """Apply an event; returns the number of deliveries queued. `at`: its arrival, the latest possible time of the
-    event.
+    """Apply events of one account, in order; returns the number of deliveries queued. Beside each: its arrival, the
+    latest possible time of the event.
 
     An event about an unknown template, or older than the known state, changes nothing; either way, the template is read
     from Meta a little later. Until then, messages wait for one that was approved under another id.
     """
-    when = min(item.at or at, at)
     async with conn.transaction():
         known = await wake_mirror(conn, organization_id, account_id)
         if known is None:
             return 0
-        _, read_at = known
-        found = await conn.fetchrow(BY_EVENT, organization_id, account_id, item.template_id, item.name, item.language)
-        status = EVENTS.get(item.event or "")
-        same = found is not None and found["graph_id"] == item.template_id
-        if found is None or not same:
-            # A recreated template has another id: the end of the old one does not concern it.
+        names = [(item.template_id, item.name, item.language) for item, _ in items]
+        found = await conn.fetch(BY_EVENT, organization_id, account_id, *zip(*names, strict=True))
+        ids = {row["n"] - 1: row["id"] for row in found}
+        # Many changes of one template have one result, and one event for customers.
+        pairs = {row["id"]: (row, {name: row[name] for name in _COLUMNS}) for row in found}
+        unknown = False
+        for n, (item, at) in enumerate(items):
+            row = pairs[ids[n]][1] if n in ids else None
+            if row is None or row["graph_id"] != item.template_id:
+                unknown = True
+            if row is not None:
+                _hear(row, item, at, known[1])
+        if unknown:
             await wake_mirror(conn, organization_id, account_id, templates=True)
-            if found is None or status == "removed":
-                return 0
-            if status == "approved":
-                # The stored content is the old one's, with whose parameters Meta might refuse each message.
-                await conn.execute(DOUBT, organization_id, found["id"], AGAIN)
-                return 0
-        row = dict(found)
-        category = CATEGORIES.get(item.category or "")
-        if item.kind == "status" and status is not None:
-            merge(row, "status", when, read_at, _status(status, item.reason, _pause(item, when)), alone=True)
-        # An advance notice does not change the category in force.
-        if category is not None and item.future_category in (None, item.category):
-            # Within the same second, an event about the category itself outweighs one that only mentions it.
-            said_at = when if item.kind == "category" else when - timedelta(microseconds=1)
-            merge(row, "category", said_at, read_at, {"category": category}, alone=True)
-        if item.kind == "quality":
-            merge(row, "quality", when, read_at, {"quality": quality(item.quality)}, alone=True)
-        row["reread_at"] = at + timedelta(seconds=AGAIN)
-        return await events.record(conn, await _write(conn, organization_id, [(found, row)], at))
+        latest = max(at for _, at in items)
+        return await events.record(conn, await _write(conn, organization_id, list(pairs.values()), latest))
+
+
+def _hear(row: dict[str, Any], item: TemplateItem, at: datetime, read_at: datetime | None) -> None:
+    """Update a row from an event. `at`: its arrival; `read_at`: when all templates were read."""
+    when = min(item.at or at, at)
+    status = EVENTS.get(item.event or "")
+    if row["graph_id"] != item.template_id:
+        # A recreated template has another id: the end of the old one does not concern it.
+        if status == "removed":
+            return
+        if status == "approved":
+            # The stored content is the old one's, with whose parameters Meta might refuse each message.
+            if row["status"] != "removed" and row["missing_at"] is None:
+                again = at + timedelta(seconds=AGAIN)
+                row["missing_at"], row["reread_at"] = at, min(row["reread_at"] or again, again)
+            return
+    category = CATEGORIES.get(item.category or "")
+    if item.kind == "status" and status is not None:
+        merge(row, "status", when, read_at, _status(status, item.reason, _pause(item, when)), alone=True)
+    # An advance notice does not change the category in force.
+    if category is not None and item.future_category in (None, item.category):
+        # Within the same second, an event about the category itself outweighs one that only mentions it.
+        said_at = when if item.kind == "category" else when - timedelta(microseconds=1)
+        merge(row, "category", said_at, read_at, {"category": category}, alone=True)
+    if item.kind == "quality":
+        merge(row, "quality", when, read_at, {"quality": quality(item.quality)}, alone=True)
+    row["reread_at"] = at + timedelta(seconds=AGAIN)
 
 
 async def hold(
