@@ -398,6 +398,25 @@ async def test_a_template_that_was_deleted_at_meta_is_removed(
     assert gone == "removed"
 
 
+async def test_a_number_that_an_account_has_lost_is_looked_for_in_the_others_at_once(
+    pool: Pool, graph: GraphSimulator, mirror: Mirror
+) -> None:
+    actor = await organization(pool)
+    account = await begun(pool, graph, actor)
+    other = await begun(pool, graph, actor, waba_id=graph.add_account("900100200300999").id)
+    await mirror.round()
+    graph.set_number(account=other.waba_id)
+    await due(pool)
+    await pool.execute("UPDATE whatsapp_numbers SET missing_at = now() - interval '6 minutes'")
+    await mirror.sync(account.organization_id, account.id, templates=False)
+    await mirror.round()
+    rows = await pool.fetch("SELECT account_id, state, graph_id FROM whatsapp_numbers ORDER BY created_at")
+    assert [tuple(row) for row in rows] == [
+        (account.id, "removed", graph.options.number_id),
+        (other.id, "active", graph.options.number_id),
+    ]
+
+
 class Lossy(CloudClient):
     """Sees empty lists, as if every page of them were lost, while `blind`."""
 

@@ -139,6 +139,27 @@ async def test_trouble_of_a_number_holds_that_number_alone(pool: Pool) -> None:
     assert await queued(pool, id)
 
 
+@pytest.mark.parametrize("code", [(33, None), (100, 33)])
+async def test_a_number_that_is_gone_has_its_account_read_at_once(pool: Pool, code: tuple[int, int | None]) -> None:
+    """It may have moved to another account; until that is read, nobody can send from it. A token that may not see it
+    gets the same answer to each probe, and Meta counts readings."""
+    wait = "SELECT extract(epoch FROM numbers_at - now())::int FROM whatsapp_accounts"
+    regular = "UPDATE whatsapp_accounts SET numbers_at = now() + interval '10 minutes'"
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: fault(*code)
+    id = await message(pool, who)
+    for tries in (1, 2):
+        await pool.execute(regular)
+        await bench.round()
+        assert len(bench.only.submitted) == tries
+        seconds = await pool.fetchval(wait)
+        assert (seconds <= 0) == (tries == 1)
+        assert seconds <= 300
+        await bench.later(seconds=601)
+        await bench.refresh()
+    assert await queued(pool, id)
+
+
 async def test_too_fast_for_the_number_is_no_hold_that_others_see(pool: Pool) -> None:
     _, _, id = await one(pool, fault(130429, retry_after=7.0))
     assert await pool.fetchval("SELECT held_until FROM whatsapp_numbers") is None

@@ -43,6 +43,8 @@ log = structlog.get_logger()
 NEVER_LEFT = frozenset({"held", "stopped", "stopping"})
 #: Scopes that a fault stops altogether.
 STOPS = frozenset({Scope.NUMBER, Scope.ACCOUNT, Scope.CREDENTIAL})
+#: Seconds until an account is read whose number Meta refuses as missing: at once, but not after each probe.
+MISSING, STILL_MISSING = 0.0, 300.0
 #: The codes for a template that is disabled permanently, and for one that Meta does not know or has not approved.
 DISABLED, UNKNOWN = 132016, 132001
 
@@ -153,7 +155,7 @@ async def follow(conn: Connection, answered: Sequence[AnsweredAttempt]) -> int:
     failures = [
         ScopedFailure(
             _organization(one), due.number_id, account_id, due.template_id, due.conversation_id, outcome.fault,
-            outcome.code, outcome.trace, outcome.retry_after or 0.0,
+            outcome.code, outcome.trace, outcome.retry_after or 0.0, tries_hold=_context(one).tries_hold,
         )
         for one, due, outcome, account_id in (
             (one, one.attempt.message, one.outcome, _context(one).account_id) for one in live
@@ -178,6 +180,13 @@ class ScopedFailure(msgspec.Struct, frozen=True, gc=False):
     retry_after: float = 0.0
     #: When a status reported it; None: an answer did, just now.
     at: datetime | None = None
+    #: Its message was the probe after a hold.
+    tries_hold: bool = False
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether Meta says that the number is gone, or not visible: it may have moved to another account."""
+        return self.fault.code == 33 or (self.fault.code, self.fault.subcode) == (100, 33)
 
     @property
     def whom(self) -> UUID:
@@ -248,6 +257,10 @@ async def note(conn: Connection, failures: Sequence[ScopedFailure]) -> int:
     deliveries = 0
     done: set[tuple[object, ...]] = set()
     # Accounts are locked before numbers, as in the mirror.
+    missing = {(one.organization_id, one.account_id): one for one in failures if one.is_missing}
+    for (organization_id, account_id), one in sorted(missing.items()):
+        after = STILL_MISSING if one.tries_hold else MISSING
+        await numbers.wake_mirror(conn, organization_id, account_id, numbers=True, after=after)
     for one in sorted(
         failures, key=lambda one: (one.fault.scope is Scope.NUMBER, one.account_id.int, one.number_id.int)
     ):

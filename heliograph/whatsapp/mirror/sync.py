@@ -85,6 +85,8 @@ class Changed(msgspec.Struct, frozen=True):
     """The result of storing a reading."""
 
     numbers: int = 0
+    #: Numbers that the account no longer has.
+    lost_numbers: int = 0
     templates: template_sync.Changes = template_sync.Changes()
     deliveries: int = 0
 
@@ -291,7 +293,8 @@ async def store(
             await conn.execute(NEXT, *ids, lease, next_numbers * stretch, next_templates * stretch, failed, detail)
         await conn.execute(WAKE, *ids)
         now = await numbers.of_account(conn, *ids)
-        return Changed(_different(before, now), changed, deliveries + changed.deliveries)
+        lost = len(before.keys() - now.keys())
+        return Changed(_different(before, now), lost, changed, deliveries + changed.deliveries)
 
 
 async def _store_credential(conn: Connection, ids: tuple[UUID, UUID], account: asyncpg.Record, found: Reading) -> None:
