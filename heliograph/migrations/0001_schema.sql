@@ -1898,10 +1898,12 @@ CREATE TABLE whatsapp_warnings (
     said_at         timestamptz NOT NULL,
     over_at         timestamptz,
     ends_at         timestamptz,
-    PRIMARY KEY (organization_id, account_id, kind, detail),
+    subject         text NOT NULL DEFAULT '',
+    PRIMARY KEY (organization_id, account_id, kind, subject, detail),
     CONSTRAINT whatsapp_warnings_account FOREIGN KEY (organization_id, account_id) REFERENCES whatsapp_accounts
 );
 COMMENT ON TABLE whatsapp_warnings IS 'tenant: warnings from Meta about an account, for its operator';
+COMMENT ON COLUMN whatsapp_warnings.subject IS 'what an alert is about, so that its end ends no other: Meta''s type and entity';
 COMMENT ON COLUMN whatsapp_warnings.detail IS 'Meta''s own words, for operators; may be empty';
 COMMENT ON COLUMN whatsapp_warnings.ends_at IS 'when it ends by itself, as Meta said; NULL: it does not';
 COMMENT ON COLUMN whatsapp_warnings.over_at IS 'when Meta withdrew it or an operator dismissed it; if repeated later, it is open again';

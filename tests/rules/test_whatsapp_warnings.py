@@ -117,6 +117,26 @@ async def test_an_alert_that_is_over_is_over(pool: Pool) -> None:
     assert await open_ones(pool) == []
 
 
+@pytest.mark.parametrize("late", [False, True])
+async def test_the_end_of_an_alert_ends_no_other(pool: Pool, late: bool) -> None:
+    """Of the same type about the same number, in whatever words, and in whichever order they arrive."""
+    who, meta = await made(pool), Meta(pool)
+
+    def alert(type: str, entity: str, words: str, state: str = "ACTIVE") -> dict[str, Any]:
+        info = {"alert_type": type, "alert_severity": "WARNING", "alert_status": state, "alert_description": words}
+        return {"entity_type": "PHONE_NUMBER", "entity_id": entity, "alert_info": info}
+
+    said = [alert("A", "1", "first"), alert("A", "1", "again"), alert("A", "2", "first"), alert("B", "1", "first")]
+    events = [(one, 0.0) for one in said] + [(alert("A", "1", "", "RESOLVED"), 10.0)]
+    for value, seconds in reversed(events) if late else events:
+        await say(meta, who, "account_alerts", value, seconds)
+    assert await open_ones(pool) == [("alert", "A WARNING first"), ("alert", "B WARNING first")]
+    subjects = await pool.fetch("SELECT subject FROM whatsapp_warnings WHERE over_at IS NULL ORDER BY subject")
+    assert [row["subject"] for row in subjects] == ["A 2", "B 1"]
+    await say(meta, who, "account_alerts", alert("A", "1", "first"), 20)
+    assert len(await open_ones(pool)) == 3
+
+
 @pytest.mark.parametrize("state", ["ACTIVE", "NONE"])
 async def test_an_alert_that_merely_informs_is_no_warning_and_ends_none(pool: Pool, state: str) -> None:
     who, meta = await made(pool), Meta(pool)

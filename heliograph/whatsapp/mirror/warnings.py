@@ -9,6 +9,8 @@
     pin_changed          the two-step verification PIN of a number was changed or requested
     partner_removed      our app or partner has lost the account, or the account has left the platform
 
+Of alerts, several may be open at once: the end of one ends those about the same thing, of the same type.
+
 The rule nobody may break: events may arrive late, repeatedly and in any order, and a withdrawn warning stays withdrawn
 until Meta repeats it.
 """
@@ -53,10 +55,11 @@ _DETAIL = 300
 
 class WarningEvent(msgspec.Struct, frozen=True):
     """The content of an event: warnings in Meta's words, with the time at which they end, and kinds that are
-    withdrawn."""
+    withdrawn. `subject`: what they are about, if there may be several of a kind."""
 
     said: tuple[tuple[str, str, datetime | None], ...] = ()
     over: tuple[str, ...] = ()
+    subject: str = ""
 
 
 def read(item: AccountItem) -> WarningEvent:
@@ -66,7 +69,10 @@ def read(item: AccountItem) -> WarningEvent:
         if item.severity == _INFORMS:
             return WarningEvent()  # nor does its end say anything about the alerts that are open
         words = " ".join(filter(None, (item.event, item.severity, item.detail)))
-        return WarningEvent(over=("alert",)) if item.is_over else WarningEvent((("alert", words[:_DETAIL], None),))
+        subject = " ".join(filter(None, (item.event, item.entity)))[:_DETAIL]
+        if item.is_over:
+            return WarningEvent(over=("alert",), subject=subject)
+        return WarningEvent((("alert", words[:_DETAIL], None),), subject=subject)
     if item.field == "security":
         return WarningEvent((("pin_changed", (item.event or "")[:_DETAIL], None),))
     if item.field == "account_update" and item.ban_state is not None:
@@ -90,10 +96,11 @@ def _restriction(type: str, until: datetime | None) -> str:
 
 # A warning withdrawn at that time or later is not open; one repeated after that is.
 SAY = """
-INSERT INTO whatsapp_warnings AS known (organization_id, account_id, kind, detail, said_at, ends_at, over_at)
-VALUES ($1, $2, $3, $4, $5, $6, (SELECT max(over_at) FROM whatsapp_warnings
-                                  WHERE organization_id = $1 AND account_id = $2 AND kind = $3 AND over_at >= $5))
-ON CONFLICT (organization_id, account_id, kind, detail) DO UPDATE
+INSERT INTO whatsapp_warnings AS known (organization_id, account_id, kind, subject, detail, said_at, ends_at, over_at)
+VALUES ($1, $2, $3, $7, $4, $5, $6, (SELECT max(over_at) FROM whatsapp_warnings
+                                      WHERE organization_id = $1 AND account_id = $2 AND kind = $3 AND subject = $7
+                                        AND over_at >= $5))
+ON CONFLICT (organization_id, account_id, kind, subject, detail) DO UPDATE
    SET said_at = excluded.said_at, ends_at = excluded.ends_at, over_at = excluded.over_at
  WHERE known.said_at < excluded.said_at
 RETURNING over_at
@@ -102,11 +109,12 @@ RETURNING over_at
 OVER = """
 WITH closed AS (
     UPDATE whatsapp_warnings SET over_at = greatest(over_at, $4)
-     WHERE organization_id = $1 AND account_id = $2 AND kind = ANY ($3::text[]) AND detail <> '' AND said_at <= $4
+     WHERE organization_id = $1 AND account_id = $2 AND kind = ANY ($3::text[]) AND subject = $5 AND detail <> ''
+       AND said_at <= $4
 )
-INSERT INTO whatsapp_warnings AS known (organization_id, account_id, kind, detail, said_at, over_at)
-SELECT $1, $2, kind, '', $4, $4 FROM unnest($3::text[]) AS item (kind)
-ON CONFLICT (organization_id, account_id, kind, detail)
+INSERT INTO whatsapp_warnings AS known (organization_id, account_id, kind, subject, detail, said_at, over_at)
+SELECT $1, $2, kind, $5, '', $4, $4 FROM unnest($3::text[]) AS item (kind)
+ON CONFLICT (organization_id, account_id, kind, subject, detail)
    DO UPDATE SET over_at = greatest(known.over_at, excluded.over_at)
  WHERE known.said_at <= excluded.over_at
 """
@@ -119,9 +127,9 @@ async def apply_item(
     found = read(item)
     when = min(item.at or at, at)
     if found.over:
-        await conn.execute(OVER, organization_id, account_id, list(found.over), when)
+        await conn.execute(OVER, organization_id, account_id, list(found.over), when, found.subject)
     for kind, detail, ends_at in found.said:
-        row = await conn.fetchrow(SAY, organization_id, account_id, kind, detail, when, ends_at)
+        row = await conn.fetchrow(SAY, organization_id, account_id, kind, detail, when, ends_at, found.subject)
         if row is not None and row["over_at"] is None:
             log.warning("whatsapp account warning", account_id=str(account_id), kind=kind, detail=detail)
 

@@ -191,7 +191,8 @@ class AccountItem(_Event, frozen=True, kw_only=True):
     ban_state: str | None = None
     ban_date: str | None = None
     violation: str | None = None
-    #: For alerts: severity, and whether it is over. `detail`: Meta's words, for operators.
+    #: For alerts: what it is about, severity, and whether it is over. `detail`: Meta's words, for operators.
+    entity: str | None = None
     severity: str | None = None
     is_over: bool = False
     detail: str | None = None

@@ -201,6 +201,7 @@ def _account(value: Mapping[str, Any], common: dict[str, Any]) -> AccountItem:
         ban_state=capitals(words(ban.get("waba_ban_state")) or _first(ban.get("waba_ban_state"))),
         ban_date=words(ban.get("waba_ban_date")),
         violation=capitals(part(value, "violation_info").get("violation_type")),
+        entity=id_of(value.get("entity_id")),
         severity=capitals(value.get("alert_severity") or part(value, "alert_info").get("alert_severity")),
         is_over=capitals(value.get("alert_status") or part(value, "alert_info").get("alert_status")) in _ENDED,
         detail=words(value.get("alert_description") or part(value, "alert_info").get("alert_description"))
