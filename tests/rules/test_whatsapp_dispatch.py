@@ -31,7 +31,7 @@ from tests.rules.dispatching_whatsapp import (
     wamid,
 )
 from tests.rules.factories import TO, blocked, endpoint, events_of
-from tests.rules.whatsapp_factories import Made, account, check_wallets, conversation, made, message, number
+from tests.rules.whatsapp_factories import Made, account, campaign, check_wallets, conversation, made, message, number
 
 BACK = ("queued", None, "reserved")
 
@@ -495,6 +495,73 @@ async def test_of_users_beyond_a_number_s_room_none_is_counted(pool: Pool) -> No
     await bench.round()
     assert len(bench.only.submitted) == 3
     assert await pool.fetchval("SELECT users FROM whatsapp_portfolios") == 3
+
+
+@pytest.mark.parametrize("limit", [None, 3])
+async def test_people_reached_without_a_limit_count_once_there_is_one(pool: Pool, limit: int | None) -> None:
+    """Meta lowers limits when the quality falls. The portfolio may have had one before."""
+    who = await made(pool)
+    first, second = [await Bench(pool).start() for _ in range(2)]
+    await conversation(pool, who, to="+258840000009")
+
+    async def limited(limit: int | None) -> None:
+        await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = $1", limit)
+        await first.refresh()
+        await second.refresh()
+
+    async def sent(by: Bench, *people: int) -> list[int]:
+        before = len(by.only.submitted)
+        for n in people:
+            await message(pool, who, to=f"+25884000000{n}")
+        await by.round()
+        return sorted(int(one.recipient[-1]) for one in by.only.submitted[before:])
+
+    await limited(limit)
+    await sent(first, 1)
+    await limited(None)
+    assert (await sent(first, 2), await sent(second, 3, 4, 9)) == ([2], [3, 4, 9])
+    await limited(5)
+    # Whoever has an open window does not count.
+    assert await sent(first, 2, 5) == [2, 5]
+    assert await sent(second, 3, 6, 9) == [3, 9]
+    assert await pool.fetchval("SELECT users FROM whatsapp_portfolios") == 5
+
+
+async def test_a_limit_that_is_raised_lets_messages_go_at_once(pool: Pool) -> None:
+    who = await made(pool)
+    await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = 1")
+    bench = await Bench(pool).start()
+    await message(pool, who, to="+258840000001")
+    await bench.round()
+    for n in range(4):
+        await message(pool, who, to=f"+25884100000{n}", lane=n % 2)
+    await bench.round()
+    assert len(bench.only.submitted) == 1
+    await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = 4")
+    await bench.refresh()
+    await bench.round()
+    assert len(bench.only.submitted) == 4
+    await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = NULL")
+    await bench.refresh()
+    await bench.round()
+    assert len(bench.only.submitted) == 5
+
+
+async def test_a_raised_limit_makes_nothing_due_that_waits_for_something_else(pool: Pool) -> None:
+    """What was tried before, and a campaign with a pace of its own."""
+    who = await made(pool)
+    await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = 1")
+    bench = await Bench(pool).start()
+    paced = await message(pool, who, to="+258840000001")
+    await pool.execute("UPDATE whatsapp_messages SET campaign_id = $1", await campaign(pool, who))
+    await pool.execute("UPDATE campaigns SET messages_per_minute = 1")
+    tried = await message(pool, who, to="+258840000002")
+    await pool.execute("UPDATE queue SET attempt = 1 WHERE id = $1", tried)
+    await pool.execute("UPDATE queue SET due_at = now() + interval '5 minutes'")
+    await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = 2")
+    await bench.refresh()
+    for id in (paced, tried):
+        assert 200 < await pause_of(pool, id) <= 300
 
 
 async def test_a_portfolio_s_limit_holds_for_any_number_of_workers(pool: Pool) -> None:

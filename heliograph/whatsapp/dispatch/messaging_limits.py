@@ -4,7 +4,8 @@ service windows, in any 24 hours.
 Meta enforces it without a specific error code, or by dropping messages, so it is enforced here, in the database: one
 row per portfolio has the count, and only the transaction that locked it admits users who are not counted yet. No worker
 waits for the lock: one that finds it taken postpones the messages that need it for a moment, so there are no deadlocks.
-A portfolio without a limit, a known user or an open window costs nothing.
+A known user or an open window costs nothing. The users of a portfolio without a limit are recorded, but not counted:
+once it gets a limit again, each worker counts them before it relies on the number.
 
 The rules nobody may break: no number of workers reaches more users than the limit; a user who is counted already, or
 whose window is open, is never held back.
@@ -12,11 +13,12 @@ whose window is open, is never held back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from heliograph.base.database.pool import Connection
 from heliograph.queue.leases import SINGLE
+from heliograph.whatsapp.callbacks.matching import KIND
 from heliograph.whatsapp.mirror.accounts import SendingNumber
 
 #: Seconds that a message waits if its portfolio may reach no more users today: a single one, and one of a campaign. Of
@@ -24,6 +26,8 @@ from heliograph.whatsapp.mirror.accounts import SendingNumber
 LIMIT_PAUSE, BULK_LIMIT_PAUSE = 60.0, 600.0
 #: The same if another worker has locked the count.
 BUSY_PAUSE = 0.1
+#: Maximum messages made due by one statement when a limit is raised.
+MOST = 5_000
 
 KNOWN = """
 SELECT item.portfolio, item.recipient FROM unnest($1::text[], $2::text[]) AS item (portfolio, recipient)
@@ -70,6 +74,14 @@ UPDATE whatsapp_portfolios p SET users = p.users + added.users
   FROM (SELECT portfolio, count(*) AS users FROM noted GROUP BY portfolio) added
  WHERE p.portfolio = added.portfolio
 """
+# For a portfolio without a limit. Its row is not locked: this would make its workers wait for each other.
+RECORD = """
+INSERT INTO whatsapp_reached AS known (portfolio, recipient, reached_at)
+SELECT portfolio, recipient, now() FROM unnest($1::text[], $2::text[]) AS item (portfolio, recipient)
+ ORDER BY portfolio, recipient
+ON CONFLICT (portfolio, recipient) DO UPDATE SET reached_at = excluded.reached_at
+ WHERE known.reached_at <= now() - interval '24 hours'
+"""
 
 #: A message about to leave: its line, its user, whether the user's window is open, and its lane.
 Leaving = tuple[SendingNumber | None, str, bool, int]
@@ -79,14 +91,16 @@ class MessagingLimits:
     """One worker's access to the counts, which are in the database."""
 
     def __init__(self) -> None:
-        #: Portfolios that have a row.
+        #: Portfolios that have a row; and those whose count includes everybody whom this worker has messaged.
         self._opened: set[str] = set()
+        self._counted: set[str] = set()
 
     async def admit(self, conn: Connection, leaving: Sequence[Leaving], places: dict[UUID, int]) -> list[float]:
         """For each message 0 if it may leave now, or the seconds that it waits. Users of messages that may leave are
         counted in the caller's transaction, and no other one counts for their portfolios until it ends. `places`: how
         many messages of a number may leave; it is counted down."""
         waits = [0.0] * len(leaving)
+        await self._record(conn, leaving)
         strange = await self._strange(conn, leaving)
         if not strange and not places:
             return waits
@@ -120,6 +134,17 @@ class MessagingLimits:
             await conn.execute(NOTE, [portfolio for portfolio, _ in new], [recipient for _, recipient in new])
         return waits
 
+    async def _record(self, conn: Connection, leaving: Sequence[Leaving]) -> None:
+        """Record the users of portfolios without a limit."""
+        users = {
+            (line.portfolio, recipient)
+            for line, recipient, inside, _ in leaving
+            if line is not None and line.messaging_limit is None and not inside
+        }
+        if users:
+            self._counted -= {portfolio for portfolio, _ in users}
+            await conn.execute(RECORD, [portfolio for portfolio, _ in users], [recipient for _, recipient in users])
+
     async def _strange(self, conn: Connection, leaving: Sequence[Leaving]) -> dict[int, tuple[str, str]]:
         """The messages to users who count towards a limit and are not counted yet: place → (portfolio, recipient)."""
         asked = {
@@ -145,4 +170,39 @@ class MessagingLimits:
         if unopened := portfolios - self._opened:
             await conn.execute(OPEN, sorted(unopened))
             rows += await conn.fetch(LOCK, list(unopened))
-        return {row["portfolio"]: row["users"] for row in rows}, {row["portfolio"] for row in rows if row["stale"]}
+        counts = {row["portfolio"]: row["users"] for row in rows}
+        if uncounted := counts.keys() - self._counted:
+            counted = await conn.fetch(RECOUNT, sorted(uncounted))
+            counts.update({row["portfolio"]: row["users"] for row in counted})
+            self._counted |= uncounted
+        return counts, {row["portfolio"] for row in rows if row["stale"]}
+
+
+# Messages of a campaign with a pace of its own are due at their times, and so is what was tried before.
+DUE = """
+WITH waiting AS MATERIALIZED (
+    SELECT ctid AS place FROM queue
+     WHERE kind = $1 AND line = ANY ($2) AND attempt = 0 AND lease_token IS NULL
+       AND due_at - now() > interval '0' AND due_at - now() <= make_interval(secs => $3)
+       AND NOT EXISTS (
+           SELECT FROM whatsapp_messages m JOIN campaigns c
+                  ON c.organization_id = m.organization_id AND c.id = m.campaign_id
+            WHERE m.organization_id = queue.organization_id AND m.id = queue.id AND c.messages_per_minute IS NOT NULL)
+     LIMIT $4 FOR UPDATE SKIP LOCKED
+), made_due AS (
+    UPDATE queue SET due_at = now() FROM waiting WHERE queue.ctid = waiting.place RETURNING 1
+)
+SELECT count(*) FROM made_due
+"""
+
+
+def is_raised(old: int | None, new: int | None) -> bool:
+    """Whether a messaging limit allows more users than before."""
+    return old is not None and (new is None or new > old)
+
+
+async def resume(conn: Connection, numbers: Collection[UUID]) -> None:
+    """Make the messages due that wait because of the limit of these numbers, which has been raised. `conn` must not be
+    in a transaction."""
+    while await conn.fetchval(DUE, KIND, list(numbers), BULK_LIMIT_PAUSE, MOST) == MOST:
+        pass

@@ -26,7 +26,8 @@ from heliograph.suppliers.whatsapp_cloud.connector import CloudConnector
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, NumberConnector, OnCloudOutcome
 from heliograph.suppliers.whatsapp_cloud.credential import Credential
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
-from heliograph.whatsapp.dispatch import test_mode
+from heliograph.whatsapp.dispatch import messaging_limits, test_mode
+from heliograph.whatsapp.dispatch.messaging_limits import is_raised
 from heliograph.whatsapp.dispatch.probing import Probe
 from heliograph.whatsapp.mirror import accounts
 from heliograph.whatsapp.mirror.accounts import SendingNumber
@@ -140,6 +141,8 @@ class NumberPool:
         async with self._pool.acquire() as conn:
             wanted = {line.number_id: line for line in await accounts.load_lines(conn)}
             workers = await live_workers(conn) if wanted else 1
+        limits = {id: slot.line.messaging_limit for id, slot in self._slots.items() if slot.line is not None}
+        raised = [id for id, limit in limits.items() if id in wanted and is_raised(limit, wanted[id].messaging_limit)]
         for id in [id for id in self._slots if id not in wanted and id != test_mode.LINE]:
             self._leave(id, grace)
         for id, line in wanted.items():
@@ -151,6 +154,9 @@ class NumberPool:
                 slot = await self._open(id, line)
             if slot is not None:
                 self._follow(slot, line, workers)
+        if raised:
+            async with self._pool.acquire() as conn:
+                await messaging_limits.resume(conn, raised)
         self._probes = {slot.line.account_id: slot.probe for slot in self._slots.values() if slot.line and slot.probe}
 
     async def stop(self, *, grace: float) -> None:
