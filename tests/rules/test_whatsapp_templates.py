@@ -326,6 +326,28 @@ async def test_a_listing_brings_changes_and_takes_away(pool: Pool) -> None:
     assert (again["id"], again["graph_id"], again["status"]) == (ids["second"], "22", "approved")
 
 
+async def test_a_reading_leaves_removed_ones_alone_unless_they_are_listed(pool: Pool) -> None:
+    """They are never deleted, so there may be far more of them than of the others."""
+    _, account, _ = await begun(pool)
+    ids = account.organization_id, account.id
+    for n in range(5):
+        await made.template(pool, account, f"old_{n}", status="removed")
+    await pool.execute("UPDATE whatsapp_templates SET missing_at = now() WHERE name = 'old_0'")
+    async with pool.acquire() as conn:
+        read = await conn.fetch(template_sync.OF_ACCOUNT, *ids, ["order_shipped", "old_1", "old_2"], ["fr", "fr", "en"])
+    assert sorted(row["name"] for row in read) == ["old_0", "old_1", "order_shipped"]
+    await store(pool, account, listed(), listed(id="999", name="old_1"), seconds=10, gone=False)
+    rows = await pool.fetch("SELECT name, status, missing_at FROM whatsapp_templates ORDER BY name")
+    assert [tuple(row) for row in rows] == [
+        ("old_0", "removed", None),
+        ("old_1", "approved", None),
+        ("old_2", "removed", None),
+        ("old_3", "removed", None),
+        ("old_4", "removed", None),
+        ("order_shipped", "approved", None),
+    ]
+
+
 @pytest.mark.parametrize("end", ["PENDING_DELETION", "DELETED"])
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_one_made_anew_stands_in_the_list_beside_the_one_that_was_deleted(

@@ -83,8 +83,13 @@ _ROW = (
     " reread_at, missing_at, updated_at"
 )
 _COLUMNS = _ROW.split(", ")
+# Removed ones are kept for good, and stay as they are unless they are listed.
 OF_ACCOUNT = f"""
-SELECT {_ROW} FROM whatsapp_templates WHERE organization_id = $1 AND account_id = $2 ORDER BY id FOR NO KEY UPDATE
+SELECT {_ROW} FROM whatsapp_templates
+ WHERE organization_id = $1 AND account_id = $2
+   AND (status <> 'removed' OR missing_at IS NOT NULL
+        OR (name, language) IN (SELECT * FROM unnest($3::text[], $4::text[])))
+ ORDER BY id FOR NO KEY UPDATE
 """
 # The template that an event names by its id, or one that has its name under another id.
 BY_EVENT = f"""
@@ -234,8 +239,10 @@ async def store_listing(
     """
     now = clock.now()
     asked = asked or {}
-    rows = {(row["name"], row["language"]): row for row in await conn.fetch(OF_ACCOUNT, organization_id, account_id)}
     listed = _by_name(listing)
+    names = [name for name, _ in listed], [language for _, language in listed]
+    known = await conn.fetch(OF_ACCOUNT, organization_id, account_id, *names)
+    rows = {(row["name"], row["language"]): row for row in known}
     pairs = []
     for key, found in rows.items():
         row = dict(found)
