@@ -155,6 +155,8 @@ async def serve(
     )
     readers, page_readers = standby(size=LIST_READS), standby(size=PAGE_READS, statement=settings.page_patience_seconds)
     registry = Registry(limits_of(settings))
+    acceptor = Acceptor(pool, keys_kept=timedelta(hours=settings.idempotency_hours))
+    whatsapp = WhatsAppAcceptor(pool, settings=settings)
     services = Services(
         pool=pool,
         readers=readers,
@@ -164,9 +166,9 @@ async def serve(
         strangers=AnonymousLimiter(settings.rate_unauthenticated),
         log=requests.Log(pool),
         failures=Failures(pool),
-        health=HealthChecks(pool),
-        acceptor=Acceptor(pool, keys_kept=timedelta(hours=settings.idempotency_hours)),
-        whatsapp=WhatsAppAcceptor(pool, settings=settings),
+        health=HealthChecks(pool, is_refusing=lambda: acceptor.is_refusing or whatsapp.is_refusing),
+        acceptor=acceptor,
+        whatsapp=whatsapp,
         webhook_rules=endpoints.rules(settings),
         answer_key=idempotency.seal_key(settings),
         cursor_key=derive_key(settings.secret_keys, "cursors"),
@@ -210,7 +212,7 @@ async def serve(
     looking = asyncio.create_task(readers.watch(pool))
     telling = [asyncio.create_task(one.noted.run()) for one in (services.failures, shared.guesses)]
     logging = asyncio.create_task(services.log.run())
-    acceptors = (services.acceptor, services.whatsapp, intake, suppliers)
+    acceptors = (acceptor, whatsapp, intake, suppliers)
     announcers = [asyncio.create_task(announce(pool, one.stored)) for one in acceptors]
     try:
         async with contextlib.AsyncExitStack() as running:

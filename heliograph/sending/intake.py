@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from time import monotonic
 from typing import Generic, Protocol, TypeVar
 from uuid import UUID
 
@@ -56,6 +57,10 @@ Item = TypeVar("Item", bound=Prepared)
 #: Organizations, at most, whose sends are batched apart from those of others: each may hold a connection of the pool
 #: for as long as accepting waits for a lock.
 MOST_APART = 4
+#: What a server says that answers queries but has no room, or whose disk fails (SQLSTATE classes 53 and 58).
+CANNOT_STORE = (asyncpg.InsufficientResourcesError, asyncpg.PostgresSystemError)
+#: Seconds for which that counts unless another batch is stored: while nobody sends, nothing shows that it is over.
+REFUSES_FOR = 300.0
 
 
 class Intake(Generic[Item]):
@@ -77,6 +82,13 @@ class Intake(Generic[Item]):
         self._batcher = self._batches(self._commit)
         #: Of organizations whose rows were locked.
         self._apart_from: dict[UUID, Batcher[Item, Answer]] = {}
+        #: Monotonic time of the failure if the last batch met CANNOT_STORE.
+        self._failed_at: float | None = None
+
+    @property
+    def is_refusing(self) -> bool:
+        """Whether the database had no room for the last batch, although it may answer queries."""
+        return self._failed_at is not None and monotonic() - self._failed_at < REFUSES_FOR
 
     async def put(self, item: Item) -> Answer:
         """The answer to the item, once it is committed. Raises its refusal, and Unavailable.
@@ -160,7 +172,13 @@ class Intake(Generic[Item]):
 
     async def _once(self, items: list[Item]) -> list[Answer | BaseException]:
         crash_point("accept.before_commit")
-        stored = await self._store(items)
+        try:
+            stored = await self._store(items)
+        except Exception as error:
+            if isinstance(error, CANNOT_STORE):
+                self._failed_at = monotonic()
+            raise
+        self._failed_at = None
         crash_point("accept.after_commit")
         return stored
 

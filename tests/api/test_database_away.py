@@ -51,7 +51,7 @@ async def test_requests_are_refused_while_the_database_hangs_and_answered_afterw
         assert (await api.ask("POST", "/sms/send", json=BODY, headers=strange))[0] == 503
         assert measures.REQUESTS.values[("sendSms", "503", "service_unavailable")] == failed + 1
         line.thaw()
-        await until_true(partial(is_back, api))
+        await until_true(partial(is_at, api, "ok"))
         assert (await post("/sms/send", BODY, "during"))[0] == 202
         assert (await post("/contacts", PERSON, "during"))[0] == 200
     assert await pool.fetchval("SELECT count(*) FROM messages") == 2
@@ -138,7 +138,7 @@ async def test_requests_and_pages_are_refused_while_no_session_can_begin(databas
         async with api.session.get(f"{api.base_url}/messages", cookies={"hg": "x" * 43}) as page:
             assert (page.status, page.headers["retry-after"]) == (503, "1"), await page.text()
         await line.refuse("")
-        await until_true(partial(is_back, api))
+        await until_true(partial(is_at, api, "ok"))
         answer = await api.ask("POST", "/sms/send", json=BODY, headers=tenant.headers | {"idempotency-key": "1"})
         assert answer[0] == 202
 
@@ -150,5 +150,38 @@ async def vital(api: Api) -> dict[str, str]:
     return checks
 
 
-async def is_back(api: Api) -> bool:
-    return (await vital(api))["database"] == "ok"
+async def is_at(api: Api, state: str) -> bool:
+    return (await vital(api))["database"] == state
+
+
+# As PostgreSQL says it when a table's file cannot grow.
+FULL = """
+CREATE FUNCTION has_no_room() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE 'could not extend file: No space left on device' USING ERRCODE = 'disk_full';
+END $$;
+CREATE TRIGGER full_disk BEFORE INSERT ON messages FOR EACH ROW EXECUTE FUNCTION has_no_room();
+"""
+
+
+async def test_health_says_that_nothing_can_be_stored_until_something_is(
+    database_url: str, pool: Pool, as_administrator: Any
+) -> None:
+    tenant = await make_tenant(pool)
+    async with running(database_url) as api:
+
+        async def send(key: str) -> int:
+            headers = tenant.headers | {"idempotency-key": key}
+            status, _, _ = await api.ask("POST", "/sms/send", json=BODY, headers=headers)
+            return status
+
+        await as_administrator(FULL)
+        assert await send("full") == 503
+        await until_true(partial(is_at, api, "degraded"))
+        # Lists are still served: a load balancer must not take every process away.
+        async with api.session.get(f"{api.base_url}/readyz") as answer:
+            assert answer.status == 200
+        assert (await api.ask("GET", "/sms/messages", headers=tenant.headers))[0] == 200
+        await as_administrator("DROP TRIGGER full_disk ON messages; DROP FUNCTION has_no_room()")
+        assert await send("full") == 202
+        await until_true(partial(is_at, api, "ok"))

@@ -6,7 +6,7 @@ The probe needs no key, so any number of probes must cost the database the same.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -37,7 +37,15 @@ class Checks(msgspec.Struct, frozen=True):
     """The result of each check. `whatsapp` concerns individual organizations' accounts and does not affect the
     service's status."""
 
-    database: Annotated[Check, Meta(description="Whether the database responds.")]
+    database: Annotated[
+        Check,
+        Meta(
+            description=(
+                "`down` when the database does not respond; `degraded` when it could not store the last message sent to"
+                " this process, in the last five minutes, as when its disk is full."
+            )
+        ),
+    ]
     queue: Annotated[Check, Meta(description="`degraded` when work has been overdue for more than a minute.")]
     worker: Annotated[Check, Meta(description="Whether a worker has been seen in the last 15 seconds.")]
     clock: Annotated[
@@ -96,8 +104,10 @@ SELECT coalesce((SELECT extract(epoch FROM now() - min(coalesce(since, due_at)))
 class HealthChecks:
     """One per process."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, *, is_refusing: Callable[[], bool] = lambda: False) -> None:
+        """`is_refusing`: whether the database could not store the last message. A probe writes nothing."""
         self._pool = pool
+        self._is_refusing = is_refusing
         self._fresh: LoadingCache[str, Checks] = LoadingCache(self._load, max_age=MAX_AGE)
         #: How long the oldest work had been overdue at the last check, in seconds.
         self.late = 0.0
@@ -116,7 +126,8 @@ class HealthChecks:
             return dict.fromkeys(keys, DOWN)
         assert row is not None
         self.late = float(row["late"])
+        database: Check = "degraded" if self._is_refusing() else "ok"
         queue: Check = "degraded" if row["late"] > QUEUE_LATE else "ok"
         right: Check = "degraded" if row["skewed"] or clock.differs() else "ok"
         whatsapp: Check = "degraded" if row["troubled"] else "ok"
-        return dict.fromkeys(keys, Checks("ok", queue, "ok" if row["worker"] else "down", right, whatsapp))
+        return dict.fromkeys(keys, Checks(database, queue, "ok" if row["worker"] else "down", right, whatsapp))

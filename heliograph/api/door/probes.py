@@ -2,6 +2,7 @@
 
     /livez   200 while the process runs its event loop. Restart it if it does not respond.
     /readyz  200 while it should receive requests: it is not shutting down, and can query the database. 503 otherwise.
+             A database that stores nothing, but responds, still serves reads: no other process could do better.
 
 Any number of probes costs the database the same (`HealthChecks`), so they are not rate limited.
 """
@@ -53,6 +54,6 @@ class Probes:
             return 200, "live"
         if self._is_draining():
             return 503, "stopping"
-        if (await self._health.read()).database != "ok":
+        if (await self._health.read()).database == "down":
             return 503, "database_down"
         return 200, "ready"

@@ -185,6 +185,11 @@ class Acceptor:
         if refusal is not None:
             raise refusal
 
+    @property
+    def is_refusing(self) -> bool:
+        """Whether the database could not store the last messages."""
+        return self._intake.is_refusing
+
     async def drain(self) -> None:
         """Wait until every batch is committed."""
         await self._intake.drain()

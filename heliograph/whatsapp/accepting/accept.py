@@ -170,6 +170,11 @@ class Acceptor:
         """Store several messages; each gets its answer or its refusal."""
         return await outcomes([self.accept(send) for send in sends])
 
+    @property
+    def is_refusing(self) -> bool:
+        """Whether the database could not store the last messages."""
+        return self._intake.is_refusing
+
     async def drain(self) -> None:
         """Wait until every batch is committed."""
         await self._intake.drain()
