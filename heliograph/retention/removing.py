@@ -23,8 +23,8 @@ from heliograph.base.process.settings import Settings
 from heliograph.retention import turns
 from heliograph.retention.forgetting import bounds
 from heliograph.retention.shorter import PARTS
-from heliograph.retention.turns import Budget, SweptRows
-from heliograph.whatsapp.retention import SILENT
+from heliograph.retention.turns import Budget, ExpiredRows, SweptRows, Turn
+from heliograph.whatsapp.retention import DELETE_SILENT, IS_SILENT
 
 NAME = "messages of organizations"
 #: For this long after its deadline Meta may still report a message as delivered, and charge for it.
@@ -39,10 +39,6 @@ SUMMED = """
 SELECT max(done_until) + interval '1 month' FROM retention_places
  WHERE name LIKE 'sums of messages\\_%' AND to_regclass(substr(name, length('sums of ') + 1)) IS NOT NULL
 """
-FIRST = {
-    table: f"SELECT id FROM {table} WHERE organization_id = $1 ORDER BY id LIMIT 1"
-    for table in ("messages", "whatsapp_messages", "received_messages", "events")
-}
 
 # $1: organization; $2, $3: range of ids; $4: maximum number; $5: what happened since then has not expired. A row locked
 # by another transaction is skipped, and found when everything is scanned again. Only rows whose text is erased, which
@@ -88,26 +84,33 @@ REMOVE_EVENTS = """
 DELETE FROM events WHERE organization_id = $1 AND id = ANY (ARRAY(
     SELECT id FROM events WHERE organization_id = $1 AND id >= $2 AND id < $3 AND created_at < $5 LIMIT $4))
 """
-# Deleted along with the last of the messages. $1: organization; $2: older rows have expired; $3: maximum number.
+# The first id of that time.
+_PAST = "(lpad(to_hex((extract(epoch FROM {until}::timestamptz) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid"
+# Deleted along with the last of the messages.
 ALSO = (
-    """
-DELETE FROM inbox_threads WHERE (organization_id, id) IN (
-    SELECT organization_id, id FROM inbox_threads WHERE organization_id = $1 AND heard_at < $2 LIMIT $3)
-""",
-    SILENT.format(of="organization_id = $1 AND ", before="$2", most="$3"),
-    """
+    ExpiredRows(
+        "inbox_threads WHERE organization_id = {organization} AND heard_at < {until}",
+        "DELETE FROM inbox_threads WHERE (organization_id, id) IN (SELECT organization_id, id FROM {rows} LIMIT $3)",
+    ),
+    ExpiredRows(
+        "whatsapp_conversations c WHERE organization_id = {organization} AND " + IS_SILENT.format(before="{until}"),
+        DELETE_SILENT.format(silent="{rows}", most="$3"),
+    ),
+    ExpiredRows(
+        "guard_challenges WHERE organization_id = {organization} AND passed_at < {until}",
+        """
 DELETE FROM guard_challenges WHERE (organization_id, message_id) IN (
-    SELECT organization_id, message_id FROM guard_challenges WHERE organization_id = $1 AND passed_at < $2 LIMIT $3)
+    SELECT organization_id, message_id FROM {rows} LIMIT $3)
 """,
-    # Ids begin with their time; nobody is skipped before the campaign is created.
-    """
-WITH past (id) AS (
-    SELECT (lpad(to_hex((extract(epoch FROM $2::timestamptz) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
-)
+    ),
+    # Nobody is skipped before the campaign is created.
+    ExpiredRows(
+        f"campaign_skipped s WHERE organization_id = {{organization}} AND campaign_id < {_PAST} AND s.id < {_PAST}",
+        """
 DELETE FROM campaign_skipped WHERE (organization_id, campaign_id, reason, id) IN (
-    SELECT organization_id, campaign_id, reason, campaign_skipped.id FROM campaign_skipped, past
-     WHERE organization_id = $1 AND campaign_id < past.id AND campaign_skipped.id < past.id LIMIT $3)
+    SELECT organization_id, campaign_id, reason, id FROM {rows} LIMIT $3)
 """,
+    ),
 )
 
 #: Removes up to STEP rows of an organization from between two times, of those that expired before a third.
@@ -123,26 +126,20 @@ async def forget(conn: Connection, settings: Settings) -> bool:
     whole, summed = bounds(settings, present).metadata, await conn.fetchval(SUMMED)
     # What has expired for everybody is dropped by whole months.
     since = whole if summed is None else max(whole, summed)
-    return await turns.in_turn(conn, NAME, ORGANIZATIONS, partial(_forget_one, conn, present, since))
+    return await turns.in_turn(conn, NAME, ORGANIZATIONS, partial(_turn, conn, since))
 
 
-async def _forget_one(
-    conn: Connection, present: datetime, since: datetime, row: asyncpg.Record, budget: Budget
-) -> bool:
+def _turn(conn: Connection, since: datetime, row: asyncpg.Record, now: datetime) -> Turn:
     organization_id: UUID = row["id"]
-    until = present - timedelta(days=row["days"])
-    for table, remove in REMOVES.items():
-        swept = SweptRows(organization_id, f"rows of {organization_id} in {table}", FIRST[table], until, since)
+    until = now - timedelta(days=row["days"])
 
-        async def change(start: datetime, end: datetime, remove: Remove = remove) -> int:
+    def swept(table: str, remove: Remove) -> SweptRows:
+        async def change(start: datetime, end: datetime, budget: Budget) -> int:
             return await despite_deadlocks(partial(remove, conn, organization_id, start, end, until))
 
-        if not await turns.sweep(conn, swept, change, budget):
-            return False
-    for sql in ALSO:
-        if not await turns.delete(conn, sql, (organization_id, until), budget):
-            return False
-    return True
+        return SweptRows(table, f"rows of {organization_id} in {table}", change)
+
+    return Turn(organization_id, until, [swept(*one) for one in REMOVES.items()], ALSO, since)
 
 
 async def _sms(conn: Connection, organization_id: UUID, start: datetime, end: datetime, until: datetime) -> int:

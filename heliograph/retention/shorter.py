@@ -16,7 +16,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7_floor
 from heliograph.retention import turns
-from heliograph.retention.turns import Budget, SweptRows
+from heliograph.retention.turns import Budget, ExpiredRows, SweptRows, Turn
 from heliograph.sms import timeline
 
 #: Parts of a message arrive at most this long before the last of them.
@@ -75,18 +75,21 @@ SELECT later.fingerprint, later.received_at
 """
 # Also erased: receivers' responses to webhooks, which may quote them, and the recipients of automatic replies.
 ALSO = (
-    """
+    ExpiredRows(
+        "webhook_attempt_evidence WHERE organization_id = {organization} AND started_at < {until}",
+        """
 DELETE FROM webhook_attempt_evidence WHERE (organization_id, begun_on, event_id, endpoint_id, started_at) IN (
-    SELECT organization_id, begun_on, event_id, endpoint_id, started_at FROM webhook_attempt_evidence
-     WHERE organization_id = $1 AND started_at < $2 LIMIT $3)
+    SELECT organization_id, begun_on, event_id, endpoint_id, started_at FROM {rows} LIMIT $3)
 """,
-    """
+    ),
+    ExpiredRows(
+        "automatic_replies WHERE organization_id = {organization} AND replied_at < {until}",
+        """
 DELETE FROM automatic_replies WHERE (organization_id, recipient, kind) IN (
-    SELECT organization_id, recipient, kind FROM automatic_replies
-     WHERE organization_id = $1 AND replied_at < $2 LIMIT $3)
+    SELECT organization_id, recipient, kind FROM {rows} LIMIT $3)
 """,
+    ),
 )
-FIRST = {table: f"SELECT id FROM {table} WHERE organization_id = $1 ORDER BY id LIMIT 1" for table in ERASE}
 
 
 async def forget(conn: Connection) -> bool:
@@ -94,25 +97,20 @@ async def forget(conn: Connection) -> bool:
     commit."""
     if clock.differs():
         return True
-    return await turns.in_turn(conn, NAME, ORGANIZATIONS, partial(_forget_one, conn))
+    return await turns.in_turn(conn, NAME, ORGANIZATIONS, partial(_turn, conn))
 
 
-async def _forget_one(conn: Connection, row: asyncpg.Record, budget: Budget) -> bool:
-    """Erase one organization's texts; False: the round is over before it is done."""
+def _turn(conn: Connection, row: asyncpg.Record, now: datetime) -> Turn:
     organization_id: UUID = row["id"]
-    until = await conn.fetchval("SELECT now()") - timedelta(days=row["days"])
-    for table in ERASE:
-        swept = SweptRows(organization_id, f"texts of {organization_id} in {table}", FIRST[table], until)
-        if not await turns.sweep(conn, swept, partial(_erase, conn, organization_id, table, budget), budget):
-            return False
-    for sql in ALSO:
-        if not await turns.delete(conn, sql, (organization_id, until), budget):
-            return False
-    return True
+    swept = [
+        SweptRows(table, f"texts of {organization_id} in {table}", partial(_erase, conn, organization_id, table))
+        for table in ERASE
+    ]
+    return Turn(organization_id, now - timedelta(days=row["days"]), swept, ALSO)
 
 
 async def _erase(
-    conn: Connection, organization_id: UUID, table: str, budget: Budget, start: datetime, end: datetime
+    conn: Connection, organization_id: UUID, table: str, start: datetime, end: datetime, budget: Budget
 ) -> int:
     bounds: list[object] = [organization_id, uuid7_floor(start), uuid7_floor(end), turns.STEP]
     if table == "received_messages":

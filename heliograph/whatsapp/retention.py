@@ -36,15 +36,17 @@ DELETE_WORDS = """
 DELETE FROM whatsapp_words WHERE (organization_id, person) IN (
     SELECT organization_id, person FROM whatsapp_words WHERE said_at < $1 LIMIT $2)
 """
-# Conversations without any activity since a time, and without messages left. `of`: a further condition.
-SILENT = """
-WITH silent AS MATERIALIZED (
-    SELECT organization_id, id, number_id FROM whatsapp_conversations c
-     WHERE {of}greatest(created_at, last_inbound_at, last_outbound_at) < {before}
+#: An SQL condition: nothing happened in the conversation `c` since a time, and none of its messages is left.
+IS_SILENT = """
+greatest(created_at, last_inbound_at, last_outbound_at) < {before}
        AND NOT EXISTS (SELECT FROM whatsapp_messages m
                         WHERE m.organization_id = c.organization_id AND m.recipient = c.recipient
                           AND m.conversation_id = c.id)
-     LIMIT {most} FOR UPDATE SKIP LOCKED
+"""
+#: `silent`: such conversations, as they follow FROM; `most`: how many of them are deleted.
+DELETE_SILENT = """
+WITH silent AS MATERIALIZED (
+    SELECT organization_id, id, number_id FROM {silent} LIMIT {most} FOR UPDATE SKIP LOCKED
 ), names AS (
     DELETE FROM whatsapp_aliases a USING silent
      WHERE a.organization_id = silent.organization_id AND a.number_id = silent.number_id
@@ -53,7 +55,9 @@ WITH silent AS MATERIALIZED (
 DELETE FROM whatsapp_conversations c USING silent
  WHERE c.organization_id = silent.organization_id AND c.id = silent.id
 """
-DELETE_CONVERSATIONS = SILENT.format(of="", before="$1", most="$2")
+DELETE_CONVERSATIONS = DELETE_SILENT.format(
+    silent="whatsapp_conversations c WHERE " + IS_SILENT.format(before="$1"), most="$2"
+)
 DELETE_REACHED = """
 DELETE FROM whatsapp_reached WHERE (portfolio, recipient) IN (
     SELECT portfolio, recipient FROM whatsapp_reached WHERE reached_at < $1 LIMIT $2)
