@@ -158,7 +158,7 @@ def list_(
       heliograph campaign list
       heliograph campaign list --org "Acme Lda"
     """
-    show(listed(settings_of(data_dir), org, limit=limit, json=json), json, COLUMNS)
+    show(listed(settings_of(data_dir), org, limit=limit, json=json), json, COLUMNS, limit=limit)
 
 
 @app.command("show")

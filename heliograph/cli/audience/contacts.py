@@ -191,7 +191,7 @@ def list_(
     async def work(conn: Connection) -> list[Contact]:
         return await records.list_page(conn, await operator(conn, org), limit=limit, tag=wanted)
 
-    show(on_database(work, settings_of(data_dir)), json, COLUMNS)
+    show(on_database(work, settings_of(data_dir)), json, COLUMNS, limit=limit)
 
 
 @app.command("find")
@@ -214,7 +214,7 @@ def find(
         found = await organization(conn, org)
         return await records.find(conn, acting_for(found), text=text, country=found.country, limit=limit)
 
-    show(on_database(work, settings_of(data_dir)), json, COLUMNS)
+    show(on_database(work, settings_of(data_dir)), json, COLUMNS, limit=limit)
 
 
 @app.command("delete")
@@ -259,7 +259,7 @@ def imports(
     async def work(conn: Connection) -> list[Import]:
         return await undoing.list_imports(conn, await operator(conn, org), limit=limit)
 
-    show(on_database(work, settings_of(data_dir)), json, IMPORT_COLUMNS)
+    show(on_database(work, settings_of(data_dir)), json, IMPORT_COLUMNS, limit=limit)
 
 
 @app.command("undo")

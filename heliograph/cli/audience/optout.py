@@ -47,7 +47,7 @@ def list_(
     async def work(conn: Connection) -> list[OptOut]:
         return await optouts.list_all(conn, await operator(conn, org), limit=limit)
 
-    show(on_database(work, settings_of(data_dir)), json, COLUMNS)
+    show(on_database(work, settings_of(data_dir)), json, COLUMNS, limit=limit)
 
 
 @app.command("export")

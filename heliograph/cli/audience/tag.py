@@ -37,7 +37,7 @@ def list_(
     async def work(conn: Connection) -> list[TagUse]:
         return await tag_uses.list_page(conn, await operator(conn, org), limit=limit, counted=tags.COUNTED_ALONE)
 
-    show(on_database(work, settings_of(data_dir)), json, COLUMNS)
+    show(on_database(work, settings_of(data_dir)), json, COLUMNS, limit=limit)
 
 
 @app.command("rename")

@@ -67,7 +67,7 @@ def list_(
     """
     wanted = filters(status, method, path)
     api = client(key, url, profile, data_dir)
-    show(latest(api, wanted, limit), json, COLUMNS)
+    show(latest(api, wanted, limit), json, COLUMNS, limit=limit)
 
 
 @app.command("get")

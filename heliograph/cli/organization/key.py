@@ -113,7 +113,7 @@ def list_(
         organization_id = await only(conn, org)
         return await issued.list_everywhere(conn, organization_id=organization_id, revoked=revoked, limit=limit)
 
-    show(with_organization(on_database(work, settings_of(data_dir))), json, COLUMNS)
+    show(with_organization(on_database(work, settings_of(data_dir))), json, COLUMNS, limit=limit)
 
 
 @app.command("rotate")

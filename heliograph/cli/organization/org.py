@@ -100,14 +100,20 @@ def rename(
 
 
 @app.command("list")
-def list_(json: Json = False, data_dir: DataDir = None) -> None:
+def list_(
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number to show.")] = 1000,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
     """List organizations, newest first.
 
     \b
-    Example:
+    Examples:
       heliograph org list
+      heliograph org list --limit 50000 -o tsv
     """
-    show(on_database(organizations.list_all, settings_of(data_dir)), json, COLUMNS)
+    found = on_database(partial(organizations.list_all, limit=limit), settings_of(data_dir))
+    show(found, json, COLUMNS, limit=limit)
 
 
 @app.command("show")

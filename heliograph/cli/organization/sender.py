@@ -182,7 +182,7 @@ def list_(
         found = await sender_ids.list_everywhere(conn, organization_id=organization_id, status=status, limit=limit)
         return [(name, sender) for _, name, sender in found]
 
-    show(with_organization(on_database(work, settings_of(data_dir))), json, COLUMNS)
+    show(with_organization(on_database(work, settings_of(data_dir))), json, COLUMNS, limit=limit)
 
 
 @app.command("register")
@@ -254,7 +254,7 @@ def registrations_(
     async def work(conn: Connection) -> list[RegistrationRow]:
         return await registrations.everywhere(conn, organization_id=await only(conn, org), limit=limit)
 
-    show(on_database(work, settings_of(data_dir)), json, REGISTRATION_COLUMNS)
+    show(on_database(work, settings_of(data_dir)), json, REGISTRATION_COLUMNS, limit=limit)
 
 
 def _review(which: str, org: str | None, status: str, reason: str | None, json: bool, data_dir: DataDir) -> None:

@@ -247,7 +247,7 @@ def list_(
             for one in found
         ]
 
-    show(on_database(work, settings_of(data_dir)), json, COLUMNS)
+    show(on_database(work, settings_of(data_dir)), json, COLUMNS, limit=limit)
 
 
 @app.command("remove")

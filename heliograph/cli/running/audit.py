@@ -79,7 +79,7 @@ def list_(
     if not json:
         for row in rows:
             row["action"] = ACTIONS.get(row["action"], row["action"])
-    show(rows, json, COLUMNS)
+    show(rows, json, COLUMNS, limit=limit)
 
 
 @app.command("export")

@@ -152,8 +152,9 @@ def form_option() -> str:
     return "--json" if _output.get() is None else "-o"
 
 
-def show(data: Any, json: bool, columns: Sequence[str] = ()) -> None:
-    """Print a record, or a list of records as a table of `columns`; as JSON, records are complete.
+def show(data: Any, json: bool, columns: Sequence[str] = (), *, limit: int | None = None) -> None:
+    """Print a record, or a list of records as a table of `columns`; as JSON, records are complete. `limit`: the number
+    of records at which the list was cut, which is said on stderr: a script must not take them for all.
 
     As TSV, records are lines of their `columns`, without a heading; without columns, a record is one line per value.
     """
@@ -173,6 +174,8 @@ def show(data: Any, json: bool, columns: Sequence[str] = ()) -> None:
             say("Nothing to show.")
     else:
         print(record(plain))
+    if limit is not None and isinstance(plain, list) and len(plain) >= limit:
+        say(f"{limit} are shown, which is the limit; there may be more (--limit).")
 
 
 def line(

@@ -54,7 +54,7 @@ def list_(
         found = None if org is None else (await organization(conn, org)).id
         return await holds.list_all(conn, organization_id=found, limit=limit)
 
-    show([_display(one) for one in on_database(work, settings_of(data_dir))], json, COLUMNS)
+    show([_display(one) for one in on_database(work, settings_of(data_dir))], json, COLUMNS, limit=limit)
 
 
 @app.command("release")

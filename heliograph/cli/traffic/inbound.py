@@ -56,7 +56,7 @@ def list_(
     if not text:
         for one in found:
             del one["text"]
-    show(found, json, (*COLUMNS, "text") if text else COLUMNS)
+    show(found, json, (*COLUMNS, "text") if text else COLUMNS, limit=limit)
 
 
 @app.command("numbers")

@@ -132,7 +132,7 @@ def list_(
             page = partial(whatsapp_messages.list_page, conn, actor, filters=filters)
         return await _all(page, limit)
 
-    show(on_database(work, settings_of(data_dir)), json, COLUMNS if channel == "sms" else WHATSAPP_COLUMNS)
+    show(on_database(work, settings_of(data_dir)), json, COLUMNS if channel == "sms" else WHATSAPP_COLUMNS, limit=limit)
 
 
 def _recipient(typed: str, *, home: str | None) -> str:

@@ -69,7 +69,7 @@ def list_(
     rows = [as_plain(one) for one in found.waiting]
     if form(json) in (None, "table"):
         rows = [one | {"rows": f"at least {one['rows']}" if one["is_more"] else one["rows"]} for one in rows]
-    show(rows, json, (*COLUMNS, "is_more") if form(json) == "tsv" else COLUMNS)
+    show(rows, json, (*COLUMNS, "is_more") if form(json) == "tsv" else COLUMNS, limit=limit)
     if not found.is_whole:
         say(f"There are more lines than were checked, {waiting.PLACES} of each kind.")
     if held:

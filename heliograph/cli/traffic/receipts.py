@@ -154,7 +154,7 @@ def unmatched_(
     for one in listed:
         del one["place"]
         one["keys"] = one["keys"] if json else ",".join(map(str, one["keys"]))  # type: ignore[call-overload]
-    show(listed, json, UNMATCHED)
+    show(listed, json, UNMATCHED, limit=limit)
 
 
 @app.command("retry")

@@ -300,7 +300,7 @@ def history(
     async def work(conn: Connection) -> list[dict[str, Any]]:
         return await route_history.listed(conn, which, limit)
 
-    show(on_database(work, settings_of(data_dir)), json, route_history.COLUMNS)
+    show(on_database(work, settings_of(data_dir)), json, route_history.COLUMNS, limit=limit)
 
 
 @app.command("undo")

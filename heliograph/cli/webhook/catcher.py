@@ -63,7 +63,7 @@ def show_(
         return [as_plain(one) | {"kind": one.kind} for one in caught]
 
     found = on_database(work, settings)
-    show(found or [], json, CAUGHT)
+    show(found or [], json, CAUGHT, limit=limit)
     if found is None:
         say("The catcher is closed. `heliograph webhook catcher open` opens it for an hour.")
 

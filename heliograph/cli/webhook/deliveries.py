@@ -72,7 +72,7 @@ def attempts(
 
     with in_options(result="--result", kind="--kind"):
         found, ended_at = on_database(work, settings_of(data_dir))
-    show(found, json, ATTEMPTS)
+    show(found, json, ATTEMPTS, limit=limit)
     if ended_at is not None:  # shown to the millisecond, so the next list begins with that one
         say(f"Not all were scanned. --to {clock.iso(ended_at + timedelta(milliseconds=1))} continues further back.")
 
@@ -189,7 +189,7 @@ def list_replays(
     async def work(conn: Connection) -> list[Replay]:
         return await replays.list_replays(conn, await owner(conn, id), endpoint_id=id, limit=limit)
 
-    show(on_database(work, settings_of(data_dir)), json, REPLAYS)
+    show(on_database(work, settings_of(data_dir)), json, REPLAYS, limit=limit)
 
 
 @app.command("test")

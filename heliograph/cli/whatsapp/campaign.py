@@ -143,7 +143,7 @@ def list_(
       heliograph whatsapp campaign list
       heliograph whatsapp campaign list --org "Acme Lda"
     """
-    show(listed(settings_of(data_dir), org, limit=limit, json=json, channel=CHANNEL), json, COLUMNS)
+    show(listed(settings_of(data_dir), org, limit=limit, json=json, channel=CHANNEL), json, COLUMNS, limit=limit)
 
 
 @app.command("show")

@@ -113,7 +113,7 @@ def list_dead_letters(
         | ({"item": one.raw.decode("utf-8", "replace")} if items else {})
         for one in found
     ]
-    show(shown, json, (*COLUMNS, "item") if items else COLUMNS)
+    show(shown, json, (*COLUMNS, "item") if items else COLUMNS, limit=limit)
 
 
 @app.command("drop")

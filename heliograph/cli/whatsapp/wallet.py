@@ -149,7 +149,7 @@ def ledger(
         return await wallet.ledger(conn, await operator(conn, org), limit=limit)
 
     entries = on_database(work, settings_of(data_dir))
-    show([_in_units(one, "available", "reserved", "consumed") for one in entries], json, ENTRIES)
+    show([_in_units(one, "available", "reserved", "consumed") for one in entries], json, ENTRIES, limit=limit)
 
 
 @rates_app.command("import")
