@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
@@ -266,6 +266,40 @@ async def test_a_large_table_is_read_in_slices(pool: Pool, monkeypatch: pytest.M
 
 
 # -- several workers ---------------------------------------------------------------------------------------------------
+
+
+async def test_slices_shrink_where_many_groups_wait_and_grow_again(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20,000 endpoints with an event each were read, and noted, in one piece."""
+    for name, value in (("SLICE", 16), ("GROUPS", 100), ("SMALLEST", 1)):
+        monkeypatch.setattr(backlogs, name, value)
+    lines = [UUID(int=1000 + n) for n in range(800)]
+    for line in lines:
+        await put(pool, 1, 1, line=line)
+    sizes: list[int] = []
+
+    class Noting(Backlog):
+        def _add(self, rows: Sequence[Record], add: backlogs._Add) -> set[str]:
+            sizes.append(len(rows))
+            return super()._add(rows, add)
+
+    backlog = Noting()
+    async with pool.acquire() as conn:
+        await backlog.look(conn, "sms")
+        assert set(backlog.lines("sms")) == set(lines)
+        assert sizes[0] > 100
+        backlog.forget()
+        sizes.clear()
+        await backlog.look(conn, "sms")
+        assert set(backlog.lines("sms")) == set(lines)
+        assert max(sizes[1:]) <= 100, sizes
+        # All wait in one line now, which is one group in each slice.
+        await conn.execute("UPDATE queue SET line = $1", LINE)
+        for _ in range(2):
+            backlog.forget()
+            sizes.clear()
+            await backlog.look(conn, "sms")
+        blocks = await conn.fetchval("SELECT pg_relation_size('queue') / 8192")
+        assert len(sizes) <= -(-blocks // 16) + 1, sizes
 
 
 async def test_workers_at_once_take_everything_once_and_each_has_its_part(pool: Pool) -> None:
