@@ -577,6 +577,20 @@ async def test_a_dead_letter_is_retried_once_its_number_is_known(
     assert len(await told(pool)) == 1
 
 
+async def test_all_dead_letters_are_retried_however_many_stay(pool: Pool, acme: Made, meta: Meta) -> None:
+    """The oldest thousand that nobody could apply kept all later ones from ever being retried."""
+    for _ in range(3):
+        await meta.post(acme, raw=b"no JSON")
+    await meta.say(acme, message(acme, "later", graph_id="777"))
+    await meta.work()
+    await pool.execute("UPDATE whatsapp_numbers SET graph_id = '777'")
+    # Once its time is up, the step under way is the last one.
+    assert await retry(pool, KEY, limit=2, seconds=0) == (2, 0)
+    assert await retry(pool, KEY, limit=2) == (4, 1)
+    assert [one["message"]["text"] for one in await told(pool)] == ["later"]
+    assert len(await dead_letters(pool)) == 3
+
+
 @pytest.mark.parametrize(
     "raw",
     [b'{"a":' + b"[" * 100_000, b'{"type":"sealed",', b'{"type":"sealed","entry":5}'],

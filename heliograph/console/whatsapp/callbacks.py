@@ -13,6 +13,8 @@ from heliograph.whatsapp.callbacks import dead_letters, inbox
 from heliograph.whatsapp.mirror import apps
 
 HERE = "/console/whatsapp/callbacks"
+#: For this long one request retries; what was applied is gone by the next one.
+SECONDS = 10.0
 
 
 async def show(request: Request) -> Answer:
@@ -33,7 +35,8 @@ async def show(request: Request) -> Answer:
 
 async def retry(request: Request) -> Answer:
     """Retry items that could not be applied, oldest first."""
-    looked, done = await inbox.retry(request.services.pool, apps.seal_key(request.services.settings))
+    key = apps.seal_key(request.services.settings)
+    looked, done = await inbox.retry(request.services.pool, key, seconds=SECONDS)
     said = request.text(
         "%(done)s of %(looked)s are applied.", done=request.locale.number(done), looked=request.locale.number(looked)
     )

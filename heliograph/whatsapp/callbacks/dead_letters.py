@@ -48,8 +48,8 @@ READABLE: dict[str, type[Readable]] = {
 
 #: Name of the timer that retries, and seconds between its steps.
 TIMER, EVERY = "whatsapp dead letters", 10.0
-#: Where a retry of messages to unknown numbers begins: above all ids.
-NEWEST = UUID(int=2**128 - 1)
+#: Where a retry of messages to unknown numbers begins: above all ids. One of all begins below them.
+NEWEST, OLDEST = UUID(int=2**128 - 1), UUID(int=0)
 #: Why a user's message waits: its account has no such number, or not yet.
 UNKNOWN_NUMBER = said("unknown number")
 
@@ -148,7 +148,7 @@ async def get(conn: Connection, key: Key, *, id: UUID) -> StoredDeadLetter:
 
 TAKE = """
 SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters
- WHERE $2::uuid IS NULL OR id = $2 ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED
+ WHERE id > $3 AND ($2::uuid IS NULL OR id = $2) ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED
 """
 # The number that a message is for is sealed, and every sync of an account writes its numbers: so all of the app's are
 # retried for a minute after each sync, until they expire. There may be hundreds of thousands, and thousands of numbers,
@@ -185,9 +185,11 @@ async def drop(conn: Connection, *, id: UUID, by: Principal = SYSTEM) -> None:
         await audit.record(conn, by, "callback.dropped", object_id=id, before=dict(row))
 
 
-async def take(conn: Connection, key: Key, *, limit: int, id: UUID | None = None) -> list[StoredDeadLetter]:
-    """The oldest ones, or the one with an id, locked until the caller's transaction ends."""
-    return await _opened(conn, key, await conn.fetch(TAKE, limit, id))
+async def take(
+    conn: Connection, key: Key, *, limit: int, id: UUID | None = None, after: UUID = OLDEST
+) -> list[StoredDeadLetter]:
+    """The oldest ones after an id, or the one with an id, locked until the caller's transaction ends."""
+    return await _opened(conn, key, await conn.fetch(TAKE, limit, id, after))
 
 
 async def take_awaited(conn: Connection, key: Key, *, below: UUID, limit: int) -> list[StoredDeadLetter]:

@@ -20,6 +20,7 @@ It has over 400 lines because routing, applying and halving a batch are one tran
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -394,15 +395,25 @@ def route(item: Readable, app: UUID, at: datetime, routes: Mapping[str, Route]) 
     return Work(item, app, at, found.organization_id, found.account_id, number_id, found.trying)
 
 
-async def retry(pool: Pool, key: Key, *, id: UUID | None = None, limit: int = 1000) -> tuple[int, int]:
-    """Retry dead letters, oldest first, or the one with an id; returns how many were examined, and how many are
-    settled.
+async def retry(
+    pool: Pool, key: Key, *, id: UUID | None = None, limit: int = 1000, seconds: float = math.inf
+) -> tuple[int, int]:
+    """Retry all dead letters, oldest first, or the one with an id: `limit` in each transaction, for about `seconds`.
+    Returns how many were examined, and how many are settled.
 
-    Those without an owner, or that fail again, stay.
+    Those without an owner, or that fail again, stay, and do not keep the others from their turn.
     """
-    async with pool.acquire() as conn, conn.transaction():
-        found = await dead_letters.take(conn, key, limit=limit, id=id)
-        return len(found), (await _settle(conn, found, RateBook(pool)))[0]
+    deadline, rates = monotonic() + seconds, RateBook(pool)
+    looked_at = settled = 0
+    after = dead_letters.OLDEST
+    while True:
+        async with pool.acquire() as conn, conn.transaction():
+            found = await dead_letters.take(conn, key, after=after, limit=limit, id=id)
+            settled += (await _settle(conn, found, rates))[0]
+        looked_at += len(found)
+        if len(found) < limit or monotonic() >= deadline:
+            return looked_at, settled
+        after = found[-1].id
 
 
 async def retry_awaited(
