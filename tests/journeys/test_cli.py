@@ -673,6 +673,18 @@ async def test_doctor_opens_the_texts_that_are_sealed(cli: Cli) -> None:
     ] == []
 
 
+async def test_settings_are_changed_all_or_none(cli: Cli) -> None:
+    await cli("org", "create", "Acme", "--country", "any")
+    refused = await cli("org", "configure", "Acme", "--seal-texts", "--time-zone", "Nowhere/Else")
+    assert (refused.status, "Nowhere/Else" in refused.err) == (2, True)
+    shown = (await cli("org", "show", "Acme", "--json")).data
+    assert (shown["texts"]["seals_texts"], shown["texts"]["key"]) == (False, "none")
+    changed = await cli("org", "configure", "Acme", "--seal-texts", "--time-zone", "Africa/Maputo", "--json")
+    assert (changed.data["texts"]["key"], changed.data["time_zone"]) == ("kept", "Africa/Maputo")
+    again = await cli("org", "configure", "Acme", "--time-zone", "none", "--stop-reply", "default", "--json")
+    assert (again.data["time_zone"], again.data["stop_reply"]) == (None, None)
+
+
 async def test_closing_what_nobody_can_read_again_has_to_be_confirmed(cli: Cli) -> None:
     for name in ("Acme", "Bakery"):
         await cli("org", "create", name, "--country", "any")

@@ -149,29 +149,28 @@ def configure(
 
     async def work(conn: Connection) -> dict[str, object]:
         found = await organization(conn, which)
-        if seal_texts is not None:
-            await text_keys.switch(conn, organization_id=found.id, on=seal_texts, by=shell())
-        changed = await organizations.configure(
-            conn,
-            id=found.id,
-            smart_encoding=smart_encoding,
-            replace_accents=replace_accents,
-            allowed_countries=countries(country),
-            opt_out_words=[] if opt_out_word == ["none"] else opt_out_word or None,
-            stop_reply=_reply(stop_reply),
-            start_reply=_reply(start_reply),
-            help_reply=_reply(help_reply),
-            reply_language=(
-                msgspec.UNSET if reply_language is None else None if reply_language == "none" else reply_language
-            ),
-            time_zone=msgspec.UNSET if time_zone is None else None if time_zone == "none" else time_zone,
-            factor_required=require_factor,
-            session_hours=msgspec.UNSET if session_hours is None else session_hours or None,
-            reveals=reveal,
-            developer_keys=developer_keys,
-            country=msgspec.UNSET if home_country is None else None if home_country == "none" else home_country,
-            by=shell(),
-        )
+        async with conn.transaction():
+            if seal_texts is not None:
+                await text_keys.switch(conn, organization_id=found.id, on=seal_texts, by=shell())
+            changed = await organizations.configure(
+                conn,
+                id=found.id,
+                smart_encoding=smart_encoding,
+                replace_accents=replace_accents,
+                allowed_countries=countries(country),
+                opt_out_words=[] if opt_out_word == ["none"] else opt_out_word or None,
+                stop_reply=_optional(stop_reply, none="default"),
+                start_reply=_optional(start_reply, none="default"),
+                help_reply=_optional(help_reply, none="default"),
+                reply_language=_optional(reply_language),
+                time_zone=_optional(time_zone),
+                factor_required=require_factor,
+                session_hours=msgspec.UNSET if session_hours is None else session_hours or None,
+                reveals=reveal,
+                developer_keys=developer_keys,
+                country=_optional(home_country),
+                by=shell(),
+            )
         return await shown(conn, changed)
 
     show(on_database(work, settings), json)
@@ -192,11 +191,11 @@ def _regions(given: list[str]) -> list[str]:
     return regions
 
 
-def _reply(given: str | None) -> str | msgspec.UnsetType | None:
-    """A reply in the form expected by `organizations.configure`."""
+def _optional(given: str | None, *, none: str = "none") -> str | msgspec.UnsetType | None:
+    """A value in the form expected by `organizations.configure`: unchanged if it is left out, None if it is `none`."""
     if given is None:
         return msgspec.UNSET
-    return None if given == "default" else given
+    return None if given == none else given
 
 
 async def shown(conn: Connection, found: Organization) -> dict[str, object]:
