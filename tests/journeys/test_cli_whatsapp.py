@@ -148,6 +148,13 @@ async def test_pause_resume_update_remove(they: Operator, pool: Pool, tmp_path: 
     async with pool.acquire() as conn:
         app_now = await apps.get_app(conn, KEY, stored["app"])
     assert app_now.secrets == (b"another secret", they.options.app_secret.encode())
+    # Of what is wrong in part, nothing is changed.
+    partly = await they.call(
+        "account", "update", "store", "--app-secret-file", "-", "--base-url", "not an address", input="a third secret\n"
+    )
+    assert isinstance(partly.exception, Invalid)
+    async with pool.acquire() as conn:
+        assert await apps.get_app(conn, KEY, stored["app"]) == app_now
     assert (await they.data("account", "remove", made["id"], "--yes"))["state"] == "removed"
     assert await they.data("account", "list") == []
     assert await they.data("number", "list") == []

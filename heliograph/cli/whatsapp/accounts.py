@@ -223,22 +223,23 @@ def update(
     async def work(conn: Connection) -> dict[str, Any]:
         organization_id = (await operator(conn, org)).organization_id
         found = await onboarding.find_account(conn, organization_id, which)
-        if new_secret is not None or verify_token is not None:
-            app = await apps.get_app(conn, key, found.app)
-            await apps.change_app(
-                conn, key, app_id=app.app_id, app_secret=new_secret, verify_token=verify_token, by=shell()
-            )
-        if name is not None or base_url is not None or api_version is not None:
-            found = await accounts.update(
-                conn,
-                key,
-                organization_id=organization_id,
-                account_id=found.id,
-                name=name,
-                base_url=base_url,
-                api_version=api_version,
-                by=shell(),
-            )
+        async with conn.transaction():
+            if new_secret is not None or verify_token is not None:
+                app = await apps.get_app(conn, key, found.app)
+                await apps.change_app(
+                    conn, key, app_id=app.app_id, app_secret=new_secret, verify_token=verify_token, by=shell()
+                )
+            if name is not None or base_url is not None or api_version is not None:
+                found = await accounts.update(
+                    conn,
+                    key,
+                    organization_id=organization_id,
+                    account_id=found.id,
+                    name=name,
+                    base_url=base_url,
+                    api_version=api_version,
+                    by=shell(),
+                )
         client = _client(found.base_url, found.api_version)
         try:
             if new_token is not None:
