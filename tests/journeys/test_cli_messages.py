@@ -6,7 +6,9 @@ import asyncio
 from uuid import UUID
 
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
 from tests.journeys.test_cli import Cli
+from tests.rules import whatsapp_factories as whatsapp
 from tests.rules.factories import message, organization
 
 
@@ -59,6 +61,20 @@ async def test_messages_are_listed_newest_first_by_what_the_api_filters_by(pool:
     words = ("--status", "--recipient", "--reference", "--since", *("--country",) * 2, *("--failure",) * 2)
     for one, word in zip(wrong, words, strict=True):
         assert (one.status, word in one.err, one.out) == (2, True, "")
+
+
+async def test_messages_of_a_campaign_are_listed_on_either_channel(pool: Pool, database_url: str) -> None:
+    one, campaign = await whatsapp.made(pool), uuid7()
+    sms, reply, _, _ = [
+        *[await message(pool, one.actor), await whatsapp.message(pool, one)],
+        *[await message(pool, one.actor), await whatsapp.message(pool, one)],
+    ]
+    await pool.execute("UPDATE messages SET campaign_id = $1 WHERE id = $2", campaign, sms)
+    await pool.execute("UPDATE whatsapp_messages SET campaign_id = $1 WHERE id = $2", campaign, reply)
+    cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
+    for channel, id in (("sms", sms), ("whatsapp", reply)):
+        found = await cli("message", "list", "--channel", channel, "--campaign", str(campaign), "--json")
+        assert [row["id"] for row in found.data] == [str(id)], channel
 
 
 async def test_a_message_is_shown_with_its_price_its_cost_and_the_margin(pool: Pool, database_url: str) -> None:

@@ -49,7 +49,9 @@ def list_(
         str | None, typer.Option(metavar="NUMBER", help="Only messages to this number or user id.")
     ] = None,
     reference: Annotated[str | None, typer.Option(help="Only SMS with exactly this client reference.")] = None,
-    campaign: Annotated[UUID | None, typer.Option(metavar="CAMPAIGN_ID", help="Only SMS of this campaign.")] = None,
+    campaign: Annotated[
+        UUID | None, typer.Option(metavar="CAMPAIGN_ID", help="Only messages of this campaign.")
+    ] = None,
     key: Annotated[UUID | None, typer.Option(metavar="KEY_ID", help="Only messages sent with this API key.")] = None,
     sender: Annotated[str | None, typer.Option(help="Only SMS from this sender.")] = None,
     country: Annotated[str | None, typer.Option(help="Only messages to this country, such as MZ.")] = None,
@@ -82,7 +84,6 @@ def list_(
         raise typer.BadParameter(f"must be one of {', '.join(known)}", param_hint="--status")
     for option, value, of in (
         ("--reference", reference, "sms"),
-        ("--campaign", campaign, "sms"),
         ("--sender", sender, "sms"),
         ("--category", category, "whatsapp"),
         ("--template", template, "whatsapp"),
@@ -123,6 +124,7 @@ def list_(
                 recipient=number,
                 billing_category=category,
                 template_name=template,
+                campaign_id=campaign,
                 key_id=key,
                 country=country,
                 failure_code=failure,
