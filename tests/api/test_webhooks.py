@@ -23,7 +23,7 @@ async def test_create_list_disable(api: Api, tenant: Tenant) -> None:
     assert created["signingSecret"]
     endpoint = created["webhookEndpoint"]
     assert endpoint | HOOK == endpoint
-    assert endpoint["status"] == "active"
+    assert (endpoint["status"], endpoint["description"]) == ("active", "")
     UUID(endpoint["id"])
     status, _, listed = await api.ask("GET", "/webhooks", headers=tenant.headers)
     assert (status, listed) == (200, {"success": True, "items": [endpoint]})
@@ -69,6 +69,16 @@ async def test_a_mutation_with_a_key_is_done_once(api: Api, tenant: Tenant, pool
     assert (status, body["error"]["code"]) == (409, "idempotency_conflict")
 
 
+async def test_an_endpoint_is_described_from_the_start(api: Api, tenant: Tenant) -> None:
+    headers = tenant.headers | {"Idempotency-Key": "one"}
+    status, _, created = await api.ask("POST", "/webhooks", json=HOOK | {"description": " web shop "}, headers=headers)
+    assert (status, created["webhookEndpoint"]["description"]) == (201, "web shop")
+    again = await api.ask("POST", "/webhooks", json=HOOK | {"description": "web shop"}, headers=headers)
+    assert (again[0], again[1]["x-idempotency-status"]) == (201, "replayed")
+    _, _, listed = await api.ask("GET", "/webhooks", headers=tenant.headers)
+    assert [one["description"] for one in listed["items"]] == ["web shop"]
+
+
 async def test_a_refused_mutation_frees_its_key(api: Api, tenant: Tenant) -> None:
     headers = tenant.headers | {"Idempotency-Key": "one"}
     private = HOOK | {"url": "https://127.0.0.1/"}
@@ -84,6 +94,8 @@ async def test_wrong_fields(api: Api, tenant: Tenant) -> None:
         ({"subscribed_events": ["nothing"]}, "subscribed_events"),
         ({"subscribed_events": [1]}, "subscribed_events["),
         ({"url": "x" * 2049}, "url"),
+        ({"description": "x" * 201}, "description"),
+        ({"description": "two\nlines"}, "description"),
         ({"subscribedEvents": []}, "subscribedEvents"),
     ):
         status, _, body = await api.ask("POST", "/webhooks", json=HOOK | change, headers=tenant.headers)

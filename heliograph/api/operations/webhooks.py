@@ -18,6 +18,8 @@ from heliograph.webhooks.endpoints import Endpoint, EndpointDisabled, TooManyEnd
 from heliograph.webhooks.recording.events import KINDS
 from heliograph.webhooks.replays import REPLAY_DAYS
 
+Description = Annotated[str, Meta(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+
 
 class CreateWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A webhook endpoint to register."""
@@ -35,6 +37,9 @@ class CreateWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         list[Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]],
         Meta(min_length=1, max_length=100, description="Kinds of events to send to this endpoint."),
     ]
+    description: Annotated[
+        Description | None, Meta(description="What the endpoint is for, in your own words; empty if omitted.")
+    ] = None
 
 
 class ChangeWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -51,10 +56,7 @@ class ChangeWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         | None,
         Meta(description="All kinds of events to send to this endpoint."),
     ] = None
-    description: Annotated[
-        Annotated[str, Meta(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")] | None,
-        Meta(description="What the endpoint is for, in your own words."),
-    ] = None
+    description: Annotated[Description | None, Meta(description="What the endpoint is for, in your own words.")] = None
     disabled: Annotated[bool | None, Meta(description="`true` disables the endpoint, `false` enables it again.")] = None
     paused: Annotated[
         bool | None,
@@ -142,8 +144,9 @@ async def list_webhooks(call: Call) -> WebhookList:
 
 
 async def canonical(body: CreateWebhook) -> CreateWebhook:
-    """The kinds as a set. Raises Invalid."""
-    return msgspec.structs.replace(body, subscribed_events=sorted(endpoints.checked_kinds(body.subscribed_events)))
+    """The kinds as a set; no description is an empty one. Raises Invalid."""
+    kinds = sorted(endpoints.checked_kinds(body.subscribed_events))
+    return msgspec.structs.replace(body, subscribed_events=kinds, description=(body.description or "").strip())
 
 
 @operation(status=201, canonical=canonical, has_secret=True, refusals=(TooManyEndpoints,))
@@ -155,6 +158,7 @@ async def create_webhook(call: Call, body: CreateWebhook) -> WebhookCreated:
         url=body.url,
         subscribed_events=body.subscribed_events,
         rules=call.services.webhook_rules,
+        description=body.description or "",
     )
     return WebhookCreated(True, _shown(endpoint), secret)
 
