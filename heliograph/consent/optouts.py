@@ -241,14 +241,6 @@ def _columns(pairs: Collection[Pair]) -> tuple[list[UUID], list[str]]:
     return [organization for organization, _ in pairs], [recipient for _, recipient in pairs]
 
 
-LIST = f"SELECT {COLUMNS} FROM opt_outs WHERE organization_id = $1 ORDER BY since DESC, recipient DESC LIMIT $2"
-
-
-async def list_all(conn: Connection, actor: Actor, *, limit: int = 1000) -> list[OptOut]:
-    """An organization's opt-outs, newest first."""
-    return [OptOut(*row.values()) for row in await conn.fetch(LIST, actor.organization_id, limit)]
-
-
 GET = f"""
 SELECT {COLUMNS} FROM opt_outs JOIN names_of_person($1, $2) names ON opt_outs.person = names.name
  WHERE organization_id = $1 ORDER BY since LIMIT 1
@@ -265,7 +257,7 @@ LATEST = (datetime(9999, 1, 1, tzinfo=UTC), "~")
 
 
 async def list_page(
-    conn: Connection, actor: Actor, *, after: tuple[datetime, str] | None, limit: int
+    conn: Connection, actor: Actor, *, after: tuple[datetime, str] | None = None, limit: int
 ) -> list[tuple[OptOut, str]]:
     """Up to `limit` of an organization's opt-outs, newest first, each with its person: the second part of `after`."""
     rows = await conn.fetch(PAGE, actor.organization_id, *(after or LATEST), limit)

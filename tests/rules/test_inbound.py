@@ -644,7 +644,7 @@ async def test_operators_add_and_remove(pool: Pool, acme: Actor) -> None:
         made = await optouts.add(conn, acme, phone="00258 84 123 4567")
         assert (made.recipient, made.source) == (TO, "operator")
         assert await optouts.add(conn, acme, phone=TO) == made
-        assert await optouts.list_all(conn, acme) == [made]
+        assert [one for one, _ in await optouts.list_page(conn, acme, limit=2)] == [made]
         with pytest.raises(RecipientOptedOut):
             await Acceptor(pool).accept(send(acme))
         await optouts.remove(conn, acme, phone=TO)

@@ -45,7 +45,7 @@ def list_(
     """
 
     async def work(conn: Connection) -> list[OptOut]:
-        return await optouts.list_all(conn, await operator(conn, org), limit=limit)
+        return [one for one, _ in await optouts.list_page(conn, await operator(conn, org), limit=limit)]
 
     show(on_database(work, settings_of(data_dir)), json, COLUMNS, limit=limit)
 
