@@ -57,18 +57,11 @@ def test_a_request_and_its_answer_belong_together() -> None:
     assert len(tap.take()) == LAST
 
 
-#: What an account of a kind must say.
-ACCOUNTS: dict[str, dict[str, Any]] = {
-    "africastalking": {"username": "acme"},
-    "twilio": {"account_sid": "ACab"},
-    "vonage": {"api_key": "k"},
-}
-
-
 @pytest.mark.parametrize("name", kinds.HTTP)
 def test_no_supplier_there_is_shows_a_secret_a_text_or_a_number(name: str) -> None:
     kind = kinds.HTTP[name]
-    values: dict[str, Any] = {"base_url": "https://x.example"} | ACCOUNTS.get(name, {})
+    required = [one.name for one in kinds.fields(name) if one.required]
+    values: dict[str, Any] = dict.fromkeys(required, "acme") | {"base_url": "https://x.example"}
     if name == kinds.GENERIC:
         values["path"] = (
             "/{{secret}}/{{to}}/{{text}}?to={{to}}&text={{text}}&from={{from}}&key={{secret}}&c={{callback}}"
