@@ -14,7 +14,7 @@ NOTICE, SECURE_NOTICE = "hg-notice", "__Host-hg-notice"
 REFUSED = "!"
 #: Carries the token of an invitation from its page through the sign-in of the invited person; kept for these seconds.
 INVITATION, INVITED = "hg-invitation", 3_600
-#: The mark of a browser in which somebody has signed in before (`people.signing_in.mark`).
+#: The marks of a browser in which people have signed in before (`people.signing_in.mark`).
 BROWSER = "hg-browser"
 THEME, DENSITY, LANGUAGE, RAIL = "hg-theme", "hg-density", "hg-language", "hg-rail"
 CHECKLIST, ROWS, KEYS = "hg-checklist", "hg-rows", "hg-keys"

@@ -34,10 +34,12 @@ class LinkUsed(Refusal):
 
 
 class LinkLogin(msgspec.Struct, frozen=True):
-    """The person whom a link signs in. `needs_code`: it was mailed, and their second factor is required next."""
+    """The person whom a link signs in. `hashed`: the hash of their password, if any. `needs_code`: it was mailed, and
+    their second factor is required next."""
 
     user_id: UUID
     is_mailed: bool
+    hashed: str | None
     needs_code: bool
 
 
@@ -64,6 +66,7 @@ async def make(
 USE = """
 DELETE FROM sign_in_links WHERE token_hash = $1 AND realm = $2
 RETURNING user_id, is_mailed, expires_at > now() AS is_good,
+          (SELECT password FROM users WHERE id = user_id) AS hashed,
           is_mailed AND EXISTS (SELECT FROM users WHERE id = user_id AND totp IS NOT NULL) AS needs_code
 """
 
@@ -73,7 +76,7 @@ async def use(conn: Connection, *, token: str, realm: Realm = "dashboard") -> Li
     row = await conn.fetchrow(USE, hash_secret(token.strip()[:200]), realm)
     if row is None or not row["is_good"]:
         raise LinkUsed
-    return LinkLogin(row["user_id"], row["is_mailed"], row["needs_code"])
+    return LinkLogin(row["user_id"], row["is_mailed"], row["hashed"], row["needs_code"])
 
 
 END = "DELETE FROM sign_in_links WHERE user_id = $1"

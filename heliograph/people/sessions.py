@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -25,6 +26,7 @@ from heliograph.people import roles
 from heliograph.people.noticing.choices import silent
 from heliograph.people.operators import roles as operator_roles
 from heliograph.people.session_keeping.rows import Rows, printable
+from heliograph.people.signing_in import WrongSignIn
 
 #: A session ends after this long without a request; "keep me signed in" makes it LONGEST.
 IDLE = timedelta(hours=12)
@@ -122,8 +124,22 @@ RETURNING organization_id
 """
 SIGNED_IN = """
 UPDATE users u SET signed_in_at = now() FROM (SELECT signed_in_at FROM users WHERE id = $1 FOR NO KEY UPDATE) known
- WHERE u.id = $1 RETURNING u.name, u.email, known.signed_in_at IS NOT NULL AS was_here
+ WHERE u.id = $1 RETURNING u.name, u.email, u.password, known.signed_in_at IS NOT NULL AS was_here
 """
+
+
+async def note_sign_in(conn: Connection, *, user_id: UUID, hashed: str | None) -> Any:
+    """Record that a person signed in, for both realms, in the transaction that begins their session; returns their row.
+
+    `hashed`: the hash of the password that was verified, if one was. Whoever changes it ends all sessions, so one that
+    began with the former password must not follow: then this raises WrongSignIn. The row stays locked, so a change
+    that comes later finds the session and ends it.
+    """
+    user = await conn.fetchrow(SIGNED_IN, user_id)
+    assert user is not None
+    if hashed not in (None, user["password"]):
+        raise WrongSignIn
+    return user
 
 
 async def open_for(
@@ -137,12 +153,14 @@ async def open_for(
     is_kept: bool = False,
     request_id: str = "",
     is_known: bool = True,
+    hashed: str | None = None,
 ) -> str:
     """Begin a session for somebody who has authenticated; returns its token, which is stored nowhere.
 
     `how`: how they authenticated, "password", "code", "passkey", "link" or "invitation". `organization_id`: the current
     one, which they belong to; None: the first. `is_kept`: stay signed in for LONGEST. `is_known`: they have signed in
-    with this browser before; if not, and this is not their first sign-in at all, the bell notifies them.
+    with this browser before; if not, and this is not their first sign-in at all, the bell notifies them. `hashed`: as
+    for `note_sign_in`. Raises WrongSignIn.
     """
     token = secrets.token_urlsafe(32)
     idle = LONGEST if is_kept else IDLE
@@ -150,8 +168,7 @@ async def open_for(
         looked_at = await conn.fetchval(
             OPEN, hash_secret(token), uuid7(), user_id, organization_id, idle, LONGEST, address, printable(agent)
         )
-        user = await conn.fetchrow(SIGNED_IN, user_id)
-        assert user is not None
+        user = await note_sign_in(conn, user_id=user_id, hashed=hashed)
         await audit.record(
             conn,
             Principal("person", user_id, name=user["name"], address=address, device=agent, request_id=request_id),

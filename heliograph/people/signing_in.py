@@ -1,16 +1,18 @@
 """Signing in: e-mail and password, then a code if the person has an authenticator app.
 
 The rule nobody may break: whatever is wrong, the answer is the same sentence after the same time. A session begins only
-once everything required has been verified here.
+once everything required has been verified here, and only while the password that was verified is still the person's:
+changing it also stops a sign-in that is half finished.
 
 A browser in which somebody has signed in before carries a mark, and its attempts are counted separately from those of
 strangers: guessing at an account from a thousand addresses does not lock out its owner, nor does guessing at others
-from the owner's own address, which may be that of a mobile network.
+from the owner's own address, which may be that of a mobile network. It carries one of each person who shares it.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 import secrets
 from uuid import UUID
 
@@ -27,6 +29,9 @@ from heliograph.people.passkeys.challenges import Site
 
 #: Maximum seconds between the password and the code.
 CODE_WITHIN = 300
+#: Maximum people whose marks a browser carries: those who signed in last.
+MOST_MARKS = 5
+_marks_in = re.compile(r"([0-9a-f]{16})\.([0-9a-f]{64})").findall
 
 
 class WrongSignIn(Refusal):
@@ -42,12 +47,17 @@ class WrongCode(Refusal):
 
 
 class VerifiedPassword(msgspec.Struct, frozen=True):
-    """Somebody with a correct password. `needs_code`: they have a second factor, which is required next."""
+    """Somebody with a correct password. `hashed`: its hash. `needs_code`: they have a second factor, which is required
+    next."""
 
     user_id: UUID
+    hashed: str
     needs_code: bool
 
 
+_is_ticket = re.compile(
+    r"(?P<user_id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.(?P<kept>[01])\.(?P<until>[0-9]{1,12})"
+).fullmatch
 FIND = "SELECT id, password, totp IS NOT NULL AS has_totp FROM users WHERE email = $1"
 
 
@@ -56,7 +66,7 @@ async def password(
 ) -> VerifiedPassword:
     """The person with this e-mail and password. Raises WrongSignIn, TooManyTries, TooManySignIns.
 
-    `guesses`: notified of failures; `address`: where the attempt comes from; `browser`: the mark that it carries. No
+    `guesses`: notified of failures; `address`: where the attempt comes from; `browser`: the marks that it carries. No
     connection is held while the hash is computed.
     """
     account = email.strip().lower()[:254]
@@ -76,7 +86,7 @@ async def password(
     if not row["has_totp"]:
         async with pool.acquire() as conn:
             await tries.forgive(conn, account=counted, address=shared)
-    return VerifiedPassword(row["id"], row["has_totp"])
+    return VerifiedPassword(row["id"], row["password"], row["has_totp"])
 
 
 FIND_BY_ID = "SELECT password FROM users WHERE id = $1"
@@ -119,29 +129,37 @@ async def code(
         await tries.forgive(conn, account=counted, address=shared)
 
 
-def mark(key: Key, *, user_id: UUID) -> str:
-    """The mark kept by a browser in which this person has signed in. It does not authenticate anybody."""
-    name = secrets.token_hex(8)
-    return f"{name}.{mac(key, _marked(user_id, name)).hex()}"
+def mark(key: Key, *, user_id: UUID, browser: str = "") -> str:
+    """The marks kept by a browser in which this person has signed in: a new one of theirs, and those of others that it
+    carries (`browser`). They do not authenticate anybody."""
+    name, own = secrets.token_hex(8), _mark_of(key, user_id=user_id, browser=browser)
+    others = [f"{one}.{tag}" for one, tag in _carried(browser) if one != own]
+    return "_".join([f"{name}.{mac(key, _marked(user_id, name)).hex()}", *others[: MOST_MARKS - 1]])
 
 
 def is_known(key: Key, *, user_id: UUID, browser: str) -> bool:
-    """True if this person has signed in before in the browser that carries this mark."""
-    name, _, tag = browser[:200].partition(".")
-    return is_mac(key, _marked(user_id, name), tag)
+    """True if this person has signed in before in the browser that carries these marks."""
+    return _mark_of(key, user_id=user_id, browser=browser) is not None
+
+
+def _mark_of(key: Key, *, user_id: UUID, browser: str) -> str | None:
+    """The name of the person's own mark among those that a browser carries."""
+    return next((name for name, tag in _carried(browser) if is_mac(key, _marked(user_id, name), tag)), None)
+
+
+def _carried(browser: str) -> list[tuple[str, str]]:
+    return _marks_in(browser)[:MOST_MARKS]
 
 
 def _counted(key: Key, account: str, *, user_id: UUID, browser: str, address: str) -> tuple[str, str | None]:
     """The account and the address under which an attempt is counted. In a browser that this person has used: the
     account's name in it, and no address."""
-    if not is_known(key, user_id=user_id, browser=browser):
-        return account, address
-    name = browser[:200].partition(".")[0]
-    return f"{account} in {name}", None
+    name = _mark_of(key, user_id=user_id, browser=browser)
+    return (account, address) if name is None else (f"{account} in {name}", None)
 
 
 def _marked(user_id: UUID, name: str) -> bytes:
-    return f"{user_id} {name}".encode("utf-8", "surrogatepass")
+    return f"{user_id} {name}".encode()
 
 
 async def passkey(conn: Connection, where: Site, *, asked: bytes, given: str, address: str) -> UUID:
@@ -154,19 +172,33 @@ async def passkey(conn: Connection, where: Site, *, asked: bytes, given: str, ad
     return user_id
 
 
-def ticket(key: Key, *, user_id: UUID, is_kept: bool) -> str:
-    """The ticket carried by the form for the code: whose password was correct, and when it expires."""
+class Ticket(msgspec.Struct, frozen=True):
+    """Somebody who has to enter a code. `hashed`: the hash of their password; None: a mailed link takes its place."""
+
+    user_id: UUID
+    hashed: str | None
+    is_kept: bool
+
+
+def ticket(key: Key, *, user_id: UUID, hashed: str | None, is_kept: bool) -> str:
+    """The ticket carried by the form for the code: whose password was correct, and when it expires. It is void once the
+    password, of which `hashed` is the hash, is changed."""
     until = clock.milliseconds() // 1000 + CODE_WITHIN
     said = f"{user_id}.{int(is_kept)}.{until}"
-    return f"{said}.{mac(key, said.encode()).hex()}"
+    return f"{said}.{mac(key, _with_password(said, hashed)).hex()}"
 
 
-def read_ticket(key: Key, text: str) -> tuple[UUID, bool]:
-    """(user, whether to stay signed in) from a ticket. Raises WrongSignIn if it is not ours, or too old."""
+async def read_ticket(conn: Connection, key: Key, text: str) -> Ticket:
+    """What a ticket says. Raises WrongSignIn if it is not ours, or too old, or if the password was changed since."""
     said, _, tag = text[:200].rpartition(".")
-    if not is_mac(key, said.encode("utf-8", "surrogatepass"), tag):
-        raise WrongSignIn("It took too long. Sign in again.")
-    user_id, kept, until = said.split(".")
-    if int(until) < clock.milliseconds() // 1000:
-        raise WrongSignIn("It took too long. Sign in again.")
-    return UUID(user_id), kept == "1"
+    match = _is_ticket(said)
+    if match is not None:
+        user_id = UUID(match["user_id"])
+        hashed = await conn.fetchval(FIND_BY_ID, user_id)
+        if is_mac(key, _with_password(said, hashed), tag) and int(match["until"]) >= clock.milliseconds() // 1000:
+            return Ticket(user_id, hashed, match["kept"] == "1")
+    raise WrongSignIn("It took too long. Sign in again.")
+
+
+def _with_password(said: str, hashed: str | None) -> bytes:
+    return f"{said} {hashed or ''}".encode()

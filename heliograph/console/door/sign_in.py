@@ -63,7 +63,7 @@ async def sign_in(request: Request) -> Answer:
             "The console needs a passkey, or a password with an authenticator app. Ask for a new link to set one up."
         )
         return _refused(request, said_so, values)
-    ticket = signing_in.ticket(ticket_key(request), user_id=proved.user_id, is_kept=False)
+    ticket = signing_in.ticket(ticket_key(request), user_id=proved.user_id, hashed=proved.hashed, is_kept=False)
     return Page(template="sign_in_code.html", values={"next": following, "ticket": ticket})
 
 
@@ -72,11 +72,9 @@ async def sign_in_code(request: Request) -> Answer:
     form = request.form
     following = _following(form.get("next", HOME))
     try:
-        user_id, _ = signing_in.read_ticket(ticket_key(request), form.get("ticket", ""))
-    except WrongSignIn as refusal:
-        return _refused(request, refusal.message, _form(request, following, ""))
-    try:
         async with request.writing() as conn:
+            half = await signing_in.read_ticket(conn, ticket_key(request), form.get("ticket", ""))
+            user_id = half.user_id
             await signing_in.code(
                 conn,
                 request.services.factor_key,
@@ -87,7 +85,9 @@ async def sign_in_code(request: Request) -> Answer:
                 address=request.address,
                 browser=request.cookies.get(cookies.BROWSER, ""),
             )
-        token = await _session(request, user_id, "code")
+        token = await _session(request, user_id, "code", hashed=half.hashed)
+    except WrongSignIn as refusal:
+        return _refused(request, refusal.message, _form(request, following, ""))
     except (WrongCode, TooManyTries) as refusal:
         request.services.failures.note(request.address, door=request.realm.name)
         values = {"next": following, "ticket": form.get("ticket", "")}
@@ -125,8 +125,8 @@ async def prove(request: Request) -> Answer:
     return Redirect(location=_following(request.query.get("next", HOME)))
 
 
-async def _session(request: Request, user_id: UUID, how: str) -> str:
-    """Start a session. Raises NotFound for somebody who is not an operator."""
+async def _session(request: Request, user_id: UUID, how: str, *, hashed: str | None = None) -> str:
+    """Start a session. Raises NotFound for somebody who is not an operator, and WrongSignIn."""
     async with request.writing() as conn:
         return await sessions.open_for(
             conn,
@@ -135,6 +135,7 @@ async def _session(request: Request, user_id: UUID, how: str) -> str:
             agent=request.agent,
             how=how,
             request_id=request.request_id,
+            hashed=hashed,
         )
 
 

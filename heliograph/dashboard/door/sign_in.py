@@ -81,23 +81,26 @@ async def sign_in(request: Request) -> Answer:
             address=request.address,
             browser=request.cookies.get(cookies.BROWSER, ""),
         )
+        if proved.needs_code:
+            ticket = signing_in.ticket(
+                ticket_key(request), user_id=proved.user_id, hashed=proved.hashed, is_kept=is_kept
+            )
+            return Page(template="sign_in_code.html", values={"next": following, "ticket": ticket})
+        async with request.writing() as conn:
+            token = await sessions.open_for(
+                conn,
+                user_id=proved.user_id,
+                address=request.address,
+                agent=request.agent,
+                how="password",
+                is_kept=is_kept,
+                request_id=request.request_id,
+                is_known=is_known(request, proved.user_id),
+                hashed=proved.hashed,
+            )
     except (WrongSignIn, TooManyTries) as refusal:
         request.services.failures.note(request.address, door="dashboard")
         return refused("door/sign_in.html", Invalid(("email", "refused", refusal_text(request, refusal))), values)
-    if proved.needs_code:
-        ticket = signing_in.ticket(ticket_key(request), user_id=proved.user_id, is_kept=is_kept)
-        return Page(template="sign_in_code.html", values={"next": following, "ticket": ticket})
-    async with request.writing() as conn:
-        token = await sessions.open_for(
-            conn,
-            user_id=proved.user_id,
-            address=request.address,
-            agent=request.agent,
-            how="password",
-            is_kept=is_kept,
-            request_id=request.request_id,
-            is_known=is_known(request, proved.user_id),
-        )
     await end_former(request)
     return signed_in(request, proved.user_id, token, following, is_kept=is_kept)
 
@@ -107,15 +110,9 @@ async def sign_in_code(request: Request) -> Answer:
     form = request.form
     following = own_address(form.get("next", "/"))
     try:
-        user_id, is_kept = signing_in.read_ticket(ticket_key(request), form.get("ticket", ""))
-    except WrongSignIn as refusal:
-        return refused(
-            "door/sign_in.html",
-            Invalid(("email", "refused", refusal_text(request, refusal))),
-            _form(request, following, ""),
-        )
-    try:
         async with request.writing() as conn:
+            half = await signing_in.read_ticket(conn, ticket_key(request), form.get("ticket", ""))
+            user_id, is_kept = half.user_id, half.is_kept
             await signing_in.code(
                 conn,
                 request.services.factor_key,
@@ -135,7 +132,14 @@ async def sign_in_code(request: Request) -> Answer:
                 is_kept=is_kept,
                 request_id=request.request_id,
                 is_known=is_known(request, user_id),
+                hashed=half.hashed,
             )
+    except WrongSignIn as refusal:
+        return refused(
+            "door/sign_in.html",
+            Invalid(("email", "refused", refusal_text(request, refusal))),
+            _form(request, following, ""),
+        )
     except (WrongCode, TooManyTries) as refusal:
         request.services.failures.note(request.address, door="dashboard")
         values = {"next": following, "ticket": form.get("ticket", "")}
@@ -157,7 +161,7 @@ async def enter(request: Request) -> Answer:
         async with request.writing() as conn, conn.transaction():
             used = await links.use(conn, token=token)
             if used.needs_code:
-                ticket = signing_in.ticket(ticket_key(request), user_id=used.user_id, is_kept=False)
+                ticket = signing_in.ticket(ticket_key(request), user_id=used.user_id, hashed=used.hashed, is_kept=False)
                 return Page(template="sign_in_code.html", values={"next": NEW_PASSWORD, "ticket": ticket})
             session = await sessions.open_for(
                 conn,

@@ -24,7 +24,7 @@ async def end_former(request: Request) -> None:
 def signed_in(request: Request, user_id: UUID, token: str, following: str, *, is_kept: bool = False) -> Answer:
     """Redirect to one of our pages, with the new session, and mark the browser as known."""
     session = cookies.session(request.realm.cookie, token, is_secure=request.is_secure, is_kept=is_kept)
-    mark = signing_in.mark(mark_key(request), user_id=user_id)
+    mark = signing_in.mark(mark_key(request), user_id=user_id, browser=request.cookies.get(cookies.BROWSER, ""))
     kept = cookies.preference(cookies.BROWSER, mark, is_secure=request.is_secure)
     return Redirect(location=following, cookies=[session, kept])
 

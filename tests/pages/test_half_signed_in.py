@@ -1,0 +1,108 @@
+"""A sign-in that is half finished when the password changes, and browsers that several people share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyotp
+import pytest
+
+from heliograph.base.actor import SYSTEM
+from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
+from heliograph.base.process.settings import Settings
+from heliograph.people import factors, links, sessions, signing_in, tries, users
+from heliograph.people.noticing.guessing import Guesses
+from heliograph.people.operators import sessions as operator_sessions
+from heliograph.people.signing_in import MOST_MARKS, WrongSignIn
+from tests.api.conftest import SECRET_KEY
+from tests.console.conftest import make_operator
+
+from .conftest import MARKS, PASSWORD, Browser, Tenant, make_person
+
+OTHER = "another horse battery staple"
+
+
+async def with_app(pool: Pool, user: Any) -> list[str]:
+    """The recovery codes of somebody who has an authenticator app from now on."""
+    key, secret = factors.seal_key(Settings(secret_key=SECRET_KEY)), factors.new_secret()
+    async with pool.acquire() as conn:
+        return await factors.enable(conn, SYSTEM, key, user_id=user.id, secret=secret, given=pyotp.TOTP(secret).now())
+
+
+@pytest.mark.parametrize("by", ["password", "link"])
+async def test_a_change_of_password_stops_whoever_still_has_to_enter_a_code(
+    pool: Pool, tenant: Tenant, browser: Browser, other_browser: Browser, by: str
+) -> None:
+    ana = await make_person(pool, tenant, "ana@example.com")
+    codes = await with_app(pool, ana)
+    if by == "password":
+        page = await browser.sign_in("ana@example.com")
+    else:
+        async with pool.acquire() as conn:
+            page = await browser.enter(await links.make(conn, SYSTEM, user_id=ana.id, is_mailed=True))
+    await users.set_password(pool, SYSTEM, user=ana, password=OTHER)
+    page = await browser.submit(page, "/login/code", code=codes[0])
+    assert (page.status, "It took too long" in page.words) == (422, True), page.words
+    assert (await browser.get("/account")).path == "/login?next=/account"
+    # The code is not used up, and the new password leads on.
+    page = await other_browser.sign_in("ana@example.com", OTHER)
+    assert (await other_browser.submit(page, "/login/code", code=codes[0])).path == "/"
+
+
+async def test_the_same_holds_for_the_console(pool: Pool, tenant: Tenant, browser: Browser) -> None:
+    eva, _ = await make_operator(pool, "eva@example.com")
+    await users.set_password(pool, SYSTEM, user=eva, password=PASSWORD)
+    codes = await with_app(pool, eva)
+    page = await browser.submit(
+        await browser.get("/console/login"), "/console/login", email="eva@example.com", password=PASSWORD
+    )
+    await users.set_password(pool, SYSTEM, user=eva, password=OTHER)
+    page = await browser.submit(page, "/console/login/code", code=codes[0])
+    assert (page.status, "It took too long" in page.words) == (422, True), page.words
+    assert (await browser.get("/console/now")).path.startswith("/console/login")
+
+
+async def test_no_session_begins_with_a_password_that_was_changed_meanwhile(pool: Pool, tenant: Tenant) -> None:
+    """The password was verified before the change, and the session would begin after it: nothing would end it."""
+    eva, _ = await make_operator(pool, "eva@example.com")
+    await users.set_password(pool, SYSTEM, user=eva, password=PASSWORD)
+    verified = await signing_in.password(
+        pool, MARKS, Guesses(pool), email=eva.email, password=PASSWORD, address="192.0.2.1"
+    )
+    await users.set_password(pool, SYSTEM, user=eva, password=OTHER)
+    async with pool.acquire() as conn:
+        for realm in (sessions, operator_sessions):
+            with pytest.raises(WrongSignIn):
+                await realm.open_for(conn, user_id=eva.id, address="", agent="", how="password", hashed=verified.hashed)
+        assert await conn.fetchval("SELECT count(*) FROM sessions") == 0
+        assert await conn.fetchval("SELECT count(*) FROM operator_sessions") == 0
+
+
+@pytest.mark.usefixtures("pauses_last")
+async def test_a_browser_is_known_as_that_of_everybody_who_shares_it(
+    pool: Pool, tenant: Tenant, browser: Browser
+) -> None:
+    for name in ("ana", "rui"):
+        await make_person(pool, tenant, f"{name}@example.com")
+        await browser.sign_in(f"{name}@example.com")
+        await browser.submit(await browser.get("/account"), "/logout")
+    async with pool.acquire() as conn:
+        for name in ("ana", "rui"):
+            for n in range(tries.FREE_ACCOUNT):
+                await tries.count(conn, account=f"{name}@example.com", address=f"2001:db8:0:{n}::1")
+    for name in ("ana", "rui", "ana"):
+        page = await browser.sign_in(f"{name}@example.com")
+        assert page.path == "/", (name, page.words)
+        await browser.submit(page, "/logout")
+
+
+def test_a_browser_carries_one_mark_of_each_of_the_last_people() -> None:
+    people = [uuid7() for _ in range(MOST_MARKS + 1)]
+    carried = ""
+    for user_id in (*people, people[-1], people[1]):
+        before, carried = carried, signing_in.mark(MARKS, user_id=user_id, browser=carried)
+        assert carried.partition("_")[0] not in before  # each sign-in begins to count anew
+    known = [signing_in.is_known(MARKS, user_id=user_id, browser=carried) for user_id in people]
+    assert known == [False] + [True] * MOST_MARKS
+    assert len(carried) < 500
