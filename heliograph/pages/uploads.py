@@ -50,7 +50,7 @@ class Upload:
         self._part: str | None = None
         self._part_file = ""
         self._field = bytearray()
-        self._fields_size = 0
+        self._fields_size = self._parts = 0
         #: The part that is the file: the first that is not empty.
         self._chosen: str | None = None
         self._content = bytearray()
@@ -110,7 +110,9 @@ class Upload:
 
     def _on_part_begin(self) -> None:
         self._part, self._part_file, self._field = None, "", bytearray()
-        if len(self.fields) > MOST_FIELDS:
+        # By parts, not by names: parts without a name, or with the same one, take as long to read.
+        self._parts += 1
+        if self._parts > MOST_FIELDS + len(CONTENT):
             raise Invalid(("file", "count", _UNREADABLE))
 
     def _on_header_field(self, data: bytes, start: int, end: int) -> None:
