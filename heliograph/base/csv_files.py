@@ -14,6 +14,11 @@ from typing import TextIO
 _WIDE = "\uff0b\uff0d\uff1d\uff20"
 _is_formula = re.compile(rf"[=@\t\r\n{_WIDE}]|[+-](?![0-9 ().-]*$)").match
 _is_guarded = re.compile(rf"'[=@\t\r\n{_WIDE}+-]").match
+# A spreadsheet whose language separates lists with the other sign splits a cell there, quoted or not: `Ana;=1+1` in a
+# file with commas is two cells in Portuguese. Words that only begin with a sign (`- milk`, `@ana`) compute nothing.
+_INSIDE = r"[=\uff1d]|[+@\uff0b\uff0d\uff20-][^;,\t\r\n]*[(|!]"
+_formula_inside = re.compile(rf"[;,\t\r\n](?='*(?:{_INSIDE}))")
+_guarded_inside = re.compile(rf"([;,\t\r\n])'(?='*(?:{_INSIDE}))")
 #: How some programs keep spreadsheets from reading a number: `="+258841234567"`.
 _as_formula = re.compile(r'="([^"]*)"').fullmatch
 #: Maximum characters of a line; the rest of a longer one is skipped. A row of more, on several lines, has no end.
@@ -29,14 +34,16 @@ _is_ambiguous = re.compile(rf"[\"']|=\"|\* |.*?(?:{_IN_CELLS})").match
 
 
 def guarded(cell: str) -> str:
-    """A cell that no spreadsheet evaluates: text that begins like a formula is prefixed with an apostrophe. Numbers are
-    unchanged."""
+    """A cell that no spreadsheet evaluates: text that begins like a formula is prefixed with an apostrophe, as is one
+    after a separator or a line break within it. Numbers are unchanged."""
+    cell = _formula_inside.sub(r"\g<0>'", cell)
     return f"'{cell}" if _is_formula(cell) else cell
 
 
 def unguarded(cell: str) -> str:
     """The inverse of `guarded`; spreadsheets mark texts that look like numbers in the same way. Of a text that is
     written as a formula, the text."""
+    cell = _guarded_inside.sub(r"\1", cell)
     if _is_guarded(cell):
         return cell[1:]
     return formula[1] if cell.startswith("=") and (formula := _as_formula(cell)) else cell
@@ -56,6 +63,8 @@ def split(text: str, *, is_cell: bool = False) -> list[str]:
     """The items of a list, as typed; blank ones are omitted. `is_cell`: of a file, where spreadsheets may have put an
     apostrophe before an item."""
     found = []
+    if is_cell:
+        text = _guarded_inside.sub(r"\1", text)
     for one in (_in_cell if is_cell else _in_form)(text):
         if one[1] is not None:
             found.append(one[1].replace('""', '"'))

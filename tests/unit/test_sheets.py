@@ -235,10 +235,32 @@ def test_a_quote_that_is_never_closed_ends_no_import(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "cell", ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3+cmd", "\t=1", "+A1", "\n=1", "\uff1d1+1", "\uff20SUM(A1)"]
+    "cell", ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3+cmd", "\tA", "+A1", "\nA", "\uff1d1+1", "\uff20SUM(A1)"]
 )
 def test_what_begins_like_a_formula_is_guarded(cell: str) -> None:
     assert guarded(cell) == "'" + cell
+
+
+@pytest.mark.parametrize(
+    ("cell", "shown"),
+    [
+        ("Ana;=1+1;", "Ana;'=1+1;"),
+        ("Ana,=A1", "Ana,'=A1"),
+        ("see:\n@SUM(A1:A9)", "see:\n'@SUM(A1:A9)"),
+        ("a;+cmd|' /C calc'!A0;b", "a;'+cmd|' /C calc'!A0;b"),
+        ("a\t-HYPERLINK(B1)", "a\t'-HYPERLINK(B1)"),
+        ("a;\uff1dA1", "a;'\uff1dA1"),
+        ("a;'=A1", "a;''=A1"),
+        ("\n=1", "'\n'=1"),
+        # Nothing that computes.
+        ("milk:\n- milk\n- bread (two)", "milk:\n- milk\n'- bread (two)"),
+        ("olá,@ana;-5,+258 84 123", "olá,@ana;-5,+258 84 123"),
+        ("a; =1", "a; =1"),
+    ],
+)
+def test_a_formula_after_a_separator_is_guarded(cell: str, shown: str) -> None:
+    """Which sign separates cells depends on the language of the spreadsheet, not on the file."""
+    assert (guarded(cell), unguarded(shown)) == (shown, cell)
 
 
 @pytest.mark.parametrize("cell", ["+258841234567", "+258 84 (123)-4567", "-5", "Ana", "", "a=b"])
@@ -246,7 +268,7 @@ def test_numbers_and_names_are_left_as_they_are(cell: str) -> None:
     assert guarded(cell) == cell
 
 
-@given(st.text(alphabet="=+-@\t\n\uff1d\uff0b'1aA |!"))
+@given(st.text(alphabet="=+-@\t\n\uff1d\uff0b'1aA |!;,("))
 def test_a_guard_can_be_taken_off(cell: str) -> None:
     shown = guarded(cell)
     assert shown[:1] not in "=@\t" or not shown
