@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import aiohttp
 import msgspec
 import pytest
 
+from heliograph.accounts import spending
 from heliograph.accounts.api_keys import lifecycle, spelling
 from heliograph.accounts.api_keys.scopes import PROFILES, SCOPES
 from heliograph.base.database.clock import iso
@@ -206,6 +208,38 @@ async def test_addresses_and_dates_bind_a_key(api: Api, tenant: Tenant) -> None:
         ["127.0.0.1/32", "2001:db8::/32"],
     ]
     assert listed["items"][0]["expires_at"] == iso(soon)
+
+
+async def test_what_contains_a_key_contains_what_it_creates(api: Api, tenant: Tenant, pool: Pool) -> None:
+    async def create(headers: dict[str, str], **facts: object) -> tuple[int, Any]:
+        scopes = {"scopes": ["api_keys:write", "sms:send"]}
+        status, _, body = await api.ask("POST", "/api-keys", json={"name": "a"} | scopes | facts, headers=headers)
+        return status, body
+
+    # Addresses.
+    _, made = await create(tenant.headers, allowed_ips=["127.0.0.0/8", "2001:db8::/32"])
+    bound = {"x-api-key": made["secret"]}
+    for wider in (["127.0.0.1", "203.0.113.0/24"], ["0.0.0.0/0"], ["::/0"], ["126.0.0.0/7"]):
+        status, body = await create(bound, allowed_ips=wider)
+        assert (status, body["error"]["details"]["fields"][0]["issue"]) == (400, "outside"), (wider, body)
+    for given, has in (
+        ({}, ["127.0.0.0/8", "2001:db8::/32"]),
+        ({"allowed_ips": []}, ["127.0.0.0/8", "2001:db8::/32"]),
+        ({"allowed_ips": ["127.0.0.1", "2001:db8:1::/48"]}, ["127.0.0.1/32", "2001:db8:1::/48"]),
+    ):
+        status, made = await create(bound, **given)
+        assert (status, made["apiKey"]["allowed_ips"]) == (201, has), made
+        await api.ask("DELETE", f"/api-keys/{made['apiKey']['id']}", headers=tenant.headers)
+    # A daily limit, also of a key that a limited one would otherwise create to be limited anew.
+    async with pool.acquire() as conn:
+        await spending.limit(conn, tenant.id, segments=5, key_id=tenant.key_id)
+    status, body = await create(tenant.headers)
+    assert (status, body["error"]["code"]) == (403, "api_key_limited")
+    async with pool.acquire() as conn:
+        # A limit of the whole organization contains all of its keys anyway.
+        await spending.limit(conn, tenant.id, segments=5)
+        await spending.limit(conn, tenant.id, segments=None, key_id=tenant.key_id)
+    assert (await create(tenant.headers))[0] == 201
 
 
 async def test_suspended_resumed_and_expired_keys(api: Api, tenant: Tenant, pool: Pool) -> None:

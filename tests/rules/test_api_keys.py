@@ -77,7 +77,8 @@ async def test_five_active_keys_and_no_more_even_at_once(pool: Pool, operator: A
 
 
 async def test_a_key_grants_only_what_it_holds(pool: Pool, operator: Actor) -> None:
-    holder = Actor(operator.organization_id, uuid7(), "live", frozenset({"sms:send", "api_keys:write"}), "active")
+    key, _ = await issue(pool, operator, profile=None, scopes=["sms:send", "api_keys:write"])
+    holder = Actor(operator.organization_id, key.id, "live", frozenset(key.scopes), "active")
     await issue(pool, holder, profile=None, scopes=["sms:send"])
     with pytest.raises(ScopeRequired) as refused:
         await issue(pool, holder, profile="sms")

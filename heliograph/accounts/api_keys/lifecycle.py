@@ -47,6 +47,12 @@ class KeyNotActive(Refusal):
     code, status = "api_key_not_active", 409
 
 
+class KeyLimited(Refusal):
+    """This API key has a daily limit of its own, so it cannot create keys, which would not have it."""
+
+    code, status = "api_key_limited", 403
+
+
 # The row lock comes first: two requests must not both create the fifth key.
 LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 
@@ -57,6 +63,11 @@ UPDATE api_keys SET status = 'expired' WHERE organization_id = $1 AND status = '
 COUNT_ACTIVE = """
 SELECT mode, count(*) FROM api_keys
  WHERE organization_id = $1 AND status = 'active' AND (expires_at IS NULL OR expires_at > now()) GROUP BY mode
+"""
+
+CREATOR = """
+SELECT allowed_ips, EXISTS (SELECT FROM spend_limits WHERE organization_id = $1 AND key_id = $2) AS is_limited
+  FROM api_keys WHERE organization_id = $1 AND id = $2
 """
 
 INSERT = f"""
@@ -82,9 +93,10 @@ async def issue(
     """Create a key with a profile's scopes or with the listed ones. Its secret is returned here and nowhere else.
 
     Keys and people can grant only what they hold themselves or were authorized to grant, and a test key can create only
-    test keys; an operator can grant anything. `mode`: None means the actor's. `allowed_ips`: addresses or CIDR
-    networks. `expires_at`: in the future, with a time zone. `profile_name`: the name under which listed scopes are
-    shown.
+    test keys; an operator can grant anything. What contains a key contains those that it creates: they are valid
+    in its networks at most, and one with a daily limit creates none. `mode`: None means the actor's. `allowed_ips`:
+    addresses or CIDR networks; none: those of the creating key. `expires_at`: in the future, with a time zone.
+    `profile_name`: the name under which listed scopes are shown.
     """
     name = checked_name(name)
     mode = actor.mode if mode is None else mode
@@ -99,6 +111,8 @@ async def issue(
     async with conn.transaction():
         if await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id) is None:
             raise NotFound(resource="organization", id=str(actor.organization_id))
+        if actor.key_id is not None:
+            allowed = await _within_creator(conn, actor, allowed)
         await _demand_place(conn, actor)
         row = await conn.fetchrow(
             INSERT,
@@ -285,6 +299,24 @@ def _audit_values(key: ApiKey) -> dict[str, object]:
     """What the audit log records about a new key."""
     names = ("profile", "scopes", "mode", "allowed_ips", "expires_at", "last4")
     return {name: getattr(key, name) for name in names}
+
+
+async def _within_creator(conn: Connection, actor: Actor, allowed: list[str]) -> list[str]:
+    """The networks of a key that the actor's key creates. Raises KeyLimited, and Invalid for one outside its own."""
+    creator = await conn.fetchrow(CREATOR, actor.organization_id, actor.key_id)
+    assert creator is not None
+    if creator["is_limited"]:
+        raise KeyLimited
+    own = parsed_networks(creator["allowed_ips"])
+    outside = [
+        str(wanted)
+        for wanted in parsed_networks(allowed)
+        if own and not any(wanted.version == one.version and wanted.subnet_of(one) for one in own)  # type: ignore[arg-type]
+    ]
+    if outside:
+        message = f"this key may not be used from {', '.join(outside)}, nor may a key that it creates"
+        raise Invalid(("allowed_ips", "outside", message))
+    return allowed or creator["allowed_ips"]
 
 
 async def _demand_place(conn: Connection, actor: Actor) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from heliograph.accounts.api_keys import issued, lifecycle, scopes
-from heliograph.accounts.api_keys.lifecycle import TooManyActiveKeys
+from heliograph.accounts.api_keys.lifecycle import KeyLimited, TooManyActiveKeys
 from heliograph.accounts.api_keys.scopes import PROFILES, SCOPES, LiveKeyRequired
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
@@ -53,7 +53,10 @@ class CreateApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allowed_ips: Annotated[
         Annotated[list[Annotated[str, Meta(max_length=64)]], Meta(max_length=100)] | None,
         Meta(
-            description="IP addresses and CIDR networks that the key may be used from; empty: anywhere.",
+            description=(
+                "IP addresses and CIDR networks that the key may be used from, all within those of the creating key; "
+                "empty: the same as the creating key."
+            ),
             examples=[["203.0.113.0/24"]],
         ),
     ] = []
@@ -132,11 +135,12 @@ async def canonical(body: CreateApiKey) -> CreateApiKey:
     )
 
 
-@operation(status=201, canonical=canonical, has_secret=True, refusals=(LiveKeyRequired, TooManyActiveKeys))
+@operation(status=201, canonical=canonical, has_secret=True, refusals=(LiveKeyRequired, KeyLimited, TooManyActiveKeys))
 async def create_api_key(call: Call, body: CreateApiKey) -> ApiKeyCreated:
     """Create an API key.
 
-    The secret is shown only in this response. A key can grant only scopes that it holds itself.
+    The secret is shown only in this response. A key can grant only scopes that it holds itself, and a key with a daily
+    limit of its own cannot create keys.
     """
     key, secret = await lifecycle.issue(
         call.conn,
