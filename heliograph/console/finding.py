@@ -68,7 +68,9 @@ async def go(request: Request) -> Answer:
         async with request.reading() as conn:
             if await finding.is_request(conn, request_id=text):
                 return Redirect(location=request.to("/console/messages", request_id=text))
-        return Redirect(location=THINGS["message"][0].format(id=id))
+            # Some suppliers' ids are UUIDs, too.
+            named = await finding.by_foreign_id(conn, id=text)
+        return Redirect(location=THINGS["message"][0].format(id=named or id))
     if text in entries()["error"]:
         return Redirect(location=f"/docs/errors/{text}")
     if "organization" in kinds and text.startswith(("hg_live_", "hg_test_")):

@@ -63,6 +63,55 @@ async def test_what_was_pasted_leads_to_its_page(pool: Pool, tenant: Tenant, roo
         assert await led(root, pasted) == place
 
 
+@pytest.mark.parametrize(
+    ("stored", "pasted"),
+    [
+        ("188b2c", "188B2C"),
+        ("7926919", "0007926919"),
+        ("1608492", "188B2C"),  # the account's ids are decimal, and on the supplier's page they are hexadecimal
+        ("188b2c", "1608492"),
+        ("120c3c19cdd04ba4bc0bc09e9532ffc7", "120C3C19-CDD0-4BA4-BC0B-C09E9532FFC7"),
+    ],
+)
+async def test_a_suppliers_id_is_found_however_it_is_written(
+    pool: Pool, tenant: Tenant, root: Browser, stored: str, pasted: str
+) -> None:
+    supplier, message, other = await make_supplier(pool), uuid.uuid4(), uuid.uuid4()
+    for id, named, ended in ((message, stored, "1 hour"), (other, "f" + stored, "0")):
+        await pool.execute(
+            """INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at,
+                                     supplier_message_id)
+               VALUES ($1, $2, 1, $3, 'accepted', now(), now() - $4::text::interval, $5)""",
+            tenant.id,
+            id,
+            supplier,
+            ended,
+            named,
+        )
+    place = f"/console/messages/{message}"
+    assert await led(root, pasted) == place
+    where, given = f"{root.base_url}/console/messages", {"id": pasted}
+    async with root.session.get(where, params=given, allow_redirects=False) as answer:
+        assert (answer.status, answer.headers["location"]) == (303, place)
+
+
+async def test_a_suppliers_id_is_first_what_it_says(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    supplier, message, other = await make_supplier(pool), uuid.uuid4(), uuid.uuid4()
+    # 0x100 is 256: another message's id, which is newer.
+    for id, named, ended in ((message, "100", "1 hour"), (other, "256", "0")):
+        await pool.execute(
+            """INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at,
+                                     supplier_message_id)
+               VALUES ($1, $2, 1, $3, 'accepted', now(), now() - $4::text::interval, $5)""",
+            tenant.id,
+            id,
+            supplier,
+            ended,
+            named,
+        )
+    assert await led(root, "100") == f"/console/messages/{message}"
+
+
 async def test_a_link_by_id_alone_leads_where_the_palette_does(pool: Pool, tenant: Tenant, root: Browser) -> None:
     supplier = await make_supplier(pool)
     for pasted in (str(tenant.id), str(supplier), "+258 84 123 4567", "a b?c", str(uuid.uuid4())):

@@ -18,7 +18,7 @@ from heliograph.sms.received import inbound
 from heliograph.sms.reports import diagnosis, receipts, remedies, waiting
 from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.suppliers.contract import Inbound, Receipt, ReceiptState
-from heliograph.suppliers.smpp.receipts import id_key
+from heliograph.suppliers.message_ids import id_key
 from tests.rules.factories import SENDER, TO, organization, sent, status_of
 
 KEY = derive_key("a secret key of a test installation", "suppliers")

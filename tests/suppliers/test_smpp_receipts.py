@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.suppliers.contract import Inbound, Receipt, ReceiptState
+from heliograph.suppliers.message_ids import id_key
 from heliograph.suppliers.smpp.codec import texts
 from heliograph.suppliers.smpp.codec.pdu import DataSm, DeliverSm, Tag, decode
-from heliograph.suppliers.smpp.receipts import STATE_OF_TEXT, ReceiptRules, id_key, parse, scan, split_udh
+from heliograph.suppliers.smpp.receipts import STATE_OF_TEXT, ReceiptRules, parse, scan, split_udh
 
 CLASSIC = (
     b"id:1526758174 sub:001 dlvrd:001 submit date:1701240904 done date:1701240904 stat:DELIVRD err:000 text:hellow"

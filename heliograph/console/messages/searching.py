@@ -38,10 +38,9 @@ async def find(request: Request) -> Answer:
     values: dict[str, Any] = {**typed, "found": None, "asked": None, "one": None, "knowing": None, "further": ""}
     values["read"] = None
     if typed["id"]:
-        if (id := uuid_in(typed["id"])) is not None:
-            return Redirect(location=f"{HERE}/{id}")
         async with request.reading() as conn:
-            id = await finding.by_foreign_id(conn, id=typed["id"])
+            # Some suppliers' ids are UUIDs, too.
+            id = await finding.by_foreign_id(conn, id=typed["id"]) or uuid_in(typed["id"])
         if id is not None:
             return Redirect(location=f"{HERE}/{id}")
         wrong = Invalid(("id", "unknown", "No message has this id, neither here nor at a supplier or Meta."))

@@ -13,6 +13,7 @@ from uuid import UUID
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of, uuid7_floor, uuid_in
 from heliograph.overview.finding import SearchResult
+from heliograph.suppliers import message_ids
 
 
 class Owned(SearchResult, frozen=True):
@@ -32,8 +33,8 @@ SELECT kind, id FROM (
     SELECT 'operator', user_id FROM operators WHERE user_id = $1
 ) found WHERE kind = ANY ($2) LIMIT 1
 """
-# An organization by its full name or, if unique, by the beginning of it. A supplier's message id is searched for as
-# given and in lower case: some suppliers use upper case, but lower case in receipts.
+# An organization by its full name or, if unique, by the beginning of it. A supplier's message id is searched for in the
+# forms that it may be stored in ($3), most likely first.
 BY_NAME = """
 SELECT kind, id FROM (
     (SELECT 'organization' AS kind, id FROM organizations WHERE lower(name) = lower($1) LIMIT 1)
@@ -44,11 +45,11 @@ SELECT kind, id FROM (
     UNION ALL
     (SELECT 'operator', o.user_id FROM operators o JOIN users u ON u.id = o.user_id WHERE u.email = lower($1) LIMIT 1)
     UNION ALL
-    (SELECT 'message', message_id FROM attempts WHERE supplier_message_id = ANY (ARRAY[$1, lower($1)])
-      ORDER BY ended_at DESC LIMIT 1)
+    (SELECT 'message', message_id FROM attempts WHERE supplier_message_id = ANY ($3)
+      ORDER BY array_position($3, supplier_message_id), ended_at DESC LIMIT 1)
     UNION ALL
-    (SELECT 'message', message_id FROM sms_parts WHERE id_key = ANY (ARRAY[$1, lower($1)])
-      ORDER BY created_at DESC LIMIT 1)
+    (SELECT 'message', message_id FROM sms_parts WHERE id_key = ANY ($3)
+      ORDER BY array_position($3, id_key), created_at DESC LIMIT 1)
     UNION ALL
     (SELECT 'message', message_id FROM whatsapp_wamids
       WHERE $1 LIKE 'wamid.%' AND number_id = ANY (ARRAY(SELECT id FROM whatsapp_numbers)) AND wamid = $1 LIMIT 1)
@@ -59,21 +60,21 @@ SELECT kind, id FROM (
 # numbers are searched at once by the key of each partition, of which only those of the last months are kept.
 BY_FOREIGN_ID = """
 SELECT id FROM (
-    (SELECT message_id AS id, ended_at AS at FROM attempts WHERE supplier_message_id = ANY (ARRAY[$1, lower($1)])
-      ORDER BY ended_at DESC LIMIT 1)
+    (SELECT message_id AS id, array_position($2, supplier_message_id) AS form, ended_at AS at FROM attempts
+      WHERE supplier_message_id = ANY ($2) ORDER BY form, at DESC LIMIT 1)
     UNION ALL
-    (SELECT message_id, created_at FROM sms_parts WHERE id_key = ANY (ARRAY[$1, lower($1)])
-      ORDER BY created_at DESC LIMIT 1)
+    (SELECT message_id, array_position($2, id_key) AS form, created_at FROM sms_parts
+      WHERE id_key = ANY ($2) ORDER BY form, created_at DESC LIMIT 1)
     UNION ALL
-    (SELECT message_id, created_at FROM whatsapp_wamids
+    (SELECT message_id, 1, created_at FROM whatsapp_wamids
       WHERE $1 LIKE 'wamid.%' AND number_id = ANY (ARRAY(SELECT id FROM whatsapp_numbers)) AND wamid = $1 LIMIT 1)
-) found ORDER BY at DESC LIMIT 1
+) found ORDER BY form, at DESC LIMIT 1
 """
 
 
 async def by_foreign_id(conn: Connection, *, id: str) -> UUID | None:
     """The message to which a supplier or Meta gave this id, the latest if it was used twice; None: there is none."""
-    found: UUID | None = await conn.fetchval(BY_FOREIGN_ID, id)
+    found: UUID | None = await conn.fetchval(BY_FOREIGN_ID, id, message_ids.forms(id))
     return found
 
 
@@ -185,7 +186,7 @@ async def owned(conn: Connection, *, id: UUID, kinds: Collection[str]) -> Owned 
 
 async def by_name(conn: Connection, *, name: str, kinds: Collection[str]) -> SearchResult | None:
     """The thing with this name: organization or supplier by name, operator by e-mail, message by its supplier's id."""
-    row = await conn.fetchrow(BY_NAME, name, list(kinds))
+    row = await conn.fetchrow(BY_NAME, name, list(kinds), message_ids.forms(name))
     return None if row is None else SearchResult(*row)
 
 

@@ -25,8 +25,9 @@ from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.reports.diagnosis import MINUTES, SAMPLE
 from heliograph.sms.reports.keys import id_bounds
 from heliograph.suppliers import kinds
+from heliograph.suppliers.message_ids import id_key
 from heliograph.suppliers.smpp import bases
-from heliograph.suppliers.smpp.receipts import id_key, is_whole, scan
+from heliograph.suppliers.smpp.receipts import is_whole, scan
 from heliograph.traffic import credibility, reconciliation
 from heliograph.traffic.credibility import ImplausiblyPerfect, RarelyConfirmed
 from heliograph.traffic.reconciliation import Line, Query

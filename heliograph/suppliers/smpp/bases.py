@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from heliograph.suppliers.smpp.receipts import Base, id_key
+from heliograph.suppliers.message_ids import Base, id_key
 
 #: Setting → base.
 Way = dict[str, Base]

@@ -40,12 +40,13 @@ from heliograph.suppliers.contract import (
     WireActivity,
     returned,
 )
+from heliograph.suppliers.message_ids import id_key
 from heliograph.suppliers.smpp.attempt import Attempt, unreachable, unwritable
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.codec.statuses import classify
 from heliograph.suppliers.smpp.intake import PduIntake
 from heliograph.suppliers.smpp.link import Connection, Link
-from heliograph.suppliers.smpp.receipts import ReceiptRules, id_key, parse
+from heliograph.suppliers.smpp.receipts import ReceiptRules, parse
 from heliograph.suppliers.smpp.session import Unreadable
 from heliograph.suppliers.smpp.settings import SmppSettings, settings_from
 from heliograph.suppliers.smpp.submits import Builder

@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Literal
 
 import msgspec
 
 from heliograph.suppliers.contract import NO_WORD, Inbound, Receipt, ReceiptState
+from heliograph.suppliers.message_ids import Base, id_key
 from heliograph.suppliers.smpp.codec import texts
 from heliograph.suppliers.smpp.codec.pdu import DataSm, DeliverSm, Tag
-
-Base = Literal["text", "hex", "dec"]
 
 #: `stat:` as suppliers spell it → message_state (SMPP 3.4 §5.2.28; 0 and 9 are from 5.0).
 STATE_OF_TEXT: dict[str, int] = {
@@ -164,24 +162,6 @@ def is_whole(text: str) -> bool:
     return scan(text).keys() >= _WHOLE
 
 
-def id_key(raw: str, base: Base = "text") -> str:
-    """A supplier's message id in the form that is stored and looked up; "" if there is none.
-
-    hex and dec become decimal, of any length; text loses case and leading zeros, and a UUID its hyphens, which
-    suppliers change at will.
-    """
-    text = raw.strip().rstrip("\0").strip()
-    if len(text) == 36 and _UUID.fullmatch(text):
-        text = text.replace("-", "")
-    if base != "text" and text.isascii() and text.isalnum():
-        try:
-            return str(int(text, 16 if base == "hex" else 10))
-        except ValueError:
-            return text.lower()
-    text = text.lower()
-    return text.lstrip("0") or text[:1]
-
-
 def split_udh(payload: bytes) -> tuple[dict[int, bytes], bytes]:
     """Information elements, and the user data after them (3GPP 23.040 §9.2.3.24).
 
@@ -230,7 +210,6 @@ _END = re.compile(r"[,;]?(?:\s|$)|[,;][a-z_ ]+:", re.I)
 #: Octets at the start of a receipt, which every supplier writes in ASCII.
 _HEAD = 32
 _LONGEST_WORD = 20
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.I)
 _NO_ELEMENTS: dict[int, bytes] = {}
 INTERNATIONAL = 1
 #: Information elements that name a national table (3GPP 23.040 §9.2.3.24.15 and .16).

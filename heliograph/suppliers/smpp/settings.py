@@ -14,6 +14,7 @@ import msgspec
 from heliograph.base.sentences import said
 from heliograph.suppliers.alphabets.national import IDENTIFIERS, LOCKING, Language
 from heliograph.suppliers.contract import ReceiptState
+from heliograph.suppliers.message_ids import Base
 from heliograph.suppliers.settings import (
     Country,
     HandlesStop,
@@ -25,7 +26,6 @@ from heliograph.suppliers.settings import (
     demand_numbering,
 )
 from heliograph.suppliers.smpp.codec.statuses import CLASSES
-from heliograph.suppliers.smpp.receipts import Base
 
 #: (type of number, numbering plan), SMPP 3.4 §5.2.5 and §5.2.6.
 TonNpi = tuple[int, int]
