@@ -45,7 +45,9 @@ NOWHERE, MZ = Numbering(), Numbering(country="MZ")
         ("258841234567", NETWORK, NOWHERE, None),
         ("27831234567", NETWORK, MZ, None),
         ("841234567", NETWORK, MZ, None),
-        ("258841234567", ALPHANUMERIC, MZ, None),
+        ("258841234567", ALPHANUMERIC, MZ, "+258841234567"),
+        ("258841234567", ALPHANUMERIC, NOWHERE, None),
+        ("27831234567", ALPHANUMERIC, MZ, None),
         ("", UNKNOWN, MZ, None),
     ],
 )

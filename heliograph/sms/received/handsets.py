@@ -19,7 +19,7 @@ from heliograph.base import phones
 from heliograph.suppliers import kinds
 
 #: SMPP 3.4 §5.2.5.
-UNKNOWN, INTERNATIONAL, NATIONAL, NETWORK, SUBSCRIBER, ABBREVIATED = 0, 1, 2, 3, 4, 6
+UNKNOWN, INTERNATIONAL, NATIONAL, NETWORK, SUBSCRIBER, ALPHANUMERIC, ABBREVIATED = range(7)
 
 
 class Numbering(msgspec.Struct, frozen=True):
@@ -34,9 +34,9 @@ class Numbering(msgspec.Struct, frozen=True):
 
 def e164(address: str, ton: int, numbering: Numbering) -> str | None:
     """The number with `+`; None: not a number, or ambiguous."""
-    if ton in (NETWORK, ABBREVIATED):
-        # Mostly a short code, but some suppliers mark every sender so: what is a whole number of the account's country
-        # can be nothing else.
+    if ton in (NETWORK, ALPHANUMERIC, ABBREVIATED):
+        # Mostly a short code or a name, but some suppliers mark every sender so: what is a whole number of the
+        # account's country can be nothing else.
         whole = phones.parse(address)
         is_home = whole is not None and phones.country(whole) == numbering.country and phones.is_valid(whole)
         return whole if is_home else None
