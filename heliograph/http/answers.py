@@ -59,7 +59,8 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     `body`: at most as much as is kept, possibly cut short by the other side; decoded for clients that want it.
     `retry_after`: seconds from now, from the header's seconds or date, None without one. `duration`: seconds. `start`:
     the first bytes received, which contain the head (`head`). `first_byte`: seconds until they arrived. `headers`:
-    those requested, by their names in lower case; the last one if a header is repeated.
+    those requested, by their names in lower case; the last one if a header is repeated. `is_cut`: the body may be only
+    the beginning of what was meant.
     """
 
     status: int
@@ -70,6 +71,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     first_byte: float | None = None
     way: ConnectionTrace | None = None
     headers: Mapping[str, str] = NO_HEADERS
+    is_cut: bool = False
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False):
@@ -117,6 +119,7 @@ class AnswerReader:
         "_head",
         "_headers",
         "_interim",
+        "_is_measured",
         "_kept",
         "_most",
         "_parser",
@@ -167,6 +170,8 @@ class AnswerReader:
         self.headers: Mapping[str, str] = NO_HEADERS
         #: The content coding of the body; "": none, or it stays as it is.
         self.coding = ""
+        #: The body's length is given, or it has chunks; otherwise it lasts until the other side closes the connection.
+        self._is_measured = False
         self._seen = 0
         self._head = 0
         #: Bytes since the head, and since the last piece of the body: sizes, extensions, trailer.
@@ -212,8 +217,16 @@ class AnswerReader:
         seen, body = self._seen, bytes(self.body)
         with contextlib.suppress(httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._parser.feed_data(b"\r\n\r\n")
-        self.body = body
-        return self.complete and self._seen == seen
+        # What completed a body was not part of it.
+        self.body, self.complete = body, self.complete and self._seen == seen
+        return self.complete
+
+    def is_cut(self, *, is_closed: bool) -> bool:
+        """Whether the body may be only the beginning of what was meant. `is_closed`: the other side ended the
+        connection, without an error."""
+        if self._seen >= self._most or self._seen > self._kept:
+            return True
+        return not self.complete and (self._is_measured or not is_closed)
 
     # Called by the parser.
 
@@ -232,6 +245,8 @@ class AnswerReader:
             raise self._stop("a header contains a NUL")
         if self.status:
             return  # a trailer
+        if len(name) in (14, 17) and name.lower() in (b"content-length", b"transfer-encoding"):
+            self._is_measured = True
         if len(name) == 11 and self.retry_after is None and name.lower() == b"retry-after":
             self.retry_after = value.decode("latin-1")
         if len(name) == 16 and self._decodes and name.lower() == b"content-encoding":
@@ -251,6 +266,7 @@ class AnswerReader:
             self.retry_after = None
             self.headers = NO_HEADERS
             self.coding = ""
+            self._is_measured = False
             self._interim += 1
             if self._interim > INTERIM_ANSWERS:
                 raise self._stop("too many interim answers")

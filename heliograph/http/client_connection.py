@@ -148,21 +148,21 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._conclude("closed", "the connection ended before an answer")
+        self._conclude("closed", "the connection ended before an answer", is_closed=error is None)
         self._answer.close()
         self._lost(self)
 
-    def _conclude(self, kind: FailureKind, detail: str) -> None:
-        """No more of the answer will come."""
+    def _conclude(self, kind: FailureKind, detail: str, *, is_closed: bool = False) -> None:
+        """No more of the answer will come. `is_closed`: the other side has ended the connection, without an error."""
         self._answer.reusable = False
         if self._done is None:
             return
         if self._answer.status:
-            self._answered()  # the status counts, however its body ends
+            self._answered(is_closed=is_closed)  # the status counts, however its body ends
         else:
             self._settle(self._failure(kind, detail))
 
-    def _answered(self) -> None:
+    def _answered(self, *, is_closed: bool = False) -> None:
         answer = self._answer
         said = answer.retry_after
         retry_after = None if said is None else seconds_until(said, clock.now())
@@ -170,7 +170,8 @@ class ClientConnection(asyncio.Protocol):
         first = self._first_byte - began if self._first_byte else None
         body, start = answer.content(), bytes(answer.start)
         took = time.monotonic() - began
-        self._settle(Answer(answer.status, body, retry_after, took, start, first, self.way, answer.headers))
+        cut, headers = answer.is_cut(is_closed=is_closed), answer.headers
+        self._settle(Answer(answer.status, body, retry_after, took, start, first, self.way, headers, cut))
 
     def _failure(self, kind: FailureKind, detail: str) -> Failure:
         return Failure(kind, detail, time.monotonic() - self._started, way=self.way)

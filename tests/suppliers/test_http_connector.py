@@ -718,6 +718,37 @@ async def test_an_answer_may_say_id_and_code_in_headers(
 
 
 @pytest.mark.parametrize(
+    ("answer", "id"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\nOK: 123456789012", "123456789012"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\nOK: 123456", None),
+        (b"HTTP/1.0 200 OK\r\n\r\nOK: 123456789012", "123456789012"),
+    ],
+    ids=["whole", "cut", "until the end"],
+)
+async def test_an_answer_that_ends_early_has_no_id_if_that_may_be_cut(answer: bytes, id: str | None) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    line = Line(url)
+    settings = {"base_url": url, "method": "GET", "path": "/send", "id_at": "regex:^OK: ([0-9]+)"}
+    line.connector = connect(kinds.HTTP["http"], Account(uuid4(), settings, SECRET), line._heard)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    one = submission()
+    assert await line.send(one) == [Verdict.UNKNOWN if id is None else Verdict.ACCEPTED]
+    ids = [part.supplier_message_id for part in line.outcomes[one.message_id].parts]
+    assert ids == ([] if id is None else [id])
+    await line.connector.stop(grace=1.0)
+    server.close()
+
+
+@pytest.mark.parametrize(
     ("pack", "verdict"),
     [(gzip.compress, Verdict.ACCEPTED), (lambda body: gzip.compress(body)[:-20], Verdict.UNKNOWN)],
     ids=["whole", "damaged"],

@@ -427,6 +427,30 @@ def test_a_generic_answer_without_its_id_may_have_been_taken() -> None:
 
 
 @pytest.mark.parametrize(
+    ("id_at", "body", "whole", "cut"),
+    [
+        ("regex:^OK: ([0-9]+)", b"OK: 123456", "123456", None),
+        ("regex:^OK: ([0-9]+)", b"OK: 123456\n", "123456", "123456"),
+        ("form:id", b"code=0&id=123456", "123456", None),
+        ("form:id", b"id=123456&code=0", "123456", "123456"),
+        ("/", b"123456", "123456", None),
+        ("/", b'"123456"', "123456", "123456"),
+        ("/id", b'{"id":"123456"}', "123456", "123456"),
+        ("/id", b'{"id":"123456"', None, None),
+    ],
+)
+def test_what_the_end_of_an_answer_may_have_cut_in_two_is_not_an_id(
+    id_at: str, body: bytes, whole: str | None, cut: str | None
+) -> None:
+    """With half an id the message counted as taken, and no receipt ever matched it."""
+    known = settings("http", id_at=id_at)
+    for is_cut, id in ((False, whole), (True, cut)):
+        found = generic.answer(known, MESSAGE, Answer(200, body, is_cut=is_cut))
+        assert found.verdict is (Verdict.UNKNOWN if id is None else Verdict.ACCEPTED)
+        assert [part.supplier_message_id for part in found.parts] == ([] if id is None else [id])
+
+
+@pytest.mark.parametrize(
     ("status", "body", "code", "detail"),
     [
         (200, b'{"code":99,"id":"a"}', "99", "`codes` does not have this code"),

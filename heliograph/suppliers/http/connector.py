@@ -480,7 +480,7 @@ def _message(submission: Submission, callback: str) -> Message:
 
 
 def _answer(found: http.Answer) -> Answer:
-    return Answer(found.status, found.body, found.retry_after, found.headers)
+    return Answer(found.status, found.body, found.retry_after, found.headers, found.is_cut)
 
 
 def _failed(found: Failure, *, is_stopping: bool) -> Outcome:

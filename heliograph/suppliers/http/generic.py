@@ -249,7 +249,7 @@ def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
 
 def answer_several(settings: Settings, messages: Sequence[Message], answer: Answer) -> list[Outcome]:
     """The same for each item; if the answer has no item per message, it applies to all messages."""
-    whole = Found(answer.body, answer.headers, status=answer.status)
+    whole = Found(answer.body, answer.headers, status=answer.status, is_cut=answer.is_cut)
     if not settings.item:
         return [_meant(settings, whole, answer)] * len(messages)
     items = whole.items(settings.items_at)

@@ -139,6 +139,8 @@ class Answer(msgspec.Struct, frozen=True):
     retry_after: float | None = None
     #: The headers that the kind reads, names in lower case.
     headers: Mapping[str, str] = {}
+    #: The body may be only the beginning of what was meant: the connection was lost, or it is too long.
+    is_cut: bool = False
 
     @property
     def json(self) -> Any:

@@ -117,6 +117,8 @@ class Found(msgspec.Struct):
     status: int = 0
     #: Decoded JSON of `body`, once it was needed; for an item of a list, the item.
     json: Any = msgspec.UNSET
+    #: `body` may be only the beginning of what was meant: what its end may have cut in two is not there.
+    is_cut: bool = False
 
     def items(self, place: str) -> list[Found]:
         """One for each item of the list at a place; the whole message if the place is empty."""
@@ -140,13 +142,19 @@ class Found(msgspec.Struct):
         if kind == "header":
             return self.headers.get(rest.lower(), "")
         if kind == "regex":
-            match = pattern(rest).search(text_in(self.body))
-            return "" if match is None else match.group(1) or ""
-        return (pairs(text_in(self.body)) if kind == "form" else _query(self.url)).get(rest, "")
+            body = text_in(self.body)
+            match = pattern(rest).search(body)
+            return "" if match is None or (self.is_cut and match.end(1) == len(body)) else match.group(1) or ""
+        if kind == "form":
+            body = text_in(self.body)
+            return pairs(body.rpartition("&")[0] if self.is_cut else body).get(rest, "")
+        return _query(self.url).get(rest, "")
 
     def _pointed(self, pointer: str) -> Any:
         if self.json is msgspec.UNSET:
             self.json = json_of(self.body)
+            if self.is_cut and isinstance(self.json, int | float):
+                self.json = None
         value: Any = self.json
         for step in pointer.split("/")[1:] if pointer != "/" else ():
             step = step.replace("~1", "/").replace("~0", "~")
