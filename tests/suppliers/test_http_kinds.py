@@ -427,6 +427,26 @@ def test_a_generic_answer_without_its_id_may_have_been_taken() -> None:
 
 
 @pytest.mark.parametrize(
+    ("answered", "reported"),
+    [
+        ("5D1A3C7E-90AB-4CDE-8F01-23456789ABCD", "5d1a3c7e90ab4cde8f0123456789abcd"),
+        ("00B8BE19", "b8be19"),
+        ("ABC-1", "abc-1"),
+        ("0" * 8 + "a" * 24 + "-1-00Af-41234567", "0" * 8 + "A" * 24 + "-1-00AF-41234567"),  # our reference
+    ],
+)
+def test_a_gateway_may_write_an_id_otherwise_in_receipts(answered: str, reported: str) -> None:
+    known = settings("http", id_at="/id", receipt_id_at="query:id", receipt_state_at="query:state")
+    found = generic.answer(known, MESSAGE, Answer(200, b'{"id":"%s"}' % answered.encode()))
+    address = f"https://us.example/in/sms/x/y/receipts?id={reported}&state=ok"
+    (receipt,) = generic.receipts(known, Callback("GET", address, {}, b""))
+    assert receipt.keys == (found.parts[0].supplier_message_id,)
+    if "-1-" in answered:
+        receipt = references.completed(receipt, address)
+        assert (receipt.reference, receipt.recipient) == (0xAF, "41234567")
+
+
+@pytest.mark.parametrize(
     ("id_at", "body", "whole", "cut"),
     [
         ("regex:^OK: ([0-9]+)", b"OK: 123456", "123456", None),

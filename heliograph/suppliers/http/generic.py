@@ -13,7 +13,7 @@ import msgspec
 
 from heliograph.base.sentences import said
 from heliograph.suppliers.contract import NO_WORD, Inbound, Outcome, Receipt, ReceiptState
-from heliograph.suppliers.http import templates
+from heliograph.suppliers.http import references, templates
 from heliograph.suppliers.http.kind import (
     JSON,
     SECRET,
@@ -278,7 +278,7 @@ def _meant(settings: Settings, found: Found, answer: Answer) -> Outcome:
         return outcome(Ruling.UNKNOWN, code=code, detail=detail or said("no code in the answer"))
     if ruling is Ruling.ACCEPTED and settings.id_at and not id:
         return outcome(Ruling.UNKNOWN, code=code, detail=detail or said("no id in the answer"))
-    return outcome(ruling, id=id, code=code, detail=detail, retry_after=answer.retry_after)
+    return outcome(ruling, id=references.id_key(id), code=code, detail=detail, retry_after=answer.retry_after)
 
 
 def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
@@ -292,7 +292,7 @@ def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
         state = known.get(word.casefold() or NO_WORD)
         receipts.append(
             Receipt(
-                keys=(id,),
+                keys=(references.id_key(id),),
                 state=state or ReceiptState.UNKNOWN,
                 recipient=number_of(one.text(settings.receipt_recipient_at)).lstrip("+ "),
                 sender="",

@@ -11,6 +11,7 @@ import re
 
 import msgspec
 
+from heliograph.suppliers import message_ids
 from heliograph.suppliers.contract import Receipt, Submission
 
 #: The number of final digits of a recipient that are compared with receipts.
@@ -25,6 +26,12 @@ def written(submission: Submission) -> str:
     """Unique to this attempt: message, attempt, our 16 bits, the recipient's last digits."""
     reference = submission.reference & 0xFFFF
     return f"{submission.message_id.hex}-{submission.attempt}-{reference:04x}-{submission.to[-SUFFIX:]}"
+
+
+def id_key(id: str) -> str:
+    """An id as it is stored and looked up: our reference, or the supplier's own id without what gateways change at will
+    (`message_ids.id_key`)."""
+    return id.lower() if _REFERENCE.fullmatch(id.lower()) else message_ids.id_key(id)
 
 
 def completed(receipt: Receipt, url: str) -> Receipt:
