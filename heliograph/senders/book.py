@@ -119,9 +119,17 @@ class Book:
             self._registrations[one.organization_id, one.sender.casefold()].append(one)
         #: Senders with a registration, whichever organization's.
         self._registered = {sender for _, sender in self._registrations}
+        # Operators say with such a rule that a number has moved to another supplier, before anything came in there.
+        left = {
+            (rule.supplier_id, rule.sender.removeprefix("+"))
+            for rule in ordered
+            if rule.action == "refuse" and rule.sender is not None and rule.country is None
+        }
         #: A refused registration takes effect even without a rule.
         self._is_refused = any(one.state == "refused" for some in self._registrations.values() for one in some)
-        self._owners = dict(owners or {})
+        self._owners = {
+            sender: tuple(id for id in some if (id, sender) not in left) for sender, some in (owners or {}).items()
+        }
         #: Senders that a rule names.
         self._named = {rule.sender.casefold() for rule in ordered if rule.sender is not None}
         #: ISO regions that rules for senders name.
@@ -140,7 +148,8 @@ class Book:
         return None, STAND_INS[_kind(sender)]
 
     def owners(self, sender: str) -> tuple[UUID, ...]:
-        """The suppliers that the number belongs to; empty: it is a name, or its owner is not known."""
+        """The suppliers that the number belongs to, without those that refuse it everywhere; empty: it is a name, or
+        its owner is not known."""
         return self._owners.get(sender.removeprefix("+"), ()) if self._owners else ()
 
     def spoken(

@@ -309,6 +309,33 @@ async def test_a_route_that_does_not_name_the_owner_gives_way(pool: Pool) -> Non
     assert [one.message_id for one in bench.connectors[main.id].submitted] == [later]
 
 
+async def test_a_number_leaves_the_supplier_whose_rule_refuses_it(pool: Pool) -> None:
+    """Until something came in at its new supplier, what the number sent went to the old one, or ended there."""
+    actor = await organization(pool)
+    main, backup, bench = await pair(pool)
+    async with pool.acquire() as conn:
+        await owners.note(conn, [("90210", main.id)])
+        at_home = SenderRule(id=uuid4(), supplier_id=main.id, sender="90210", country="MZ", action="refuse")
+        await rules.put(conn, at_home)
+    bench.book = await read(pool)
+    # In one country only, its owner is still the only one that may use it.
+    stuck = await from_number(pool, actor, "90210")
+    await bench.round()
+    assert await status_of(pool, stuck) == "rejected"
+    async with pool.acquire() as conn:
+        await rules.put(conn, SenderRule(id=uuid4(), supplier_id=main.id, sender="90210", action="refuse"))
+    bench.book = await read(pool)
+    id = await from_number(pool, await organization(pool), "90210")
+    await bench.round()
+    assert [one.message_id for one in bench.connectors[backup.id].submitted] == [id]
+    assert bench.connectors[main.id].submitted == []
+    # Both know it once something came in at the new one, and the old one gets nothing back.
+    async with pool.acquire() as conn:
+        await owners.note(conn, [("90210", backup.id)])
+    bench.book = await read(pool)
+    assert bench.book.owners("90210") == (backup.id,)
+
+
 async def test_a_name_belongs_to_no_supplier(pool: Pool) -> None:
     """Receipts that a supplier does not mark are stored as messages to the name that sent."""
     actor = await organization(pool)
