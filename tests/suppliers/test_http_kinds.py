@@ -201,6 +201,18 @@ def test_vonage_takes_nothing_unsigned_once_it_signs() -> None:
     assert not vonage.is_genuine(signing, {"secret": "s", "signature_secret": "k"}, callback)
 
 
+@pytest.mark.parametrize(
+    ("code", "scope", "alarm"),
+    [(21606, Scope.SENDER, False), (21659, Scope.SENDER, False), (21660, Scope.SENDER, False)]
+    + [(21661, Scope.SENDER, False), (21701, Scope.ACCOUNT, True), (21612, Scope.MESSAGE, False)],
+)
+def test_twilio_says_whether_it_is_the_sender_or_the_account(code: int, scope: Scope, alarm: bool) -> None:
+    """A number that has moved away from the account is not tried there with each message."""
+    body = b'{"code": %d, "message": "no", "status": 400}' % code
+    found = twilio.answer(settings("twilio"), MESSAGE, Answer(400, body))
+    assert (found.verdict, found.failover, found.scope, found.alarm) == (Verdict.REFUSED, True, scope, alarm)
+
+
 def test_twilio_has_a_text_of_which_a_part_arrived_neither_delivered_nor_failed() -> None:
     body = b"MessageSid=SM1&MessageStatus=partially_delivered&To=%2B258841234567&From=ACME"
     (one,) = twilio.KIND.receipts(settings("twilio"), Callback("POST", "https://us.example/", {}, body))

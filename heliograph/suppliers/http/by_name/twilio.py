@@ -39,12 +39,18 @@ RULINGS = {
     21617: Ruling.REFUSED,
     21635: Ruling.REFUSED,
     21212: Ruling.BAD_SENDER,
+    21601: Ruling.BAD_SENDER,
     21606: Ruling.BAD_SENDER,
+    21659: Ruling.BAD_SENDER,
+    21660: Ruling.BAD_SENDER,  # another account's number
+    21661: Ruling.BAD_SENDER,
     21610: Ruling.OPTED_OUT,
     21408: Ruling.CONFIG,  # the region is not enabled
     21608: Ruling.CONFIG,  # a trial account
     20003: Ruling.CONFIG,
     10001: Ruling.CONFIG,
+    21701: Ruling.CONFIG,  # no such messaging service
+    21705: Ruling.CONFIG,
     21611: Ruling.LATER,  # the sender's queue is full
 }
 STATES = {
