@@ -203,8 +203,14 @@ def test_vonage_takes_nothing_unsigned_once_it_signs() -> None:
 
 @pytest.mark.parametrize(
     ("code", "scope", "alarm"),
-    [(21606, Scope.SENDER, False), (21659, Scope.SENDER, False), (21660, Scope.SENDER, False)]
-    + [(21661, Scope.SENDER, False), (21701, Scope.ACCOUNT, True), (21612, Scope.MESSAGE, False)],
+    [
+        (21606, Scope.SENDER, False),
+        (21659, Scope.SENDER, False),
+        (21660, Scope.SENDER, False),
+        (21661, Scope.SENDER, False),
+        (21701, Scope.ACCOUNT, True),
+        (21612, Scope.MESSAGE, False),
+    ],
 )
 def test_twilio_says_whether_it_is_the_sender_or_the_account(code: int, scope: Scope, alarm: bool) -> None:
     """A number that has moved away from the account is not tried there with each message."""
