@@ -16,6 +16,9 @@ from heliograph.pages.requests import Request
 from heliograph.people import memberships
 from heliograph.people.roles import CONTENT, CONVERSE, TEAM
 
+#: Revoked and expired keys offered by a filter.
+ENDED_OFFERED = 20
+
 
 def is_whole(request: Request, person_id: UUID | None) -> bool:
     """Whether the reader sees the number and text of a message sent by this person (None: sent by no person)."""
@@ -36,6 +39,16 @@ async def people(conn: Connection, request: Request) -> list[tuple[UUID, str]]:
     if not request.may(permission=TEAM):
         return [own] if request.may("sms:send") or request.may("whatsapp:send") else []
     return [(one.user_id, one.name) for one in await memberships.list_all(conn, request.actor)]
+
+
+async def keys(conn: Connection, request: Request, chosen: UUID | None) -> list[tuple[UUID, str]]:
+    """The keys that a list can be filtered by, for readers who may see keys: the current ones, the last ENDED_OFFERED
+    that ended, and the one that is `chosen`."""
+    if not request.may("api_keys:read"):
+        return []
+    offered = {one.id: one.name for one in await issued.standing(conn, request.actor)}
+    offered |= {one.id: one.name for one in await issued.ended(conn, request.actor, limit=ENDED_OFFERED)}
+    return list((offered | await key_names(conn, request, [chosen])).items())
 
 
 async def name(conn: Connection, request: Request, person_id: UUID | None) -> str | None:

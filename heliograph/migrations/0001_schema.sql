@@ -133,7 +133,7 @@ CREATE TABLE api_keys (
 );
 -- An organization has few valid keys, and any number of others.
 CREATE INDEX api_keys_standing ON api_keys (organization_id, id) WHERE status IN ('active', 'suspended');
-CREATE INDEX api_keys_ended ON api_keys (organization_id, coalesce(revoked_at, expires_at))
+CREATE INDEX api_keys_ended ON api_keys (organization_id, coalesce(revoked_at, expires_at), id)
     WHERE status IN ('revoked', 'expired');
 -- Keys about to expire, of all organizations; most keys never do.
 CREATE INDEX api_keys_expiring ON api_keys (expires_at) WHERE status = 'active' AND expires_at IS NOT NULL;
@@ -2348,7 +2348,7 @@ CREATE TABLE webhook_endpoints (
 CREATE INDEX webhook_endpoints_used ON webhook_endpoints (organization_id) WHERE status <> 'disabled';
 -- Few fail at a time.
 CREATE INDEX webhook_endpoints_failing ON webhook_endpoints (failing_since) WHERE status = 'active' AND failing_since IS NOT NULL;
-CREATE INDEX webhook_endpoints_disabled ON webhook_endpoints (organization_id, disabled_at) WHERE status = 'disabled';
+CREATE INDEX webhook_endpoints_disabled ON webhook_endpoints (organization_id, disabled_at, id) WHERE status = 'disabled';
 -- A mode has one catcher, which is reopened as needed; few are open at a time.
 CREATE UNIQUE INDEX webhook_endpoints_catcher ON webhook_endpoints (organization_id, mode) WHERE catches_until IS NOT NULL;
 CREATE INDEX webhook_endpoints_catching ON webhook_endpoints (catches_until) WHERE status = 'active' AND catches_until IS NOT NULL;

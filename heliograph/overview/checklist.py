@@ -33,13 +33,13 @@ class Steps(msgspec.Struct, frozen=True):
 async def steps(conn: Connection, actor: Actor) -> Steps:
     """What the actor's organization has done, in either mode."""
     test, live = (msgspec.structs.replace(actor, mode=mode) for mode in ("test", "live"))
-    keys = [one for each in (test, live) for one in await issued.list_all(conn, each)]
+    keys = [one for each in (test, live) for one in await issued.standing(conn, each)]
     sent = [
         await messages.list_page(conn, each, filters=messages.Filters(), limit=LATELY, look=LOOKED)
         for each in (test, live)
     ]
     listed = [one for found in sent for one in found.messages]
-    hooks = [one for each in (test, live) for one in await endpoints.list_all(conn, each)]
+    hooks = [one for each in (test, live) for one in await endpoints.used(conn, each)]
     return Steps(
         key=any(one.status == "active" for one in keys),
         sent=bool(listed),

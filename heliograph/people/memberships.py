@@ -202,7 +202,7 @@ async def keys_of(conn: Connection, actor: Actor, *, user_id: UUID) -> list[ApiK
     listed = [
         one
         for mode in ("live", "test")
-        for one in await issued.list_all(conn, msgspec.structs.replace(actor, mode=mode))
+        for one in await issued.standing(conn, msgspec.structs.replace(actor, mode=mode))
         if one.status == "active"
     ]
     keys = list({one.id: one for one in listed}.values())

@@ -176,16 +176,27 @@ async def create(
     return Endpoint(**row), secret
 
 
-# Each half uses its own index: an organization may have disabled any number of endpoints.
+_USED = "organization_id = $1 AND status <> 'disabled' AND mode = ANY ($2)"
+_DISABLED = (
+    "organization_id = $1 AND status = 'disabled' AND disabled_at > now() - $3::interval AND mode = ANY ($2)"
+    " AND catches_until IS NULL"
+)
+USED = f"SELECT {COLUMNS} FROM webhook_endpoints WHERE {_USED} ORDER BY id DESC"
+# From the end of an index: an organization may have disabled any number of endpoints.
+DISABLED = f"""
+SELECT {COLUMNS} FROM webhook_endpoints
+ WHERE {_DISABLED}
+   AND (disabled_at, id)
+       < (coalesce((SELECT disabled_at FROM webhook_endpoints WHERE organization_id = $1 AND id = $5), 'infinity'),
+          coalesce($5::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
+ ORDER BY disabled_at DESC, id DESC LIMIT $4
+"""
+# In one statement, so that an endpoint disabled meanwhile is listed once. Each half uses an index of its own.
 LIST = f"""
 SELECT * FROM (
-    (SELECT {COLUMNS} FROM webhook_endpoints
-      WHERE organization_id = $1 AND status <> 'disabled' AND mode = ANY ($2))
+    (SELECT {COLUMNS} FROM webhook_endpoints WHERE {_USED})
     UNION ALL
-    (SELECT {COLUMNS} FROM webhook_endpoints
-      WHERE organization_id = $1 AND status = 'disabled' AND disabled_at > now() - $3::interval AND mode = ANY ($2)
-        AND catches_until IS NULL
-      ORDER BY disabled_at DESC LIMIT $4)
+    (SELECT {COLUMNS} FROM webhook_endpoints WHERE {_DISABLED} ORDER BY disabled_at DESC LIMIT $4)
 ) listed ORDER BY id DESC
 """
 
@@ -193,6 +204,18 @@ SELECT * FROM (
 async def list_all(conn: Connection, actor: Actor) -> list[Endpoint]:
     """The actor's endpoints, newest first: those in use, and up to MOST_LISTED of those disabled within 90 days."""
     return [Endpoint(**row) for row in await conn.fetch(LIST, actor.organization_id, actor.modes, LISTED, MOST_LISTED)]
+
+
+async def used(conn: Connection, actor: Actor) -> list[Endpoint]:
+    """The actor's endpoints that are in use, newest first."""
+    return [Endpoint(**row) for row in await conn.fetch(USED, actor.organization_id, actor.modes)]
+
+
+async def disabled(conn: Connection, actor: Actor, *, after: UUID | None = None, limit: int) -> list[Endpoint]:
+    """The actor's endpoints that were disabled within 90 days, most recently disabled first; `after`: only those listed
+    after this one."""
+    rows = await conn.fetch(DISABLED, actor.organization_id, actor.modes, LISTED, limit, after)
+    return [Endpoint(**row) for row in rows]
 
 
 FORGET_CAUGHT = "DELETE FROM webhook_caught WHERE organization_id = $1 AND endpoint_id = $2"

@@ -166,10 +166,8 @@ async def pace(conn: Connection, actor: Actor, *, id: UUID, look: int = LOOKED) 
 
 
 async def overview(conn: Connection, actor: Actor, *, hours: int = 24) -> list[Health]:
-    """The endpoints that `endpoints.list_all` returns, those in use first, each with its last `hours` hours."""
-    listed = await endpoints.list_all(conn, actor)
-    listed.sort(key=lambda one: one.status == "disabled")
-    return await _healths(conn, actor, listed, hours)
+    """The endpoints in use, newest first, each with its last `hours` hours."""
+    return await _healths(conn, actor, await endpoints.used(conn, actor), hours)
 
 
 async def of(conn: Connection, actor: Actor, *, id: UUID, hours: int = 24) -> Health:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from html import unescape
 
 import msgspec
 import pytest
 
 from heliograph.base.actor import Principal
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
 from heliograph.people import policy
 from heliograph.people.roles import RoleRequired
 
@@ -187,6 +189,40 @@ async def test_what_is_wrong_with_a_key_stands_beside_it(api: Api, pool: Pool, t
     assert warned("idle") == ["not used for 90 days", "no expiry"]
     assert warned("all") == ["never used", "no expiry", "full access"]
     assert warned("young") == ["no expiry"]
+
+
+ENDED = """
+INSERT INTO api_keys (id, organization_id, name, mode, scopes, status, prefix, last4, secret_hash, created_at,
+                      revoked_at)
+SELECT id, $1, 'old ' || lpad(n::text, 2, '0'), 'live', '{}', 'revoked', 'hg_live_', 'abcd', sha256(id::text::bytea),
+       now() - interval '80 days', now() - n / 3 * interval '1 day'
+  FROM unnest($2::uuid[]) WITH ORDINALITY AS made (id, n)
+"""
+
+
+async def test_ended_keys_are_out_of_the_way_in_pages(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    # Three were revoked at a time.
+    await pool.execute(ENDED, tenant.actor.organization_id, [uuid7() for _ in range(60)])
+    path, seen = "/keys?limit=25", []
+    for most in (25, 25, 10):
+        page = await owner.get(path)
+        assert "Active keys" in page.words
+        listed = re.findall(r"<strong>(old \d\d)</strong>", page.text)
+        assert len(listed) == most
+        seen += listed
+        older = re.search(r'rel="next" href="([^"]+)"', page.text)
+        path = unescape(older[1]) if older else ""
+    assert not path
+    assert sorted(seen) == [f"old {n:02}" for n in range(1, 61)]
+    assert [int(one[4:]) // 3 for one in seen] == sorted(int(one[4:]) // 3 for one in seen)
+    # A list is filtered by one that ended lately, and by the one that its address names, however long ago that was.
+    named = "SELECT id::text FROM api_keys WHERE name = $1"
+    last, lately = await pool.fetchval(named, "old 60"), await pool.fetchval(named, "old 01")
+    for list in ("/messages", "/requests"):
+        page = await owner.get(list)
+        assert f'<option value="{lately}">old 01</option>' in page.text
+        assert last not in page.text
+        assert f'<option value="{last}" selected>old 60</option>' in (await owner.get(f"{list}?key={last}")).text
 
 
 async def test_modes_are_apart(owner: Browser) -> None:

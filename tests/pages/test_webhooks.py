@@ -183,6 +183,31 @@ async def test_changed_rotated_disabled_and_enabled_again(pool: Pool, owner: Bro
     ]
 
 
+ENDED = """
+INSERT INTO webhook_endpoints (organization_id, id, url, subscribed_events, status, secret, created_at, disabled_at)
+SELECT $1, id, 'https://example.com/old-' || n, '{}', 'disabled', '', now(), now() - n / 3 * interval '1 day'
+  FROM unnest($2::uuid[]) WITH ORDINALITY AS made (id, n)
+"""
+
+
+async def test_disabled_endpoints_are_out_of_the_way_in_pages(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await register(owner, "https://example.com/used")
+    # Three were disabled at a time.
+    await pool.execute(ENDED, tenant.actor.organization_id, [uuid7() for _ in range(60)])
+    path, seen = "/webhooks?limit=25", []
+    for most in (25, 25, 10):
+        page = await owner.get(path)
+        assert "https://example.com/used" in page.words
+        listed = re.findall(r">https://example.com/old-(\d+)<", page.text)
+        assert len(listed) == most
+        seen += map(int, listed)
+        older = re.search(r'rel="next" href="([^"]+)"', page.text)
+        path = unescape(older[1]) if older else ""
+    assert not path
+    assert sorted(seen) == list(range(1, 61))
+    assert [one // 3 for one in seen] == sorted(one // 3 for one in seen)
+
+
 async def test_another_address_asks_for_the_password_as_another_endpoint_does(pool: Pool, owner: Browser) -> None:
     """Where events go is what a stranger at an open screen would change: a new endpoint asked, this did not."""
     url = "https://example.com/hooks"

@@ -71,16 +71,27 @@ async def by_secret(conn: Connection, actor: Actor, *, secret: str) -> ApiKey | 
     return None if row is None else ApiKey(**row)
 
 
-# Each half uses an index of its own: an organization may have revoked any number of keys.
+_STANDING = "organization_id = $1 AND status IN ('active', 'suspended') AND mode = ANY ($2)"
+_ENDED = (
+    "organization_id = $1 AND status IN ('revoked', 'expired') AND mode = ANY ($2)"
+    " AND coalesce(revoked_at, expires_at) > now() - $3::interval"
+)
+STANDING = f"SELECT {COLUMNS} FROM api_keys WHERE {_STANDING} ORDER BY id DESC"
+# From the end of an index: an organization may have revoked any number of keys.
+ENDED = f"""
+SELECT {COLUMNS} FROM api_keys
+ WHERE {_ENDED}
+   AND (coalesce(revoked_at, expires_at), id)
+       < (coalesce((SELECT coalesce(revoked_at, expires_at) FROM api_keys WHERE organization_id = $1 AND id = $5),
+                   'infinity'), coalesce($5::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
+ ORDER BY coalesce(revoked_at, expires_at) DESC, id DESC LIMIT $4
+"""
+# In one statement, so that a key revoked meanwhile is listed once. Each half uses an index of its own.
 LIST = f"""
 SELECT * FROM (
-    (SELECT {COLUMNS} FROM api_keys
-      WHERE organization_id = $1 AND status IN ('active', 'suspended') AND mode = ANY ($2))
+    (SELECT {COLUMNS} FROM api_keys WHERE {_STANDING})
     UNION ALL
-    (SELECT {COLUMNS} FROM api_keys
-      WHERE organization_id = $1 AND status IN ('revoked', 'expired') AND mode = ANY ($2)
-        AND coalesce(revoked_at, expires_at) > now() - $3::interval
-      ORDER BY coalesce(revoked_at, expires_at) DESC LIMIT $4)
+    (SELECT {COLUMNS} FROM api_keys WHERE {_ENDED} ORDER BY coalesce(revoked_at, expires_at) DESC LIMIT $4)
 ) listed ORDER BY id DESC
 """
 
@@ -89,6 +100,18 @@ async def list_all(conn: Connection, actor: Actor) -> list[ApiKey]:
     """The actor's keys, newest first: the current ones, and up to MOST_LISTED of those that ended in the last 90
     days."""
     rows = await conn.fetch(LIST, actor.organization_id, actor.modes, LISTED, MOST_LISTED)
+    return [ApiKey(**row) for row in rows]
+
+
+async def standing(conn: Connection, actor: Actor) -> list[ApiKey]:
+    """The actor's current keys, newest first, with those that expired but have not been marked as such yet."""
+    return [ApiKey(**row) for row in await conn.fetch(STANDING, actor.organization_id, actor.modes)]
+
+
+async def ended(conn: Connection, actor: Actor, *, after: UUID | None = None, limit: int) -> list[ApiKey]:
+    """The actor's keys that were revoked or expired in the last 90 days, most recently ended first; `after`: only those
+    listed after this one."""
+    rows = await conn.fetch(ENDED, actor.organization_id, actor.modes, LISTED, limit, after)
     return [ApiKey(**row) for row in rows]
 
 

@@ -15,10 +15,11 @@ from heliograph.accounts.api_keys.scopes import PROFILES, SCOPES, LiveKeyRequire
 from heliograph.audit import reading as audit
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid
 from heliograph.overview import usage
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
+from heliograph.pages.lists import pagination
 from heliograph.pages.pieces.key_form import OFFERED, OVERLAPS, overlaps
 from heliograph.pages.requests import Request
 from heliograph.people import memberships
@@ -28,6 +29,8 @@ from heliograph.people.roles import OWNERS, USAGE, holders
 EXPIRIES = (0, 30, 90, 365)
 #: Keys listed with their creators.
 TOLD = 100
+#: The statuses of keys that have not ended.
+CURRENT = ("active", "suspended")
 #: Owners listed by name.
 NAMED = 5
 #: A key unused for this long should be checked.
@@ -44,11 +47,17 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 async def show(request: Request) -> Answer:
-    """The keys of this mode, including those that ended recently."""
-    actor = request.actor
+    """The keys of this mode, and a page of those that ended recently."""
+    actor, limit = request.actor, pagination.size(request)
     today = clock.now().date()
     async with request.reading() as conn:
-        listed = await issued.list_all(conn, actor)
+        standing = await issued.standing(conn, actor)
+        found = await issued.ended(conn, actor, after=pagination.after(request), limit=limit + 1)
+        # The others have expired and are not marked as such yet.
+        keys = [one for one in standing if one.status in CURRENT]
+        ended = [one for one in standing if one.status not in CURRENT and not request.query.get("after")]
+        ended += found[:limit]
+        listed = keys + ended
         told = await audit.latest(
             conn, actor.organization_id, action="api_key.created", object_ids=[one.id for one in listed[:TOLD]]
         )
@@ -74,12 +83,13 @@ async def show(request: Request) -> Answer:
             for one in listed
             if (entry := told.get(str(one.id))) is not None
         },
-        "sends": None if used is None else {one.id: sends.get(str(one.id), 0) for one in listed},
+        "sends": None if used is None else {one.id: sends.get(str(one.id), 0) for one in keys},
         "limits": limits,
         "names": {one.id: f"{one.prefix}…{one.last4}" for one in listed},
-        "keys": [one for one in listed if one.status in ("active", "suspended")],
-        "ended": [one for one in listed if one.status not in ("active", "suspended")],
-        "warnings": {one.id: _warnings(request, one, now - STALE) for one in listed if one.status == "active"},
+        "keys": keys,
+        "ended": ended,
+        "pages": pagination.pages(request, found[limit - 1].id if len(found) > limit else None),
+        "warnings": {one.id: _warnings(request, one, now - STALE) for one in keys if one.status == "active"},
         "profiles": {name: request.text(title) for name, title in words.PROFILES.items()},
         "most": MAX_ACTIVE,
         "may_make": bool(_profiles(request)) and request.may("api_keys:write"),
@@ -118,7 +128,7 @@ async def make(request: Request) -> Answer:
         return refused("developers/keys_new.html", form_errors(refusal, words.KEY_FORM), _typed(request))
     except TooManyActiveKeys as refusal:
         async with request.reading() as conn:
-            standing = [one for one in await issued.list_all(conn, request.actor) if one.status == "active"]
+            standing = [one for one in await issued.standing(conn, request.actor) if one.status == "active"]
         values = _typed(request) | {"standing": sorted(standing, key=_least_missed)}
         return refused("developers/keys_new.html", Invalid(("name", "limit", refusal.message)), values)
     base = request.services.settings.public_url or request.headers.get(b"origin", b"").decode("latin-1")
@@ -211,13 +221,8 @@ def _least_missed(key: ApiKey) -> datetime:
 
 
 async def _key(request: Request) -> ApiKey:
-    wanted = request.id()
     async with request.reading() as conn:
-        listed = await issued.list_all(conn, request.actor)
-    found = next((one for one in listed if one.id == wanted), None)
-    if found is None:
-        raise NotFound
-    return found
+        return await issued.get(conn, request.actor, id=request.id())
 
 
 def _profiles(request: Request) -> list[Profile]:

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from heliograph.accounts.api_keys import issued
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.bounded_scan import PAGE_LOOK
@@ -61,7 +60,7 @@ async def show_list(request: Request) -> Answer:
         start = pagination.start(request)
         found = await requests.list_page(conn, request.actor, filters=filters, after=start, limit=limit, look=PAGE_LOOK)
         names = await _names(conn, request, found.requests)
-        keys = await issued.list_all(conn, request.actor) if request.may("api_keys:read") else []
+        keys = await visibility.keys(conn, request, filters.key_id)
     rows = found.requests[:limit]
     last = rows[-1].id if len(found.requests) > limit else found.seen
     values: dict[str, Any] = {
@@ -72,7 +71,7 @@ async def show_list(request: Request) -> Answer:
         "newer": newer,
         "columns": listing.columns(request, "requests"),
         "names": names,
-        "keys": [(str(one.id), one.name) for one in keys],
+        "keys": [(str(id), name) for id, name in keys],
         "pages": pagination.pages(request, last),
         "looked_until": None if found.seen is None else time_of(found.seen),
         "q": searched,

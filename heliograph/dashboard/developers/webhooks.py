@@ -10,9 +10,10 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Page, refused
+from heliograph.pages.lists import pagination
 from heliograph.pages.requests import Request
 from heliograph.webhooks import catcher, endpoints, figures, verification
-from heliograph.webhooks.endpoints import MAX_ACTIVE, EndpointRules, TooManyEndpoints
+from heliograph.webhooks.endpoints import MAX_ACTIVE, Endpoint, EndpointRules, TooManyEndpoints
 from heliograph.webhooks.figures import Health, Hour
 from heliograph.webhooks.recording.events import KINDS
 from heliograph.webhooks.samples import SUMMARIES, samples
@@ -47,15 +48,18 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 async def show(request: Request) -> Answer:
-    """The endpoints of this mode, including those disabled recently."""
+    """The endpoints of this mode, and a page of those disabled recently."""
+    limit = pagination.size(request)
     async with request.reading() as conn:
         found = await figures.overview(conn, request.actor)
+        disabled = await endpoints.disabled(conn, request.actor, after=pagination.after(request), limit=limit + 1)
         catching = await catcher.current(conn, request.actor)
     listed = [one for one in found if one.endpoint.catches_until is None]
-    lines = [EndpointLine(one, *state(request, one), cells(request, one.hours)) for one in listed]
+    ended = disabled[:limit]
     values = {
-        "lines": [one for one in lines if one.health.endpoint.status != "disabled"],
-        "ended": [one for one in lines if one.health.endpoint.status == "disabled"],
+        "lines": [EndpointLine(one, *state(request, one), cells(request, one.hours)) for one in listed],
+        "ended": [(one, reason(request, one)) for one in ended],
+        "pages": pagination.pages(request, ended[-1].id if len(disabled) > limit else None),
         "catcher": catching,
         "most": MAX_ACTIVE,
         "most_waiting": figures.MOST_WAITING,
@@ -163,10 +167,13 @@ def form_refusal(request: Request, refusal: Invalid | TooManyEndpoints) -> Inval
 
 def state(request: Request, health: Health) -> tuple[str, str]:
     """(an endpoint's state in a word, the reason)"""
-    reason = health.endpoint.disabled_reason
-    known = None if reason is None else why("endpoint", reason)
-    because = "" if known is None else known.words(request.locale.language).customer
-    return request.text(words.ENDPOINT_STATES[health.state]), because
+    return request.text(words.ENDPOINT_STATES[health.state]), reason(request, health.endpoint)
+
+
+def reason(request: Request, endpoint: Endpoint) -> str:
+    """Why an endpoint is disabled; empty if it is not."""
+    known = None if endpoint.disabled_reason is None else why("endpoint", endpoint.disabled_reason)
+    return "" if known is None else known.words(request.locale.language).customer
 
 
 def cells(request: Request, hours: list[Hour]) -> list[Cell]:

@@ -244,7 +244,7 @@ async def _of_keys(conn: Connection, request: Request) -> list[Notice]:
             request.to("/keys"),
             request.text("API keys"),
         )
-        for one in await issued.list_all(conn, request.actor)
+        for one in await issued.standing(conn, request.actor)
         if one.status == "active" and one.expires_at is not None and one.expires_at < clock.now() + SOON
     ]
 

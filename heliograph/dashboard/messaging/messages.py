@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Literal
 from uuid import UUID
 
-from heliograph.accounts.api_keys import issued
 from heliograph.base import phones
 from heliograph.base.database.bounded_scan import LOOK, PAGE_LOOK
 from heliograph.base.database.pool import Connection
@@ -55,7 +54,7 @@ async def show_list(request: Request) -> Answer:
         prices = await messages.prices(conn, request.actor, listed=rows) if is_priced else {}
         # The self-refreshing fragment has no filter form.
         suggested = [] if request.is_fragment else await finding.campaigns(conn, request, limit=SUGGESTED)
-        keys = list(key_names.items()) if request.is_fragment else await _keys(conn, request)
+        keys = key_names.items() if request.is_fragment else await visibility.keys(conn, request, wanted.filters.key_id)
         people = [] if request.is_fragment else await visibility.people(conn, request)
         # The self-refreshing fragment has no head, and later pages need not repeat it.
         head, latest = None, None
@@ -138,13 +137,6 @@ async def _look(
         if seen is None or len(found) > size:
             break
     return MessagePage(found, seen)
-
-
-async def _keys(conn: Connection, request: Request) -> list[tuple[UUID, str]]:
-    """The keys that messages can be filtered by, for readers who may see keys."""
-    if not request.may("api_keys:read"):
-        return []
-    return [(one.id, one.name) for one in await issued.list_all(conn, request.actor)]
 
 
 async def _newer(conn: Connection, request: Request, wanted: Wanted, top: UUID) -> int:

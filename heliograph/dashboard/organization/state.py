@@ -34,7 +34,7 @@ async def _marks(request: Request) -> list[Mark]:
             said = count("%(num)s campaign is stalled.", "%(num)s campaigns are stalled.", paused)
             marks.append(Mark("/campaigns", paused, said))
         if request.may("webhooks:read"):
-            listed = await endpoints.list_all(conn, request.actor)
+            listed = await endpoints.used(conn, request.actor)
             failing = sum(one.is_failing for one in listed)
             said = count("%(num)s endpoint is failing.", "%(num)s endpoints are failing.", failing)
             marks.append(Mark("/webhooks", failing, said))
