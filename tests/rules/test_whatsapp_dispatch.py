@@ -497,36 +497,6 @@ async def test_of_users_beyond_a_number_s_room_none_is_counted(pool: Pool) -> No
     assert await pool.fetchval("SELECT users FROM whatsapp_portfolios") == 3
 
 
-@pytest.mark.parametrize("limit", [None, 3])
-async def test_people_reached_without_a_limit_count_once_there_is_one(pool: Pool, limit: int | None) -> None:
-    """Meta lowers limits when the quality falls. The portfolio may have had one before."""
-    who = await made(pool)
-    first, second = [await Bench(pool).start() for _ in range(2)]
-    await conversation(pool, who, to="+258840000009")
-
-    async def limited(limit: int | None) -> None:
-        await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = $1", limit)
-        await first.refresh()
-        await second.refresh()
-
-    async def sent(by: Bench, *people: int) -> list[int]:
-        before = len(by.only.submitted)
-        for n in people:
-            await message(pool, who, to=f"+25884000000{n}")
-        await by.round()
-        return sorted(int(one.recipient[-1]) for one in by.only.submitted[before:])
-
-    await limited(limit)
-    await sent(first, 1)
-    await limited(None)
-    assert (await sent(first, 2), await sent(second, 3, 4, 9)) == ([2], [3, 4, 9])
-    await limited(5)
-    # Whoever has an open window does not count.
-    assert await sent(first, 2, 5) == [2, 5]
-    assert await sent(second, 3, 6, 9) == [3, 9]
-    assert await pool.fetchval("SELECT users FROM whatsapp_portfolios") == 5
-
-
 async def test_a_limit_that_is_raised_lets_messages_go_at_once(pool: Pool) -> None:
     who = await made(pool)
     await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = 1")

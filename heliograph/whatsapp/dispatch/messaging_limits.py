@@ -4,8 +4,7 @@ service windows, in any 24 hours.
 Meta enforces it without a specific error code, or by dropping messages, so it is enforced here, in the database: one
 row per portfolio has the count, and only the transaction that locked it admits users who are not counted yet. No worker
 waits for the lock: one that finds it taken postpones the messages that need it for a moment, so there are no deadlocks.
-A known user or an open window costs nothing. The users of a portfolio without a limit are recorded, but not counted:
-once it gets a limit again, each worker counts them before it relies on the number.
+A portfolio without a limit, a known user or an open window costs nothing.
 
 The rules nobody may break: no number of workers reaches more users than the limit; a user who is counted already, or
 whose window is open, is never held back.
@@ -74,14 +73,6 @@ UPDATE whatsapp_portfolios p SET users = p.users + added.users
   FROM (SELECT portfolio, count(*) AS users FROM noted GROUP BY portfolio) added
  WHERE p.portfolio = added.portfolio
 """
-# For a portfolio without a limit. Its row is not locked: this would make its workers wait for each other.
-RECORD = """
-INSERT INTO whatsapp_reached AS known (portfolio, recipient, reached_at)
-SELECT portfolio, recipient, now() FROM unnest($1::text[], $2::text[]) AS item (portfolio, recipient)
- ORDER BY portfolio, recipient
-ON CONFLICT (portfolio, recipient) DO UPDATE SET reached_at = excluded.reached_at
- WHERE known.reached_at <= now() - interval '24 hours'
-"""
 
 #: A message about to leave: its line, its user, whether the user's window is open, and its lane.
 Leaving = tuple[SendingNumber | None, str, bool, int]
@@ -91,16 +82,14 @@ class MessagingLimits:
     """One worker's access to the counts, which are in the database."""
 
     def __init__(self) -> None:
-        #: Portfolios that have a row; and those whose count includes everybody whom this worker has messaged.
+        #: Portfolios that have a row.
         self._opened: set[str] = set()
-        self._counted: set[str] = set()
 
     async def admit(self, conn: Connection, leaving: Sequence[Leaving], places: dict[UUID, int]) -> list[float]:
         """For each message 0 if it may leave now, or the seconds that it waits. Users of messages that may leave are
         counted in the caller's transaction, and no other one counts for their portfolios until it ends. `places`: how
         many messages of a number may leave; it is counted down."""
         waits = [0.0] * len(leaving)
-        await self._record(conn, leaving)
         strange = await self._strange(conn, leaving)
         if not strange and not places:
             return waits
@@ -134,17 +123,6 @@ class MessagingLimits:
             await conn.execute(NOTE, [portfolio for portfolio, _ in new], [recipient for _, recipient in new])
         return waits
 
-    async def _record(self, conn: Connection, leaving: Sequence[Leaving]) -> None:
-        """Record the users of portfolios without a limit."""
-        users = {
-            (line.portfolio, recipient)
-            for line, recipient, inside, _ in leaving
-            if line is not None and line.messaging_limit is None and not inside
-        }
-        if users:
-            self._counted -= {portfolio for portfolio, _ in users}
-            await conn.execute(RECORD, [portfolio for portfolio, _ in users], [recipient for _, recipient in users])
-
     async def _strange(self, conn: Connection, leaving: Sequence[Leaving]) -> dict[int, tuple[str, str]]:
         """The messages to users who count towards a limit and are not counted yet: place → (portfolio, recipient)."""
         asked = {
@@ -170,12 +148,7 @@ class MessagingLimits:
         if unopened := portfolios - self._opened:
             await conn.execute(OPEN, sorted(unopened))
             rows += await conn.fetch(LOCK, list(unopened))
-        counts = {row["portfolio"]: row["users"] for row in rows}
-        if uncounted := counts.keys() - self._counted:
-            counted = await conn.fetch(RECOUNT, sorted(uncounted))
-            counts.update({row["portfolio"]: row["users"] for row in counted})
-            self._counted |= uncounted
-        return counts, {row["portfolio"] for row in rows if row["stale"]}
+        return {row["portfolio"]: row["users"] for row in rows}, {row["portfolio"] for row in rows if row["stale"]}
 
 
 # Messages of a campaign with a pace of its own are due at their times, and so is what was tried before.
@@ -204,5 +177,6 @@ def is_raised(old: int | None, new: int | None) -> bool:
 async def resume(conn: Connection, numbers: Collection[UUID]) -> None:
     """Make the messages due that wait because of the limit of these numbers, which has been raised. `conn` must not be
     in a transaction."""
-    while await conn.fetchval(DUE, KIND, list(numbers), BULK_LIMIT_PAUSE, MOST) == MOST:
-        pass
+    moved = MOST
+    while moved == MOST:
+        moved = await conn.fetchval(DUE, KIND, list(numbers), BULK_LIMIT_PAUSE, MOST)
