@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -324,6 +325,28 @@ async def test_a_listing_brings_changes_and_takes_away(pool: Pool) -> None:
     assert (back.added, back.changed, back.removed) == (0, 2, 1)
     again = await pool.fetchrow("SELECT * FROM whatsapp_templates WHERE name = 'second'")
     assert (again["id"], again["graph_id"], again["status"]) == (ids["second"], "22", "approved")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"components": [{"type": "BODY", "text": "x\N{SUPERSCRIPT TWO} is {{\N{SUPERSCRIPT TWO}}}"}]},
+        {"components": [{"type": "BODY", "text": f"Bonjour {{{{{'1' * 5000}}}}}"}]},
+        {"message_send_ttl_seconds": 10**30},
+        {"name": b"".join(hashlib.sha512(bytes([n])).digest() for n in range(60)).hex()},
+    ],
+    ids=["digit", "position", "lifetime", "name"],
+)
+async def test_one_that_cannot_be_meant_keeps_no_other_from_being_read(pool: Pool, odd: dict[str, Any]) -> None:
+    account = await made.account(pool, await organization(pool))
+    found = whatsapp_objects.template({"id": "2", "name": "odd", "language": "fr", "status": "APPROVED",
+                                       "category": "UTILITY", **odd})  # fmt: skip
+    await store(pool, account, listed(), *([found] if found else []))
+    rows = await pool.fetch("SELECT name, ttl_seconds FROM whatsapp_templates ORDER BY name DESC")
+    assert rows[0] == ("order_shipped", None)
+    assert [tuple(row) for row in rows[1:]] == (
+        [] if "name" in odd else [("odd", 30 * 86_400 if "components" not in odd else None)]
+    )
 
 
 async def test_a_reading_leaves_removed_ones_alone_unless_they_are_listed(pool: Pool) -> None:

@@ -192,7 +192,7 @@ def layout(components: Iterable[Mapping[str, Any]], parameter_format: str | None
             unsupported = unsupported or f"it has a part {_of_kind(kind)}"
     authentication = _upper(category) == "AUTHENTICATION"
     everything = _VARIABLE.findall(f"{header or ''} {body}")
-    named = _upper(parameter_format) == "NAMED" if parameter_format else not all(map(str.isdigit, everything))
+    named = _upper(parameter_format) == "NAMED" if parameter_format else not all(map(_is_position, everything))
     return TemplateLayout(
         named=named,
         authentication=authentication,
@@ -272,7 +272,12 @@ def _of_kind(word: str) -> str:
 
 def _variables(text: str, named: bool) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(_VARIABLE.findall(text)))
-    return found if named else tuple(sorted((one for one in found if one.isdigit()), key=int))
+    return found if named else tuple(sorted(filter(_is_position, found), key=int))
+
+
+def _is_position(name: str) -> bool:
+    """Whether a variable is a position: not every sign that counts as a digit has a value, and no text is that long."""
+    return name.isdecimal() and len(name) < 10
 
 
 def _filled(text: str, names: Sequence[str], values: Sequence[str]) -> str:

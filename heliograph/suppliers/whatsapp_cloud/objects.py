@@ -47,6 +47,8 @@ NOT_GRANTED_HERE = {
 EXPIRING = timedelta(days=7)
 #: `message_send_ttl_seconds` of -1.
 _LONGEST_TTL = 30 * 86_400
+#: Characters of a template's name and language together; Meta allows 512 for a name.
+_LONGEST_NAME = 600
 
 
 class CloudTemplate(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,11 +141,11 @@ class TokenReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def template(value: Mapping[str, Any]) -> CloudTemplate | None:
-    """Parse a template. None if id, name, language, status or category is missing."""
+    """Parse a template. None if id, name, language, status or category is missing, or a name is longer than any."""
     id = id_of(value.get("id"))
     name, language = words(value.get("name")), language_of(value.get("language"))
     status, category = capitals(value.get("status")), capitals(value.get("category"))
-    if not (id and name and language and status and category):
+    if not (id and name and language and status and category) or len(name) + len(language) > _LONGEST_NAME:
         return None
     parts = value.get("components")
     quality = value.get("quality_score")
@@ -162,7 +164,7 @@ def template(value: Mapping[str, Any]) -> CloudTemplate | None:
         rejected_reason=capitals(value.get("rejected_reason")),
         previous_category=capitals(value.get("previous_category")),
         correct_category=capitals(value.get("correct_category")),
-        ttl_seconds=_LONGEST_TTL if ttl == -1 else ttl,
+        ttl_seconds=_LONGEST_TTL if ttl == -1 else ttl and min(ttl, _LONGEST_TTL),
     )
 
 
