@@ -293,6 +293,11 @@ class TestMessages:
         assert (item.new_sender, item.opens_window) == ("212600000099", False)
         assert item.content == {"kind": "user_changed_number", "body": "changed"}
 
+    @pytest.mark.parametrize("kind", [[], {}, ["user_changed_number"], 7, None])
+    def test_a_notice_of_a_kind_that_is_no_word_is_kept(self, kind: Any) -> None:
+        item = message(type="system", system={"type": kind, "body": "changed"})
+        assert (item.new_sender, item.content["body"]) == (None, "changed")
+
     def test_hidden_number_referral_group_and_errors(self) -> None:
         item = message(**{"from": None, "text": {"body": "x"}, "referral": {"source_type": "ad"}})
         assert (item.sender, item.user_id, item.referral) == (None, USER, {"sourceType": "ad"})

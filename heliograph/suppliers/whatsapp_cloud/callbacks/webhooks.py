@@ -225,7 +225,7 @@ def _message(
         raise ValueError("no id")
     type = words(message.get("type")) or "unknown"
     inner = part(message, type)
-    is_change = type == "system" and inner.get("type") in _CHANGES
+    is_change = type == "system" and words(inner.get("type")) in _CHANGES
     new_sender = digits_of(inner.get("wa_id")) if is_change else None
     new_user_id = text_id(inner.get("user_id")) if is_change else None
     sender = digits_of(message.get("from"))
