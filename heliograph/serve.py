@@ -155,27 +155,7 @@ async def serve(
     )
     readers, page_readers = standby(size=LIST_READS), standby(size=PAGE_READS, statement=settings.page_patience_seconds)
     registry = Registry(limits_of(settings))
-    acceptor = Acceptor(pool, keys_kept=timedelta(hours=settings.idempotency_hours))
-    whatsapp = WhatsAppAcceptor(pool, settings=settings)
-    services = Services(
-        pool=pool,
-        readers=readers,
-        settings=settings,
-        keyring=Keyring(pool),
-        limiter=Limiter(pool, settings),
-        strangers=AnonymousLimiter(settings.rate_unauthenticated),
-        log=requests.Log(pool),
-        failures=Failures(pool),
-        health=HealthChecks(pool, is_refusing=lambda: acceptor.is_refusing or whatsapp.is_refusing),
-        acceptor=acceptor,
-        whatsapp=whatsapp,
-        webhook_rules=endpoints.rules(settings),
-        answer_key=idempotency.seal_key(settings),
-        cursor_key=derive_key(settings.secret_keys, "cursors"),
-        document=StaticPage(openapi.document(OPERATIONS, settings.public_url), "application/json", "no-cache"),
-        is_draining=lambda: registry.draining,
-        vocabulary=vocabulary(),
-    )
+    services = _services(settings, pool, readers, registry)
     sealing = apps.seal_key(settings)
     intake = CallbackIntake(pool, AppBook(pool, sealing), sealing)
     suppliers = SupplierCallbacks(pool, settings)
@@ -208,11 +188,17 @@ async def serve(
     )
     server = Server(service, asgi.tasks)
     apart = _apart(settings, console, docs)
-    beating = asyncio.create_task(pulse.watch(pool))
-    looking = asyncio.create_task(readers.watch(pool))
-    telling = [asyncio.create_task(one.noted.run()) for one in (services.failures, shared.guesses)]
-    logging = asyncio.create_task(services.log.run())
-    acceptors = (acceptor, whatsapp, intake, suppliers)
+    background = [
+        asyncio.create_task(work)
+        for work in (
+            pulse.watch(pool),
+            readers.watch(pool),
+            services.log.run(),
+            services.failures.noted.run(),
+            shared.guesses.noted.run(),
+        )
+    ]
+    acceptors = (services.acceptor, services.whatsapp, intake, suppliers)
     announcers = [asyncio.create_task(announce(pool, one.stored)) for one in acceptors]
     try:
         async with contextlib.AsyncExitStack() as running:
@@ -254,9 +240,7 @@ async def serve(
         await services.keyring.close()
         for one in (pages, console):
             await one.services.sessions.close()
-        beating.cancel()
-        looking.cancel()
-        for task in (*telling, logging):
+        for task in background:
             task.cancel()
         await services.failures.noted.write()
         await shared.guesses.noted.write()
@@ -268,6 +252,31 @@ async def serve(
             async with asyncio.timeout(2):
                 await pool.close()
         pool.terminate()
+
+
+def _services(settings: Settings, pool: Pool, readers: Readers, registry: Registry) -> Services:
+    """What operations use."""
+    acceptor = Acceptor(pool, keys_kept=timedelta(hours=settings.idempotency_hours))
+    whatsapp = WhatsAppAcceptor(pool, settings=settings)
+    return Services(
+        pool=pool,
+        readers=readers,
+        settings=settings,
+        keyring=Keyring(pool),
+        limiter=Limiter(pool, settings),
+        strangers=AnonymousLimiter(settings.rate_unauthenticated),
+        log=requests.Log(pool),
+        failures=Failures(pool),
+        health=HealthChecks(pool, is_refusing=lambda: acceptor.is_refusing or whatsapp.is_refusing),
+        acceptor=acceptor,
+        whatsapp=whatsapp,
+        webhook_rules=endpoints.rules(settings),
+        answer_key=idempotency.seal_key(settings),
+        cursor_key=derive_key(settings.secret_keys, "cursors"),
+        document=StaticPage(openapi.document(OPERATIONS, settings.public_url), "application/json", "no-cache"),
+        is_draining=lambda: registry.draining,
+        vocabulary=vocabulary(),
+    )
 
 
 async def serve_guide(
