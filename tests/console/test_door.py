@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 
 import pyotp
@@ -15,6 +16,8 @@ from heliograph.people.operators import accounts
 from heliograph.people.passkeys import keeping
 from heliograph.people.passkeys.challenges import StoredPasskey
 from tests.api.conftest import Tenant
+from tests.api.test_guard import BLOCKED
+from tests.hooks import until
 from tests.pages.conftest import make_person
 from tests.ports import held_port
 
@@ -158,6 +161,28 @@ async def test_the_dashboard_sets_up_no_factor_that_opens_the_console(
         await conn.execute("DELETE FROM operators")
     page = await other_browser.post("/account/factor", fields | given)
     assert 'class="codes"' in page.text, page.words
+
+
+async def test_no_factor_is_set_up_while_somebody_becomes_an_operator(
+    pool: Pool, tenant: Tenant, settings: Settings, other_browser: Browser
+) -> None:
+    """Whoever made the account may try all day: what is under way at that moment would open the console afterwards."""
+    user = await make_person(pool, tenant, "eva@example.com")
+    token = (await other_browser.sign_in("eva@example.com")).form("/logout")["_token"]
+    secret = factors.new_secret()
+    sealed = seal(factors.seal_key(settings), secret.encode(), f"offer/{user.id}").hex()
+    form = {"_token": token, "sealed": sealed, "code": pyotp.TOTP(secret).now()}
+
+    async def waits() -> bool:
+        return bool(await pool.fetchval(BLOCKED))
+
+    async with pool.acquire() as conn, conn.transaction():
+        await accounts.add(conn, SYSTEM, user_id=user.id, email=user.email, role="root")
+        asking = asyncio.create_task(other_browser.post("/account/factor", form))
+        await until(waits)
+    page = await asking
+    assert 'class="codes"' not in page.text, page.words
+    assert await pool.fetchval("SELECT totp IS NULL FROM users WHERE id = $1", user.id)
 
 
 async def test_who_made_the_account_of_a_later_operator_is_none(

@@ -67,21 +67,22 @@ async def change_password(request: Request) -> Answer:
 
 async def show_factor(request: Request) -> Answer:
     """The form that sets up an authenticator app: its QR code, its secret as text, and a field for the first code."""
-    elsewhere = await factor.refused_here(request)
+    async with request.writing() as conn:
+        elsewhere = await factor.refused_here(request, conn)
     return elsewhere or Page(template="door/account_factor.html", values=_offer(request, factors.new_secret()))
 
 
 async def turn_factor_on(request: Request) -> Answer:
     """Turn the second factor on if the first code is right, and show the recovery codes, once."""
     person = request.person
-    elsewhere = await factor.refused_here(request)
-    if elsewhere is not None:
-        return elsewhere
     secret = factor.offered(request)
     if secret is None:
         return Redirect(location="/account/factor")
     try:
-        async with request.writing() as conn:
+        async with request.writing() as conn, conn.transaction():
+            elsewhere = await factor.refused_here(request, conn)
+            if elsewhere is not None:
+                return elsewhere
             codes = await factors.enable(
                 conn,
                 own_account.self_of(request),

@@ -12,6 +12,7 @@ from typing import Any
 import segno
 
 from heliograph.base.crypto import Unsealable, seal, unseal
+from heliograph.base.database.pool import Connection
 from heliograph.pages.answers import Answer, Redirect
 from heliograph.pages.people import own_account
 from heliograph.pages.realms import CONSOLE
@@ -42,12 +43,10 @@ def offered(request: Request) -> str | None:
         return None
 
 
-async def refused_here(request: Request) -> Answer | None:
-    """A redirect to the account for an operator outside the console; None for everybody else."""
-    if request.realm is CONSOLE:
+async def refused_here(request: Request, conn: Connection) -> Answer | None:
+    """A redirect to the account for an operator outside the console; None for everybody else, who do not become one
+    before the caller's transaction ends. `conn`: for writes, since a standby may not know about a new operator yet."""
+    if request.realm is CONSOLE or not await accounts.is_one(conn, user_id=request.user_id):
         return None
-    async with request.writing() as conn:  # a standby may not know about a new operator yet
-        if not await accounts.is_one(conn, user_id=request.user_id):
-            return None
     said = request.text("You are an operator: set up authenticator apps and passkeys in the console.")
     return Redirect(location=own_account.here(request), notice=said)

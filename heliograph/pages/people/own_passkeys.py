@@ -17,27 +17,27 @@ from heliograph.people.passkeys.challenges import PasskeyRefused
 
 async def show_new(request: Request) -> Answer:
     """The form for a passkey, with options for the browser."""
-    elsewhere = await factor.refused_here(request)
+    async with request.writing() as conn:
+        elsewhere = await factor.refused_here(request, conn)
     return elsewhere or Page(template="account_passkey.html", values=await _values(request))
 
 
 async def add(request: Request) -> Answer:
     """Store the passkey that the browser created."""
     form, where = request.form, passkeys.site_of(request)
-    elsewhere = await factor.refused_here(request)
-    if elsewhere is not None:
-        return elsewhere
     try:
-        if where is None:
-            raise PasskeyRefused
-        asked = challenges.read_challenge(passkeys.key(request), form.get("challenge", ""))
-        made = ceremony.registered(where, asked, form.get("credential", ""))
-        async with request.writing() as conn:
+        async with request.writing() as conn, conn.transaction():
+            elsewhere = await factor.refused_here(request, conn)
+            if elsewhere is not None:
+                return elsewhere
+            if where is None:
+                raise PasskeyRefused
+            asked = challenges.read_challenge(passkeys.key(request), form.get("challenge", ""))
             await keeping.add(
                 conn,
                 own_account.self_of(request),
                 user_id=request.user_id,
-                made=made,
+                made=ceremony.registered(where, asked, form.get("credential", "")),
                 asked=asked,
                 name=form.get("name", ""),
             )

@@ -62,11 +62,14 @@ async def list_all(conn: Connection) -> list[ListedOperator]:
     return [ListedOperator(**row) for row in await conn.fetch(LIST)]
 
 
+LOCK_PERSON = "SELECT FROM users WHERE id = $1 FOR NO KEY UPDATE"
 IS_ONE = "SELECT EXISTS (SELECT FROM operators WHERE user_id = $1)"
 
 
 async def is_one(conn: Connection, *, user_id: UUID) -> bool:
-    """True if a person is an operator."""
+    """True if a person is an operator. Until the caller's transaction ends, `add` waits before it removes what the
+    person signs in with, so that it also removes what this transaction adds."""
+    await conn.execute(LOCK_PERSON, user_id)
     found: bool = await conn.fetchval(IS_ONE, user_id)
     return found
 
