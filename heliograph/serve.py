@@ -273,7 +273,9 @@ def _services(settings: Settings, pool: Pool, readers: Readers, registry: Regist
         webhook_rules=endpoints.rules(settings),
         answer_key=idempotency.seal_key(settings),
         cursor_key=derive_key(settings.secret_keys, "cursors"),
-        document=StaticPage(openapi.document(OPERATIONS, settings.public_url), "application/json", "no-cache"),
+        document=StaticPage(
+            openapi.document(OPERATIONS, settings.public_url), "application/json", "no-cache", [envelope.NOSNIFF]
+        ),
         is_draining=lambda: registry.draining,
         vocabulary=vocabulary(),
     )
@@ -285,7 +287,7 @@ async def serve_guide(
     """Serve only the guide, the errors and the API reference, without settings or a database, until SIGTERM, SIGINT or
     `stop`. Raises CannotListen."""
     stop = stop or asyncio.Event()
-    document = StaticPage(openapi.document(OPERATIONS, ""), "application/json", "no-cache")
+    document = StaticPage(openapi.document(OPERATIONS, ""), "application/json", "no-cache", [envelope.NOSNIFF])
     docs = Docs(AnonymousLimiter(GUIDE_RATE), document=document)
     asgi = Asgi(partial(_guide, docs))
     service = Service(Registry(Limits()), asgi.begin, partial(envelope.unanswered, public_url=""), TrustedProxies())

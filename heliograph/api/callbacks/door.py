@@ -27,8 +27,6 @@ PREFIX = "/in/"
 
 _is_request_id = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
 
-_ALWAYS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
-
 
 class Answer(msgspec.Struct, frozen=True):
     """The 200 response to a stored callback."""
@@ -91,7 +89,7 @@ class Callbacks:
                 await self._limiter.fail(address)
                 raise
             status, body = 200, taken.body
-            answer = [(b"content-type", taken.kind.encode()), (b"content-length", b"%d" % len(body)), *_ALWAYS]
+            answer = [(b"content-type", taken.kind.encode()), (b"content-length", b"%d" % len(body)), *envelope.PRIVATE]
         except Disconnected:
             return
         except Exception as error:

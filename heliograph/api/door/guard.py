@@ -48,8 +48,6 @@ _is_json = re.compile(
     rb'application/json[ \t]*+(?:;[ \t]*+charset="?utf-?8"?[ \t]*+)?(?:;[ \t]*+)?', re.IGNORECASE
 ).fullmatch
 
-_NO_STORE = (b"cache-control", b"no-store")
-
 _encode = msgspec.json.Encoder().encode
 
 
@@ -363,7 +361,7 @@ def _asked(call: Call) -> list[Any]:
 
 
 def _headers(body: bytes, replayed: bool | None) -> envelope.Headers:
-    headers = [envelope.JSON, (b"content-length", b"%d" % len(body)), _NO_STORE]
+    headers = [envelope.JSON, (b"content-length", b"%d" % len(body)), *envelope.PRIVATE]
     if replayed is not None:
         headers.append(REPLAYED if replayed else STORED)
     return headers

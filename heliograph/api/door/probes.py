@@ -36,7 +36,7 @@ class Probes:
         status, word = await self._answer(scope["path"])
         headers = [
             envelope.JSON,
-            (b"cache-control", b"no-store"),
+            *envelope.PRIVATE,
             (b"x-request-id", uuid7_text().encode()),
         ]
         if scope["method"] not in ("GET", "HEAD"):

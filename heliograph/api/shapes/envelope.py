@@ -26,6 +26,10 @@ log = structlog.get_logger(__name__)
 _unavailable = Sparse("database unavailable")
 
 JSON = (b"content-type", b"application/json")
+#: Browsers must not take what somebody wrote for a page.
+NOSNIFF = (b"x-content-type-options", b"nosniff")
+#: Of every response that is not the same for everybody.
+PRIVATE: Headers = [(b"cache-control", b"no-store"), NOSNIFF]
 #: Path of the error pages, below the service's public address.
 ERRORS = "/docs/errors"
 
@@ -70,7 +74,7 @@ def render(refusal: Refusal, *, request_id: str, public_url: str) -> tuple[int, 
     """Status, headers (without x-request-id) and body of a refusal. `public_url`: as in the settings."""
     docs_url = f"{public_url.rstrip('/')}{ERRORS}/{refusal.code}"
     body = _encode(Envelope(False, Failure(refusal.code, refusal.message, refusal.details, request_id, docs_url)))
-    headers = [JSON, (b"content-length", b"%d" % len(body)), (b"cache-control", b"no-store")]
+    headers = [JSON, (b"content-length", b"%d" % len(body)), *PRIVATE]
     headers += [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
     return refusal.status, headers, body
 

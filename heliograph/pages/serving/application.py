@@ -320,7 +320,7 @@ class Pages:
         self, request: Request, send: Send, status: int, headers: Headers, body: bytes | AsyncIterator[bytes]
     ) -> None:
         headers = [*headers, (b"x-request-id", request.request_id.encode())]
-        if not request.path.startswith(ASSETS):
+        if status >= 400 or not request.path.startswith(ASSETS):  # files have them already
             headers += ALWAYS
         await send({"type": "http.response.start", "status": status, "headers": headers})
         if isinstance(body, bytes):
