@@ -1,4 +1,4 @@
-"""The real server on a real socket, on the loop that production runs on."""
+"""The real server on a real socket, on the event loop used in production."""
 
 from __future__ import annotations
 

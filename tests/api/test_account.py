@@ -1,4 +1,4 @@
-"""The account and the usage ledger over HTTP, and that the ledger's sum is what remains at every commit."""
+"""Account and usage ledger over HTTP; after every commit, the ledger's sum equals the remaining quota."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""API keys over HTTP: the contract's shapes, who may grant what, five at most, and when a key stops working."""
+"""API keys over HTTP: the contract's shapes, who may grant what, the limit of five, and when a key stops working."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door for Meta on a real socket: what is genuine is stored, sealed, before it is answered; nothing else is."""
+"""Meta's callbacks on a real socket: genuine ones are stored, sealed, before they are answered, others refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What exists is changed in place: contacts and webhook endpoints."""
+"""Changing existing contacts and webhook endpoints in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A database that hangs, as clients of the API see it: told within seconds, and answered later by the same key."""
+"""The API while the database hangs: clients are told within seconds, and a retry with the same key succeeds later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page that shows the OpenAPI document: what it may load, how it is kept, and that it is what was published."""
+"""The page that shows the OpenAPI document: what it may load, how it is cached, and that its files are as published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A test key touches test things only, and a live key live ones; what both share a test key may only read."""
+"""Test keys touch only test resources and live keys only live ones; what both share is read-only for test keys."""
 
 from __future__ import annotations
 

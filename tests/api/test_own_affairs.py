@@ -1,4 +1,4 @@
-"""An organization's own affairs over the API: exports, settings, saved texts, notices."""
+"""An organization's own settings, exports, saved texts and notices over the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages for people: the front page, one for each error, and the guide. And what leads to them: `docsUrl`."""
+"""Pages for people: the front page, the page of each error, the guide, and the `docsUrl` that leads to them."""
 
 from __future__ import annotations
 

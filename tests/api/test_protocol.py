@@ -1,4 +1,4 @@
-"""Bytes as hostile clients send them: each is answered in the envelope or closed, in time, and nobody else notices."""
+"""Bytes as hostile clients send them: each is answered in the envelope or closed, in time, without affecting others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Idempotency keys over HTTP: whose they are, and what counts as the same payload."""
+"""Idempotency keys over HTTP: their scope, and what counts as the same payload."""
 
 from __future__ import annotations
 

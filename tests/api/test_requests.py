@@ -1,4 +1,4 @@
-"""The log of requests: what is kept of one, what never is, and that accepted sends are told from their messages."""
+"""The log of requests: what is kept, what never is, and how accepted sends are reconstructed from their messages."""
 
 from __future__ import annotations
 

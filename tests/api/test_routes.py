@@ -1,4 +1,4 @@
-"""The route table against the contract's, as far as it is built."""
+"""The route table compared with the contract's."""
 
 from __future__ import annotations
 

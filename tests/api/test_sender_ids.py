@@ -1,4 +1,4 @@
-"""Sender IDs over HTTP: asked for, decided on by operators, reported by events, and used."""
+"""Sender IDs over HTTP: requested, decided by operators, reported by events, and used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Web processes: several on one port stay exact together, and one that is told to stop finishes what it has begun."""
+"""Web processes: several on one port count exactly together, and one that is stopped finishes what it has begun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages over HTTP: list with cursor and filters, read with the story, preview, cancel."""
+"""Messages over HTTP: list with cursor and filters, read with the timeline, preview, cancel."""
 
 from __future__ import annotations
 

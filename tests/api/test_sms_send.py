@@ -1,4 +1,4 @@
-"""POST /v1/sms/send over HTTP: the contract's answer, its headers, replay."""
+"""POST /v1/sms/send over HTTP: the contract's response, its headers, replay."""
 
 from __future__ import annotations
 

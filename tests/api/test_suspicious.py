@@ -1,4 +1,4 @@
-"""The guard over HTTP: what one process knows of a range, the others know, and a challenged send goes on."""
+"""The guard over HTTP: what one process learns about a range the others know, and a challenged send is accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GET /v1/traffic as a client meets it."""
+"""GET /v1/traffic from a client's point of view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Webhooks in depth over HTTP: attempts, sending again, secrets in transition, and events to fetch."""
+"""Webhooks in depth over HTTP: attempts, resends, secret rotation, and fetching events."""
 
 from __future__ import annotations
 

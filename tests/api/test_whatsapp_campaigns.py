@@ -1,4 +1,4 @@
-"""How a WhatsApp campaign goes, over HTTP: its counts; ids of nothing, of SMS campaigns and of other organizations."""
+"""WhatsApp campaigns over HTTP: progress and counts; ids that do not exist, of SMS campaigns and of others."""
 
 from __future__ import annotations
 

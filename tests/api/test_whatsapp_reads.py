@@ -1,4 +1,4 @@
-"""WhatsApp over HTTP, read: messages, templates, conversations, numbers and the wallet."""
+"""Reading WhatsApp over HTTP: messages, templates, conversations, numbers and the wallet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""POST /v1/whatsapp/messages over HTTP: both bodies, what is refused of them, keys, replay, rate."""
+"""POST /v1/whatsapp/messages over HTTP: both bodies, refusals, keys, replay, rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every page there is, of an organization and an installation that have something to show on each."""
+"""Every page, of an organization and an installation that have something to show on each."""
 
 from __future__ import annotations
 

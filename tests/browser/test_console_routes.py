@@ -1,4 +1,4 @@
-"""Routes in a browser, by keyboard alone: one is added after a look at what it moves, changed, and taken back."""
+"""Routes in a browser, by keyboard alone: one is added after a preview of what it moves, changed, and undone."""
 
 from __future__ import annotations
 

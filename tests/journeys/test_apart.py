@@ -1,4 +1,4 @@
-"""The parts apart, as in production: several web processes and workers on one database, and nothing else shared."""
+"""Separate processes, as in production: several web processes and workers share one database and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line as an operator meets it: real processes, a real database, what they print and how they end."""
+"""The command line from an operator's point of view: real processes, a real database, output and exit status."""
 
 from __future__ import annotations
 

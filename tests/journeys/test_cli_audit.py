@@ -1,4 +1,4 @@
-"""`heliograph audit` as an operator uses it: what was done at the shell and by keys, listed, filtered and exported."""
+"""`heliograph audit`: actions at the shell and by keys are listed, filtered and exported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`heliograph campaign`, as an operator uses it while a worker stages one."""
+"""`heliograph campaign` while a worker stages one."""
 
 from __future__ import annotations
 

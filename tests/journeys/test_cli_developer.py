@@ -1,4 +1,4 @@
-"""The developer's commands, over the API with a key: profiles, events that are listened to and triggered, requests."""
+"""Developers' commands, which use the API with a key: profiles, listening to and triggering events, requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`heliograph lookup` as an operator uses it, with a worker that looks numbers up before it sends to them."""
+"""`heliograph lookup`, with a worker that looks numbers up before it sends to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`heliograph person`: what is held of somebody is shown whole, and then erased with a receipt."""
+"""`heliograph person`: everything held about a person is exported, and then erased with a receipt."""
 
 from __future__ import annotations
 

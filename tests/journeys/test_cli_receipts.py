@@ -1,4 +1,4 @@
-"""`heliograph receipts`: what suppliers are reconciled from, and what matches nothing, as operators read it."""
+"""`heliograph receipts`: reconciliation with suppliers, and unmatched receipts, as operators read them."""
 
 from __future__ import annotations
 

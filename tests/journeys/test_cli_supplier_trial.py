@@ -1,4 +1,4 @@
-"""`heliograph supplier test`: one message through an account, and what an operator sees of it."""
+"""`heliograph supplier test`: one message through an account, and the output that an operator sees."""
 
 from __future__ import annotations
 

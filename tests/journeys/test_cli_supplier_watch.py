@@ -1,4 +1,4 @@
-"""`heliograph supplier watch`: what workers write is printed while it lasts."""
+"""`heliograph supplier watch` prints what workers exchange with a supplier while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`heliograph user`: people of an organization are invited, given another role and removed at a shell."""
+"""`heliograph user`: members are invited, given another role and removed at the shell."""
 
 from __future__ import annotations
 

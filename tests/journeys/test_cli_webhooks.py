@@ -1,4 +1,4 @@
-"""Webhooks from the command line: what operators send again, to whom, and what they are told."""
+"""Webhooks from the command line: what operators resend, to whom, and the output."""
 
 from __future__ import annotations
 

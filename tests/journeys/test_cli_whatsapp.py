@@ -1,4 +1,4 @@
-"""`heliograph whatsapp account|number|template`, as an operator uses them on a new organization."""
+"""`heliograph whatsapp account|number|template` on a new organization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators do about callbacks: make one up, which goes the way that Meta's go, and inspect dead letters."""
+"""Commands for callbacks: simulate one, which is processed like Meta's, and inspect dead letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`heliograph workers`, and the console's buttons: a worker finishes what it holds, and ends or stays."""
+"""`heliograph workers`, and the console's buttons: a worker finishes what it has, and exits or stays idle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contacts by the file: what is imported, what is rejected and why, and an import that is killed and run again."""
+"""Importing contacts from files: what is imported, what is rejected and why, and a killed import that is run again."""
 
 from __future__ import annotations
 

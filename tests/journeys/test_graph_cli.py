@@ -1,4 +1,4 @@
-"""`heliograph simulate graph` as an operator meets it: a process that is up at once, says where, and ends orderly."""
+"""`heliograph simulate graph`: ready at once, prints its address, and exits in order."""
 
 from __future__ import annotations
 

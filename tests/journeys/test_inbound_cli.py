@@ -1,4 +1,4 @@
-"""What operators do about messages from handsets: list them, look again, opt out and in, set words and replies."""
+"""Commands for messages from handsets: list and retry them, add and remove opt-outs, set keywords and replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of real processes: what they did is shown, and processes of one machine share a setting."""
+"""Metrics of real processes: what they did is shown, and several processes of a machine can share one setting."""
 
 from __future__ import annotations
 

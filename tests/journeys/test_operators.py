@@ -1,4 +1,4 @@
-"""What operators decide, and what time brings, seen from outside: a worker does it, a receiver is told."""
+"""Operators' decisions, and what becomes due with time, from outside: a worker acts, and a receiver is notified."""
 
 from __future__ import annotations
 

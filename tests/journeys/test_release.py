@@ -1,4 +1,4 @@
-"""A release as somebody meets who has no repository: built, checked against its sums, installed and run."""
+"""A release for those without a repository: built, verified by its checksums, installed and run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The storage arithmetic of docs/sizing.md: against the rows that real messages leave, and against itself."""
+"""The storage arithmetic of docs/sizing.md, compared with the rows that real messages leave, and with itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`heliograph up` as a person meets it: started, used, stopped, killed and started again, with real processes."""
+"""`heliograph up` with real processes: started, used, stopped, killed and started again."""
 
 from __future__ import annotations
 
