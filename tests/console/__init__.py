@@ -1,1 +1,1 @@
-"""The operator's console, as a browser without scripts sees it."""
+"""The operator's console in a browser without scripts."""

@@ -1,4 +1,4 @@
-"""Approvals: decided with what one needs to know, undone, and told to the organization."""
+"""Approvals: decided with the necessary information at hand, undone, and reported to the organization."""
 
 from __future__ import annotations
 

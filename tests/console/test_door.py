@@ -1,4 +1,4 @@
-"""The door of the console: only a link begins, a second factor always, and no cookie of one realm opens the other."""
+"""Access to the console: only a link starts it, a second factor is mandatory, cookies work in their realm only."""
 
 from __future__ import annotations
 

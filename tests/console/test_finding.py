@@ -1,4 +1,4 @@
-"""The palette of the console: what was pasted leads to its page, for who may see it."""
+"""The console's palette: a pasted id or number leads to its page, for those who may see it."""
 
 from __future__ import annotations
 

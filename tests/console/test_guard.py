@@ -1,4 +1,4 @@
-"""The guard in the console: what it holds and why, let go or taken out, and each organization's rules."""
+"""The guard in the console: what it holds and why, releasing and withdrawing, and each organization's rules."""
 
 from __future__ import annotations
 

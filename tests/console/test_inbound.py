@@ -1,4 +1,4 @@
-"""Messages that are nobody's, why, and given to an organization; floods and keywords."""
+"""Messages without an organization: why, and assigning them to one; floods and keywords."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where each finding leads, whom it hits, and what of it is one button; what is held, and by whom."""
+"""Where each finding leads, who is affected, and which are fixed by one button; what is held, and by whom."""
 
 from __future__ import annotations
 

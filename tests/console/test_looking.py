@@ -1,4 +1,4 @@
-"""What an organization does, tab by tab, as its own dashboard knows it."""
+"""An organization's activity, tab by tab, with the figures of its own dashboard."""
 
 from __future__ import annotations
 

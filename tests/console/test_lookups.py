@@ -1,4 +1,4 @@
-"""Look-up suppliers in the console: added, tried, changed and removed, with what they were asked and its cost."""
+"""Look-up suppliers in the console: added, tried, changed and removed, with what they were asked and what it cost."""
 
 from __future__ import annotations
 

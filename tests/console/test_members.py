@@ -1,4 +1,4 @@
-"""An organization's people, invited, changed, helped in and removed by an operator."""
+"""An organization's members: invited, changed, helped and removed by an operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message of any organization, its text behind a reason, and the log that says so."""
+"""A message of any organization: its text only for a stated reason, which the audit log records."""
 
 from __future__ import annotations
 

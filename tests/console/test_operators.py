@@ -1,4 +1,4 @@
-"""Operators: added, given another role, signed out and removed; the last root stays."""
+"""Operators: added, given another role, signed out and removed; the last root cannot be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Organizations: created whole or not at all, found, given quota once, suspended with what that stops."""
+"""Organizations: created whole or not at all, found, granted quota once, suspended after a preview of the effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What suppliers report, beside what they were handed; what of it matches nothing; and words nobody knows."""
+"""Suppliers' reports compared with what they were handed, receipts that match nothing, and unknown states."""
 
 from __future__ import annotations
 

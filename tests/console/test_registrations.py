@@ -1,4 +1,4 @@
-"""Registrations of senders: said by operators, read by organizations."""
+"""Registrations of senders: entered by operators, read by organizations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every address of the console with every role of operators: what the table declares is what the server does."""
+"""Every address of the console with every operator role: the server does what the table declares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes: listed with what each supplier gets now, changed after a look at what that moves, and taken back."""
+"""Routes: listed with each supplier's current share, changed after a preview of what that moves, and undone."""
 
 from __future__ import annotations
 

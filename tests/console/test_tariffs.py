@@ -1,4 +1,4 @@
-"""Rate cards and price lists in the console: imported after a look at the differences, shown with dates, assigned."""
+"""Rate cards and price lists in the console: imported after a preview of the changes, shown with dates, assigned."""
 
 from __future__ import annotations
 

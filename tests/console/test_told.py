@@ -1,4 +1,4 @@
-"""What is told to operators is told in their language: checks, their remedies, and why something is held."""
+"""Operators read everything in their own language: checks, remedies, and why something is held."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two people have the same form open: what one of them left as it was undoes nothing of what the other changed."""
+"""Two people have the same form open: a field that one of them left unchanged does not undo the other's change."""
 
 from __future__ import annotations
 

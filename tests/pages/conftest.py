@@ -1,4 +1,4 @@
-"""A browser without scripts: pages are asked for, forms are filled in as they stand on them."""
+"""A browser without scripts: it requests pages, and fills in the forms that it finds on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that pages have written: asked for by a form, written by a worker's round, fetched as its page offers them."""
+"""Exports from pages: requested by a form, written by a worker's round, downloaded from the page that offers them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Static files: what was published is what is kept, pages load little, and nothing in a template needs an exception."""
+"""Static files: vendored ones are as published, pages load little, and no template needs an exception."""
 
 from __future__ import annotations
 

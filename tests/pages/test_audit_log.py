@@ -1,4 +1,4 @@
-"""The audit log on a page: found by filters, paged both ways, exported whole, silent about who the operators are."""
+"""The audit log on a page: filtered, paged both ways, exported whole, without naming operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people who send by hand keep: saved texts, and a number of their own on which they try messages."""
+"""What people who send by hand store: saved texts, and a number of their own to try messages on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Campaigns on pages: looked at before they are made, followed, paused, resumed and canceled."""
+"""Campaigns on pages: previewed before they are created, followed, paused, resumed and canceled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D8c Catcher and journey 2: a first key, a first send, its delivery, and what a program would have been told of it."""
+"""D8c Catcher and journey 2: a first key, a first send, its delivery, and the event that a program would receive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of a list: chosen and ordered without a script, remembered with the person, and never a shape."""
+"""Columns of a list: chosen and ordered without a script, and remembered for the person."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports: written by workers, fetched by whoever asked as long as their role lets them, bounded, and forgotten."""
+"""Exports: written by workers, downloaded by their requester while their role allows it, bounded, and expired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/go/{anything}: whatever somebody pasted leads to its page, and to nobody else's."""
+"""/go/{anything}: a pasted id leads to its page, and never to another organization's."""
 
 from __future__ import annotations
 

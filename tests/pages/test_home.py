@@ -1,4 +1,4 @@
-"""Home: figures from the roll-ups, and first steps that are ticked by what really happened."""
+"""Home: figures from the roll-ups, and first steps that are ticked off by what actually happened."""
 
 from __future__ import annotations
 

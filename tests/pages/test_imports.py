@@ -1,4 +1,4 @@
-"""Files on pages: uploaded, read, mapped, checked, run by a worker that may be killed, mended and undone."""
+"""Files on pages: uploaded, read, mapped, checked, run by a worker that may be killed, corrected and undone."""
 
 from __future__ import annotations
 

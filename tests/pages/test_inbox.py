@@ -1,4 +1,4 @@
-"""The inbox: what people wrote by both channels, answers while they may be given, light marks."""
+"""The inbox: received messages of both channels, replies while they are allowed, marks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""API keys on a page: made once, shown once, and never more than the person may do."""
+"""API keys on a page: created once, shown once, and never with more rights than the person has."""
 
 from __future__ import annotations
 

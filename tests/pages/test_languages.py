@@ -1,4 +1,4 @@
-"""Languages: every text has its twin, and says the same things with it."""
+"""Languages: every text has its translation, with the same placeholders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits on the dashboard: what may be sent in a day, what is done with suspicious messages, what is said of both."""
+"""Limits on the dashboard: of messages in a day, and the treatment of suspicious messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regions that renew themselves: made for all who see the same, with forms that are each reader's own."""
+"""Regions that refresh themselves: rendered once for all who see the same, with each reader's own forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ten kilobytes in each field of each form that makes something: refused at its field, and what was typed is kept."""
+"""Ten kilobytes in each field of each form that creates something: refused at the field, with the input kept."""
 
 from __future__ import annotations
 

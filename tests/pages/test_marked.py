@@ -1,4 +1,4 @@
-"""Marked rows, and all that fit: canceled, sent again, taken away and tagged, with progress and a stop."""
+"""Marked rows, and all that match: canceled, sent again, exported and tagged, with progress and a way to stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a web process occupies once everybody has been everywhere, in both languages, and many have signed in."""
+"""Memory of a web process after every page was visited in both languages and many people have signed in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both channels in one list, found by number, id and reference; one message with what happened to it."""
+"""Both channels in one list, found by number, id and reference; a single message with its history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of a page fail alone: what failed is said in its place, and the others stand."""
+"""Parts of a page fail independently: an error is shown in place of the failed part, and the others are shown."""
 
 from __future__ import annotations
 

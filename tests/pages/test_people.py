@@ -1,4 +1,4 @@
-"""People on pages: found, made, changed, tagged, deleted and brought back, and taken away as a file."""
+"""Contacts on pages: found, created, changed, tagged, deleted, restored and exported."""
 
 from __future__ import annotations
 

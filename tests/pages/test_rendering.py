@@ -1,4 +1,4 @@
-"""A page is made in pieces, between which the loop is let go."""
+"""Pages are rendered in pieces, between which the event loop may run."""
 
 from __future__ import annotations
 

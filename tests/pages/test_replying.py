@@ -1,4 +1,4 @@
-"""Answering on WhatsApp from the form for sending: to whom it may go, until when, and what is said when it may not."""
+"""Replying on WhatsApp from the form for sending: to whom and until when it is possible, and why not otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs asked and people did, errors in groups with what they mean, and the way to one."""
+"""The page of requests: errors grouped with their explanations, and finding a single request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every route with every role: what the table declares is what the server does."""
+"""Every route with every role: the server does what the table declares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sender IDs on a page: asked for, decided by an operator, asked for again; the default is chosen."""
+"""Sender IDs on a page: requested, decided by an operator, requested again, and the choice of the default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sending by hand: what the form refuses, asks about, shows before and after; and that it sends once."""
+"""Sending by hand: refusals, questions, what is shown before and after; and each form sends once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: each is changed by its form, holds at once, and stands in the audit log; and the end of an organization."""
+"""Settings: each is changed by its form, applies at once, and is in the audit log; and closing an organization."""
 
 from __future__ import annotations
 

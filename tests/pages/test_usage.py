@@ -1,4 +1,4 @@
-"""Usage on a page, and the bill of a month: the same file from the page and from the command line."""
+"""Usage on a page, and the bill of a month: page and command line produce the same file."""
 
 from __future__ import annotations
 

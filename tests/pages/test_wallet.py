@@ -1,4 +1,4 @@
-"""The wallet on a page: what is shown adds up, and is what the ledger says."""
+"""The wallet on a page: the figures add up, and agree with the ledger."""
 
 from __future__ import annotations
 

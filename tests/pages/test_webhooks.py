@@ -1,4 +1,4 @@
-"""Webhook endpoints on pages: registered with code that verifies, tested on the spot, looked into, changed, ended."""
+"""Webhook endpoints on pages: registered with code that verifies, tested, inspected, changed, disabled."""
 
 from __future__ import annotations
 

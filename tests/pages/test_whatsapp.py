@@ -1,4 +1,4 @@
-"""WhatsApp on pages: templates and numbers in words, and a template sent by hand."""
+"""WhatsApp on pages: templates and numbers in plain words, and sending a template by hand."""
 
 from __future__ import annotations
 
