@@ -18,7 +18,7 @@ from heliograph.people.signing_in import MOST_MARKS, WrongSignIn
 from tests.api.conftest import SECRET_KEY
 from tests.console.conftest import make_operator
 
-from .conftest import MARKS, PASSWORD, Browser, Tenant, make_person
+from .conftest import MARKS, PASSWORD, Browser, Tenant, make_person, running
 
 OTHER = "another horse battery staple"
 
@@ -95,6 +95,27 @@ async def test_a_browser_is_known_as_that_of_everybody_who_shares_it(
         page = await browser.sign_in(f"{name}@example.com")
         assert page.path == "/", (name, page.words)
         await browser.submit(page, "/logout")
+
+
+async def test_whoever_guesses_within_a_session_is_in_the_audit_log(
+    database_url: str, pool: Pool, tenant: Tenant
+) -> None:
+    """As somebody does who found a browser signed in."""
+    await make_person(pool, tenant, "ana@example.com")
+    async with running(database_url) as api:
+        browser = Browser(api.base_url)
+        try:
+            await browser.sign_in("ana@example.com")
+            await pool.execute("UPDATE sessions SET proved_at = now() - interval '11 minutes'")
+            page = await browser.asked_again("/account/password")
+            for _ in range(2):
+                page = await browser.submit(page, "/prove?next=%2Faccount%2Fpassword", _password="wrong")
+                assert page.status == 422, page.words
+        finally:
+            await browser.session.close()
+    # A process that ends writes what it has counted.
+    rows = await pool.fetch("SELECT object_id, count FROM audit_log WHERE action = 'authentication.failed'")
+    assert [tuple(row) for row in rows] == [("127.0.0.1", 2)]
 
 
 def test_a_browser_carries_one_mark_of_each_of_the_last_people() -> None:

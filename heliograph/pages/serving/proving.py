@@ -37,6 +37,8 @@ async def prove(request: Request, *, takes_file: bool) -> Answer | None:
             request.services.sessions.forget(request.token)
             return None
         except (WrongSignIn, TooManyTries, TooManySignIns) as wrong:  # in any case, what was typed is kept
+            if not isinstance(wrong, TooManySignIns):
+                request.services.failures.note(request.address, door=request.realm.name)
             refusal = Invalid((PROVE_FIELD, wrong.code, wrong.message))
     challenge = request.form.get(CHALLENGE_FIELD) if request.method == "POST" else None
     where = passkeys.site_of(request)
@@ -50,6 +52,7 @@ async def prove(request: Request, *, takes_file: bool) -> Answer | None:
             request.services.sessions.forget(request.token)
             return None
         except PasskeyRefused as wrong:
+            request.services.failures.note(request.address, door=request.realm.name)
             refusal = Invalid((PROVE_FIELD, "wrong", wrong.message))
     ours = (PROVE_FIELD, CHALLENGE_FIELD, CREDENTIAL_FIELD, forgery.FIELD)
     kept = {name: value for name, value in request.form.items() if name not in ours}
