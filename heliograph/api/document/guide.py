@@ -36,7 +36,7 @@ _FOLDERS = (
 #: Files by heading, in this order. A file that is not listed goes under the last heading.
 SECTIONS: dict[str, Sequence[str]] = {
     "Send and receive": ("api", "webhooks", "errors", "whatsapp", "cli"),
-    "Suppliers and routing": ("adding-a-supplier", "routing", "senders", "prices", "guard"),
+    "Suppliers and routing": ("adding-a-supplier", "moving", "routing", "senders", "prices", "guard"),
     "Operations": ("operations", "settings", "sizing", "proxies", "runbook"),
     "Internals": ("life-of-a-message", "development", "locks"),
 }
