@@ -715,6 +715,34 @@ async def test_unknown_from_the_connector_waits_as_well(pool: Pool) -> None:
     assert await status_of(pool, id) == "sent"
 
 
+@pytest.mark.parametrize("echoed", [True, False])
+async def test_a_receipt_that_names_the_attempt_counts_as_soon_as_the_answer_is_given_up(
+    pool: Pool, echoed: bool
+) -> None:
+    """Its message was reported as delivered a minute and a half late. One without our reference may be for another
+    message to this number, whose answer is still to come."""
+    bench = Bench(pool)
+    bench.only.script = answering(None)
+    id = await message(pool, await organization(pool))
+    await bench.round()
+    (submission,) = bench.only.submitted
+    await bench.receive(bench.only_id, receipt("S77", reference=submission.reference if echoed else None))
+    bench.answer(submission, Outcome(Verdict.UNKNOWN, total=1, doubtful=(1,)))
+    await bench.settle()
+    assert await attempts(pool, id) == [(1, "unknown")]
+    assert (await pause_of(pool, id) <= 0) is echoed
+    await bench.round()
+    assert await status_of(pool, id) == ("delivered" if echoed else "sending")
+    assert await events_of(pool, id) == (["message.delivered"] if echoed else [])
+    # A late answer changes nothing.
+    bench.answer(submission, accepted("S77"))
+    await bench.settle()
+    if echoed:
+        assert await attempts(pool, id) == [(1, "accepted")]
+        assert not await queued(pool, id)
+    assert len(bench.only.submitted) == 1
+
+
 @pytest.mark.parametrize("recorded", [True, False], ids=["after the timeout was recorded", "with it"])
 async def test_a_late_answer_counts(pool: Pool, recorded: bool) -> None:
     bench = Bench(pool)

@@ -5,7 +5,7 @@
                   supplier STOP is opted out here too
     busy          later, on the retry schedule; throttling and session trouble cost no try
     unreachable   nothing left this machine: retry, with another supplier if necessary
-    unknown       wait for a receipt first; dispatch decides when the wait is over
+    unknown       wait for a receipt first, unless one names the attempt already; dispatch decides when the wait is over
 
 A supplier may have some segments of a long message: their ids are kept, and the rest follows in another attempt.
 
@@ -54,9 +54,12 @@ async def record(
     """
     at = now()
     given = [_ids(one) for one in answered]
-    moves: list[Move] = await settle(
-        conn, [_decide(one, ids, at, grace) for one, ids in zip(answered, given, strict=True)], only_answers=True
-    )
+    proven = await _proven(conn, answered)
+    decided = [
+        _decide(one, ids, at, 0.0 if place in proven else grace)
+        for place, (one, ids) in enumerate(zip(answered, given, strict=True))
+    ]
+    moves: list[Move] = await settle(conn, decided, only_answers=True)
     # Also those of parts that were accepted before another part was refused.
     ids = [id for some in given for id in some]
     await _complete(conn, answered)
@@ -64,6 +67,26 @@ async def record(
     await _expect_test_receipts(conn, answered)
     early, _ = await waiting.early(conn, [(id.supplier_id, id.id_key) for id in ids], policies=policies)
     return moves + early
+
+
+async def _proven(conn: Connection, answered: Sequence[AnsweredAttempt]) -> set[int]:
+    """The positions of attempts without an answer whose receipt is there already and names them: dispatch adopts it at
+    once (`uncertain.py`). Of a long message with several segments in doubt, it could be for any of them."""
+    lost = [
+        (place, one.attempt)
+        for place, one in enumerate(answered)
+        if one.outcome.verdict is Verdict.UNKNOWN
+        and len(one.outcome.doubtful) == 1
+        and one.attempt.number == one.attempt.series
+        and one.attempt.reference is not None
+    ]
+    if not lost:
+        return set()
+    named = await waiting.named_by_reference(
+        conn,
+        [waiting.Uncertain(one.target_id, one.begun_at, one.submission.to, one.reference or 0) for _, one in lost],
+    )
+    return {lost[place][0] for place in named}
 
 
 async def _expect_test_receipts(conn: Connection, answered: Sequence[AnsweredAttempt]) -> None:

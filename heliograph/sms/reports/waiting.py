@@ -238,6 +238,32 @@ async def find_for_uncertain(conn: Connection, attempts: Sequence[Uncertain]) ->
     return found
 
 
+# Unlike in UNCERTAIN, only the reference proves anything: the answer to another message to this number may be on its
+# way.
+NAMED_BY_REFERENCE = f"""
+SELECT attempt.n
+  FROM unnest($1::uuid[], $2::timestamptz[], $3::text[], $4::integer[]) WITH ORDINALITY
+       AS attempt (supplier_id, started_at, suffix, reference, n)
+ WHERE EXISTS (
+       SELECT FROM receipts
+        WHERE {suffix_of("recipient")} = attempt.suffix AND message_id IS NULL AND cardinality(keys) > 0
+          AND received_at >= attempt.started_at - interval '2 minutes'
+          AND supplier_id = attempt.supplier_id AND reference = attempt.reference)
+"""
+
+
+async def named_by_reference(conn: Connection, attempts: Sequence[Uncertain]) -> set[int]:
+    """The positions of the attempts that a waiting receipt names by our reference."""
+    rows = await conn.fetch(
+        NAMED_BY_REFERENCE,
+        [one.supplier_id for one in attempts],
+        [one.started_at for one in attempts],
+        [suffix(one.recipient) for one in attempts],
+        [one.reference for one in attempts],
+    )
+    return {row["n"] - 1 for row in rows}
+
+
 def read(row: asyncpg.Record) -> ReceivedReceipt:
     """A stored receipt. Its raw bytes are stored elsewhere."""
     receipt = Receipt(
