@@ -32,6 +32,7 @@ COURTESY = frozenset(
     {
         *("please", "pls", "plz", "now", "thanks", "thank", "you", "sms", "texts", "messages", "texting", "me", "it"),
         *("this", "all", "por", "favor", "agora", "obrigado", "obrigada", "mensagens", "gracias", "ahora", "mensajes"),
+        *("sending", "messaging"),
         *("svp", "les", "merci", "maintenant", "tafadhali", "sasa", "asante", "bitte", "danke"),
         # As folded: "from your kindness", "messages", "thanks".
         *("من", "فضلك", "الرسايل", "رسايل", "شكرا"),

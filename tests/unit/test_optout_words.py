@@ -63,6 +63,8 @@ def test_the_standard_words_stop(word: str) -> None:
         ("प्रचार रोकें", "stop", "रोकें"),
         ("Stop promotion", "stop", "stop"),
         ("Stop the promotional messages", "stop", "stop"),
+        ("Stop sending me messages!", "stop", "stop"),
+        ("stop messaging me", "stop", "stop"),
         ("STOP les SMS", "stop", "stop"),
         ("stop les messages", "stop", "stop"),
         ("HELP HELP", "help", "help"),
