@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from heliograph.webhooks import endpoints
+from heliograph.webhooks.recording.events import KINDS
 from tests.processes import until_true
 
 from .conftest import PASSWORD, Site, press_key
@@ -27,6 +29,15 @@ COVERED = """() => {
   return !one.contains(there) && !there.contains(one);
 }"""
 
+#: Fields that a phone would zoom into: those with letters of less than 16 px.
+SMALL = """() => [...document.querySelectorAll("input, select, textarea")].filter((one) =>
+  one.offsetWidth > 1 && !/checkbox|radio/.test(one.type) && parseFloat(getComputedStyle(one).fontSize) < 16
+).map((one) => one.outerHTML)"""
+CUT = """() => {
+  const { clientWidth, scrollWidth } = document.querySelector(".bar .organization");
+  return scrollWidth > clientWidth;
+}"""
+
 
 @pytest.mark.lasts(20)
 async def test_menus_and_dialogs_by_keyboard(site: Site) -> None:
@@ -34,7 +45,7 @@ async def test_menus_and_dialogs_by_keyboard(site: Site) -> None:
     await page.goto(await site.link(password=True))
     await page.wait_for_url(site.base + "/")
 
-    # The session ends, and what was sent waits for a sign-in over the page; Escape takes it back.
+    # The session ends, and what was sent waits for a sign-in over the page; Escape takes it back, and so does a button.
     await page.goto(site.base + "/contacts/new")
     await page.fill("#name", "Ana")
     await page.fill("#phone", "+258841234567")
@@ -50,6 +61,10 @@ async def test_menus_and_dialogs_by_keyboard(site: Site) -> None:
     dialog = page.locator("#signed-out")
     await dialog.get_by_label("Password").wait_for()
     await press_key(page, "Escape")
+    await dialog.wait_for(state="hidden")
+    await page.locator("#phone").focus()
+    await press_key(page, "Enter")
+    await dialog.get_by_role("button", name="Close").click()
     await dialog.wait_for(state="hidden")
     # As a part of the page does that is asked for anew.
     await page.evaluate("document.dispatchEvent(new CustomEvent('signed-out'))")
@@ -97,3 +112,42 @@ async def test_menus_and_dialogs_by_keyboard(site: Site) -> None:
             await page.set_viewport_size({"width": width, "height": 800})
             assert await page.evaluate(OUTSIDE) == [], (path, width)
     site.complaints = [one for one in site.complaints if "status of 401" not in one]
+
+
+@pytest.mark.lasts(10)
+async def test_a_phone_zooms_into_no_field_and_nothing_is_wider_than_it(site: Site) -> None:
+    await site.enter()
+    async with site.pool.acquire() as conn:
+        about = endpoints.rules(site.made.settings)
+        hook, _ = await endpoints.create(
+            conn, site.made.actor, url=site.made.receiver.url, subscribed_events=KINDS, rules=about
+        )
+    browser = site.context.browser
+    assert browser is not None
+    phone = await browser.new_context(
+        has_touch=True, viewport={"width": 320, "height": 640}, storage_state=await site.context.storage_state()
+    )
+    try:
+        page = await phone.new_page()
+        site.watch(page)
+        for path in (f"/webhooks/{hook.id}", "/send", "/messages", "/contacts/new", "/settings", "/account"):
+            await page.goto(site.base + path)
+            await page.evaluate("document.querySelectorAll('main details').forEach((one) => { one.open = true; })")
+            assert await page.evaluate(SMALL) == [], path
+            assert await page.evaluate("document.documentElement.scrollWidth") == 320, path
+    finally:
+        await phone.close()
+
+
+@pytest.mark.lasts(10)
+async def test_the_name_of_an_organization_has_room_in_the_bar(site: Site) -> None:
+    page, name = site.page, "Águas e Saneamento da Beira Lda"
+    await site.pool.execute("UPDATE organizations SET name = $1 WHERE id = $2", name, site.made.actor.organization_id)
+    await site.enter()
+    for width in (768, 1024):
+        await page.set_viewport_size({"width": width, "height": 800})
+        assert await page.evaluate(CUT) is False, width
+    # Where it has none, it is told.
+    await page.set_viewport_size({"width": 320, "height": 800})
+    assert await page.evaluate(CUT) is True
+    await page.get_by_title(name).wait_for()

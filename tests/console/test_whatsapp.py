@@ -54,21 +54,35 @@ async def connected(root: Browser, graph: GraphSimulator) -> Page:
     return page
 
 
-async def test_of_very_many_templates_the_first_ones_of_the_account_are_shown(
+async def test_very_many_templates_of_an_account_have_pages_and_a_search(
     pool: Pool, tenant: Tenant, root: Browser, graph: GraphSimulator
 ) -> None:
     page = await connected(root, graph)
-    assert "Only the first ones are shown." not in page.words
+    known = re.findall(r'action="/console/whatsapp/templates/[^"]*"', page.text)
+    assert 'name="q" type="search"' not in page.text
     await pool.execute(
         "INSERT INTO whatsapp_templates (organization_id, id, account_id, graph_id, name, language, category, status,"
         " parameter_format, parameter_count, components, body_preview, created_at, updated_at)"
-        " SELECT organization_id, gen_random_uuid(), account_id, 'made' || n, 'made_' || n, language, category, status,"
-        " parameter_format, parameter_count, components, body_preview, now(), now()"
-        " FROM (SELECT * FROM whatsapp_templates LIMIT 1) one, generate_series(1, 501) AS n"
+        " SELECT organization_id, gen_random_uuid(), account_id, 'made' || n, 'zz_' || n / 2, 'x' || n % 2, category,"
+        " status, parameter_format, parameter_count, components, body_preview, now(), now()"
+        " FROM (SELECT * FROM whatsapp_templates LIMIT 1) one, generate_series(1, 120) AS n"
     )
-    page = await root.get(page.path)
-    assert "Only the first ones are shown." in page.words
-    assert page.text.count('action="/console/whatsapp/templates/') == 500
+    path, forms = page.path, []
+    for number in range(1, 4):
+        shown = await root.get(path)
+        forms += re.findall(r'action="(/console/whatsapp/templates/[^"?]*)', shown.text)
+        further = re.search(r'rel="next" href="([^"#]+)#templates"', shown.text)
+        assert (further is None) == (number == 3)
+        path = html.unescape(further[1]) if further else path
+    assert len(forms) == len(set(forms)) == 120 + len(known)
+    # Whoever disables one on a later page stays there.
+    action = re.findall(r'action="(/console/whatsapp/templates/[^"]*)"', shown.text)[-1]
+    after = await root.submit(shown, html.unescape(action), do="disable")
+    assert (after.path, "It is disabled" in after.words) == (path, True)
+    found = await root.get(f"{page.path}?q=ZZ_6")
+    # zz_6 and zz_60, the first of them in two languages.
+    assert found.text.count('action="/console/whatsapp/templates/') == 3
+    assert "Nothing matches" in (await root.get(f"{page.path}?q=nowhere")).words
 
 
 async def test_each_value_is_tried_before_anything_is_kept(

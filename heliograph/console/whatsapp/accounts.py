@@ -7,8 +7,10 @@ from uuid import UUID
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import uuid_in
 from heliograph.console.acting import organization
 from heliograph.pages.answers import Answer, Page, Redirect, refused
+from heliograph.pages.lists import pagination
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import TRAFFIC_CHANGE
@@ -20,8 +22,8 @@ from heliograph.whatsapp.mirror.accounts import BusinessAccount
 from heliograph.whatsapp.mirror.reading import Mirror
 
 HERE = "/console/whatsapp"
-#: Accounts listed, and templates shown per account.
-MOST, TEMPLATES = 200, 500
+#: Accounts listed, and the longest search for a template: Meta's names have at most as many characters.
+MOST, LONGEST_SEARCH = 200, 512
 
 
 async def show(request: Request) -> Answer:
@@ -161,7 +163,9 @@ async def set_template(request: Request) -> Answer:
         if disabled
         else request.text("It can be sent again.")
     )
-    return Redirect(location=f"{HERE}/accounts/{of.id}/{account.id}", notice=said)
+    # Back to the page of templates on which it was pressed.
+    kept = {name: request.query[name] for name in ("q", "after") if request.query.get(name)}
+    return Redirect(location=request.to(f"{HERE}/accounts/{of.id}/{account.id}", **kept), notice=said)
 
 
 async def _account(conn: Connection, request: Request) -> tuple[UUID, BusinessAccount]:
@@ -195,6 +199,8 @@ def _released(request: Request, released: bool) -> str:
 async def _values(request: Request) -> dict[str, Any]:
     settings = request.services.settings
     key = apps.seal_key(settings)
+    search = request.query.get("q", "").strip().lower()[:LONGEST_SEARCH].replace("\0", "")
+    after, size = uuid_in(request.query.get("after", "")), pagination.size(request)
     async with request.reading() as conn:
         of = await organization(conn, request)
         row = next((one for one in await onboarding.accounts_of(conn, of.id) if one["id"] == request.id()), None)
@@ -202,7 +208,9 @@ async def _values(request: Request) -> dict[str, Any]:
             raise NotFound
         standing = next(one for one in await onboarding.standing(conn) if one["id"] == row["id"])
         numbers = await onboarding.numbers_of(conn, of.id)
-        templates = await onboarding.templates_of(conn, of.id, account_id=row["id"], limit=TEMPLATES + 1)
+        templates = await onboarding.templates_of(
+            conn, of.id, account_id=row["id"], search=search, after=after, limit=size + 1
+        )
         app = await apps.get_app(conn, key, row["app"])
     may_change = request.may(permission=TRAFFIC_CHANGE)
     return {
@@ -210,10 +218,12 @@ async def _values(request: Request) -> dict[str, Any]:
         "one": row,
         "checks": checks.of_account(standing, key),
         "numbers": [one for one in numbers if one["waba_id"] == row["waba_id"]],
-        "templates": [
-            one | {"rejection_reason": reads.reason(one["rejection_reason"])} for one in templates[:TEMPLATES]
-        ],
-        "is_cut": len(templates) > TEMPLATES,
+        "templates": [one | {"rejection_reason": reads.reason(one["rejection_reason"])} for one in templates[:size]],
+        "q": search,
+        "after": after,
+        "next": f"{request.again(after=templates[size - 1]['id'])}#templates" if len(templates) > size else None,
+        "first": request.again(after=""),
+        "size": size,
         "callback_url": apps.callback_url(settings, app.id),
         "needs_address": not settings.public_url,
         "verify_token": app.verify_token if may_change else "",

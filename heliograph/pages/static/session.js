@@ -143,8 +143,13 @@ async function back() {
 if (dialog) {
   document.addEventListener("submit", submitted);
   document.addEventListener("signed-out", () => dialog.open || dialog.showModal());
-  // Whoever closes it with Escape has thought better of it: what they sent does not go out at a later sign-in.
+  // Whoever closes it, with its button or with Escape, has thought better of it: what they sent does not go out at a
+  // later sign-in.
   dialog.addEventListener("cancel", () => (going = null));
+  dialog.querySelector("[data-close]").addEventListener("click", () => {
+    going = null;
+    dialog.close();
+  });
   document.addEventListener("switched", () => switched().catch(() => null));
   elsewhere?.querySelector("[data-back]").addEventListener("click", () =>
     back().then((is) => is || dialog.showModal()).catch(told));

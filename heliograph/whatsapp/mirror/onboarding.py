@@ -187,6 +187,9 @@ SELECT t.id, t.name, t.language, t.category, t.status, t.disabled_locally, t.par
   FROM whatsapp_templates t JOIN whatsapp_accounts a ON a.organization_id = t.organization_id AND a.id = t.account_id
  WHERE t.organization_id = $1 AND ($2 OR t.status <> 'removed')
    AND ($3::uuid IS NULL OR t.account_id = $3) AND ($4::text IS NULL OR t.name = $4 OR t.id::text = $4)
+   AND ($6::uuid IS NULL OR (t.name, t.language, t.id)
+        > (SELECT name, language, id FROM whatsapp_templates WHERE organization_id = $1 AND id = $6))
+   AND starts_with(t.name, $7)
  ORDER BY t.name, t.language, t.id LIMIT $5
 """
 
@@ -239,13 +242,16 @@ async def templates_of(
     removed: bool = False,
     account_id: UUID | None = None,
     which: str | None = None,
+    search: str = "",
+    after: UUID | None = None,
     limit: int | None = None,
 ) -> list[dict[str, Any]]:
     """The organization's templates by name, including locally disabled ones; `removed`: also removed ones.
 
-    `account_id`: only those of one account; `which`: only those of this name, or the one with this id.
+    `account_id`: only those of one account; `which`: only those of this name, or the one with this id; `search`: only
+    those whose name begins like this; `after`: only those listed after this one.
     """
-    rows = await conn.fetch(TEMPLATES, organization_id, removed, account_id, which, limit)
+    rows = await conn.fetch(TEMPLATES, organization_id, removed, account_id, which, limit, after, search)
     return [
         {**{name: value for name, value in row.items() if name not in ("components", "parameter_format")},
          "sendable": reads.sendable(row) and not row["disabled_locally"]}
