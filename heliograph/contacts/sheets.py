@@ -58,6 +58,8 @@ _HEADER, _MOST_COLUMNS = 65_536, 1_000
 _MOST_BEFORE = 100
 #: Maximum lines of titles above the header.
 _MOST_TITLES = 20
+#: A date, which above a header says of when a list is.
+_DATE = re.compile(r"(?<!\d)(?:20\d\d([-/.])[01]?\d\1[0-3]?\d|[0-3]?\d([-/.])[0-3]?\d\2(?:19|20)\d\d)(?!\d)")
 _is_blank = re.compile(r"[ \t,;|]*(?:\r\n|\r|\n)").match
 _line = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)").match
 #: Why a row cannot be read, in addition to errors of the CSV reader.
@@ -200,7 +202,7 @@ def _below_titles(sample: str, delimiter: str | None) -> tuple[int, str]:
             return above, rest
         line = _line(rest)
         # A quotation mark that is not closed: the row has more lines than this one.
-        if line is None or line[0].count('"') % 2 or any(map(_is_number, cells)):
+        if line is None or line[0].count('"') % 2 or any(_is_number(_DATE.sub("", cell)) for cell in cells):
             break
         rest = rest[line.end() :]
     return 0, sample

@@ -117,6 +117,8 @@ def test_empty_lines_before_the_header_are_skipped(tmp_path: Path, before: str, 
         ("Clientes da loja\n", 3),
         ("Clientes da loja;;\r\n\r\nExportado em 28 de novembro, 2026;;\r\n", 5),
         ("sep=;\nClientes da loja\n;;\n", 4),
+        ("Clientes;28/11/2026\n", 3),
+        ("Exportado;2026-11-28 10:45:30;\n01.11.2026 - 28.11.2026;;\n", 4),
     ],
 )
 def test_titles_above_the_header_are_skipped(tmp_path: Path, before: str, number: int) -> None:
@@ -130,8 +132,9 @@ def test_titles_above_the_header_are_skipped(tmp_path: Path, before: str, number
 
 
 def test_what_may_be_a_person_is_no_title(tmp_path: Path) -> None:
-    rows = "Ana;+258841234567\nNome;Telefone\n"
-    assert sheets.detect_layout(rows.encode(), encoding="utf-8").columns == ["A", "B"]
+    for number in ("+258841234567", "21-30-4050", "84/123/4567", "(21) 30.40.5060"):
+        rows = f"Ana;{number}\nNome;Telefone\n"
+        assert sheets.detect_layout(rows.encode(), encoding="utf-8").columns == ["A", "B"], number
     titled = "Clientes\nNome;Telefone\n"
     as_said = sheets.detect_layout(titled.encode(), encoding="utf-8", has_header=False)
     assert (as_said.preamble, as_said.columns) == (0, ["A"])
