@@ -1223,16 +1223,23 @@ async def test_an_approval_covers_no_more_than_twice_those_who_were_expected(poo
     await needs_approval(pool, actor, 0)
     at = datetime.now(UTC) + timedelta(hours=1)
     for n in range(2):
-        await contact(pool, actor, number(n), "vip", "porto")
+        await contact(pool, actor, number(n), "vip", "porto", "old")
     grew = await create(pool, ana, audience_tags=["vip"], scheduled_at=at)
     outgrew = await create(pool, ana, audience_tags=["porto"], scheduled_at=at)
     both = await create(pool, ana, audience_tags=["vip", "porto"], audience_tag_match_mode="all", scheduled_at=at)
     every = (grew, outgrew, both)
-    for one in every:
+    # People with several of the tags are one recipient each, and those with an excluded tag none.
+    await contact(pool, actor, number(8), "beira")
+    await contact(pool, actor, number(9), "beira", "staff")
+    several = await create(
+        pool, ana, audience_tags=["vip", "porto", "old", "beira"], excluded_tags=["staff"], scheduled_at=at
+    )
+    for one in (*every, several):
         await approve(pool, rui, one.id)
     async with pool.acquire() as conn:
-        states = [await approving.standing(conn, ana, campaign=one) for one in every]
-        assert [(one.above, one.approved_for) for one in states] == [(None, 4)] * 3
+        states = [await approving.standing(conn, ana, campaign=one) for one in (*every, several)]
+        assert [(one.above, one.approved_for) for one in states] == [(None, 4)] * 3 + [(None, 6)]
+        await plan.cancel(conn, ana, id=several.id)
     for n in range(2, 4):
         await contact(pool, actor, number(n), "vip", "porto")
     await contact(pool, actor, number(4), "porto")
