@@ -154,14 +154,14 @@ async def test_an_import_that_a_later_one_overlaps_is_undone_after_it(
         await owner.submit(page, f"/contacts/imports/{ids[-1]}/run")
         await work(pool)
     first, second = [f"/contacts/imports/{id}/undo" for id in ids]
-    said = "A later import, second.csv, may have changed some of these contacts"
+    said = "Undo the later import second.csv first."
     assert said in (await owner.get(first)).words
     page = await owner.get(second)
-    assert "A later import" not in page.words
+    assert "the later import" not in page.words
     await owner.submit(page, second)
     await work(pool)
     page = await owner.get(first)
-    assert "A later import" not in page.words
+    assert "the later import" not in page.words
     await owner.submit(page, first)
     await work(pool)
     assert await pool.fetchval("SELECT count(*) FROM contacts") == 0

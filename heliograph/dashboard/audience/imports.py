@@ -233,7 +233,7 @@ async def show_undo(request: Request) -> Answer:
     mends, ended = draft.kind == "contacts", draft.finished_at or draft.started_at
     # What the latest of these changed cannot be restored below it, not even by undoing this one again.
     changed = [one for one in later if one.kind == draft.kind and one.can_undo and one.updated]
-    above = next((one.file for one in changed if (one.finished_at or one.started_at) > ended), "") if mends else ""
+    above = next((one for one in changed if (one.finished_at or one.started_at) > ended), None) if mends else None
     return Page(template="audience/import_undo.html", values={"draft": draft, "mends": mends, "above": above})
 
 
