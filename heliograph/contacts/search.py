@@ -78,11 +78,12 @@ SELECT page.*, (SELECT since FROM opted_out_since(page.organization_id, page.pho
   FROM ({looked}) page ORDER BY id DESC
 """
 ALL = _PAGE.format(looked=bounded_scan.statement("contacts", _COLUMNS, fits=FITS, where="mode = $6"))
-# The newest contacts of each tag, then the newest of these: a bounded number, whatever tags there are.
+# The newest contacts of each tag, then the newest of these: a bounded number, whatever tags there are. They are
+# numbered in the order of their tags, which are sorted anyway: sorting the contacts would read all of them first.
 _TAGGED = f"""
 SELECT * FROM (
-    SELECT *, row_number() OVER (ORDER BY id DESC) AS place, {FITS} AS fits
-      FROM (SELECT c.* FROM (
+    SELECT *, row_number() OVER (ORDER BY contact_id DESC) AS place, {FITS} AS fits
+      FROM (SELECT t.contact_id, c.* FROM (
                 SELECT DISTINCT contact_id FROM unnest($20::text[]) AS wanted (tag) CROSS JOIN LATERAL (
                     SELECT contact_id FROM contact_tags
                      WHERE organization_id = $1 AND mode = $6 AND tag = wanted.tag
@@ -93,7 +94,7 @@ SELECT * FROM (
                  WHERE organization_id = $1 AND mode = $6 AND id = t.contact_id LIMIT 1) c) looked_at
 ) judged
  WHERE fits OR place = $5
- ORDER BY id DESC LIMIT $4
+ ORDER BY contact_id DESC LIMIT $4
 """
 TAGGED = _PAGE.format(looked=_TAGGED)
 # Every number has one contact, so no scan is needed. LATERAL: by the index on numbers, not by ids from the newest on.

@@ -261,3 +261,23 @@ async def test_a_search_that_looked_at_enough_says_how_far_it_came(pool: Pool, m
                 assert found.contacts == []
                 after = found.seen
         assert ([one.name for one in found.contacts], looks) == (["Ana"], 3)
+
+
+@pytest.mark.fresh_database
+async def test_a_search_by_tag_reads_no_more_contacts_than_its_page_takes(pool: Pool) -> None:
+    """A page of 50 of those who were never sent anything read 20,000, each by its key."""
+    actor = await organization(pool)
+    numbers = [f"+25884{number:07}" for number in range(600)]
+    await write(pool, actor, *(Entry(number, tags=("a", "b")) for number in numbers))
+    read = "SELECT coalesce(seq_tup_read + idx_tup_fetch, 0) FROM pg_stat_xact_user_tables WHERE relname = 'contacts'"
+    for tags in (("a",), ("a", "b")):
+        filters = search.Filters(tags=tags, never_written=True)
+        async with pool.acquire() as conn, conn.transaction():
+            before = await conn.fetchval(read)
+            found = await search.search(conn, actor, filters=filters, limit=20)
+            assert await conn.fetchval(read) - before == 21, tags
+        # The newest ones, in that order.
+        ids = [one.id for one in found.contacts]
+        assert ids == sorted(ids, reverse=True)
+        everyone = await pool.fetch("SELECT id FROM contacts ORDER BY id DESC LIMIT 21")
+        assert ids == [row["id"] for row in everyone]
