@@ -1,4 +1,4 @@
-"""What tests of callbacks are made of: statuses and messages as Meta writes them, batches, and a worker's inbox."""
+"""Factories for tests of callbacks: statuses and messages as Meta writes them, batches, and a worker's inbox."""
 
 from __future__ import annotations
 

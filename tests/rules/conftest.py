@@ -1,4 +1,4 @@
-"""What tests of several rules stand on."""
+"""Fixtures shared by tests of several rules."""
 
 from __future__ import annotations
 

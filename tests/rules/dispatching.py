@@ -1,4 +1,4 @@
-"""A worker's dispatcher and recorder over suppliers that follow a script."""
+"""A worker's dispatcher and recorder with suppliers that follow a script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker's WhatsApp dispatcher and recorder over numbers that follow a script."""
+"""A worker's WhatsApp dispatcher and recorder with numbers that follow a script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of the rules are made of: organizations, messages in any state, suppliers that follow a script."""
+"""Factories for tests of the rules: organizations, messages in any state, suppliers that follow a script."""
 
 from __future__ import annotations
 

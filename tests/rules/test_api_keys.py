@@ -1,4 +1,4 @@
-"""API keys: form, limits, who may grant what, and how soon a revocation holds."""
+"""API keys: format, limits, who may grant what, and how soon a revocation takes effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays of ours read and write as asyncpg's own do, NULLs, bounds and refusals included."""
+"""Our codec for arrays reads and writes like asyncpg's own, including NULLs, bounds and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit log: written with the change or not at all, without secrets, and read by whoever looks for something."""
+"""The audit log: written with the change or not at all, without secrets, and searchable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a worker finds what waits: nothing is overlooked, whatever becomes visible when, and no plan goes astray."""
+"""How workers find waiting work: nothing is overlooked, whatever becomes visible when, and plans stay good."""
 
 from __future__ import annotations
 

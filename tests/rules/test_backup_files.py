@@ -1,4 +1,4 @@
-"""What a command reads for a backup, and what it removes: a kill or a refusal at any point leaves nothing by halves."""
+"""Files that backup commands read and remove: a kill or a refusal at any point leaves nothing half done."""
 
 from __future__ import annotations
 

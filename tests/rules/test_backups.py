@@ -1,4 +1,4 @@
-"""Dumps of any PostgreSQL, what a backup is on disk, and what is refused: nothing is restored by halves."""
+"""Dumps of any PostgreSQL, the files of a backup, and refusals: nothing is restored partially."""
 
 from __future__ import annotations
 

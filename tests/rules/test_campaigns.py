@@ -1,4 +1,4 @@
-"""Campaigns: who gets one, with what text, when; quota, pace, cancellation; counts that add up; each recipient once."""
+"""Campaigns: recipients, texts and times; quota, pace, cancellation; counts that add up; each recipient once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prices at acceptance, costs at the attempt, and margins that are what the messages say."""
+"""Prices at acceptance, costs at the attempt, and margins that agree with the messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process whose clock is wrong: what it decides, stores and makes is the database's time all the same."""
+"""A process whose clock is wrong still decides, stores and generates ids by the database's time."""
 
 from __future__ import annotations
 

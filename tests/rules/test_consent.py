@@ -1,4 +1,4 @@
-"""Who said what about being written to: what takes an opt-out back takes back its own and nobody else's."""
+"""Consent: withdrawing an opt-out affects only the statement that is withdrawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contacts on a real database: one a number under concurrency, and tags that say the same in both tables."""
+"""Contacts on a real database: one per number under concurrency, and tags that agree in both tables."""
 
 from __future__ import annotations
 

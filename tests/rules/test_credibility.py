@@ -1,4 +1,4 @@
-"""Receipts that no handset wrote: a supplier that says "delivered" to everything is seen by statistics, and named."""
+"""Receipts that no handset sent: a supplier that reports everything as delivered is detected statistically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The password of the database's role is changed while processes are running: their file says so, nothing restarts."""
+"""The database password changes while processes run: they read the new one from its file, without a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS to the database, as libpq understands `sslmode`: who is asked for, is looked at."""
+"""TLS to the database follows libpq's `sslmode`: a certificate is verified if the mode asks for it."""
 
 from __future__ import annotations
 

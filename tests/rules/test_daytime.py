@@ -1,4 +1,4 @@
-"""Marketing waits for the end of quiet hours where its recipient is; nothing else does, and nothing expires by it."""
+"""Marketing waits for the end of the recipient's quiet hours; nothing else does, and nothing expires because of it."""
 
 from __future__ import annotations
 

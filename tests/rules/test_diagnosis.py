@@ -1,4 +1,4 @@
-"""What receipts say that nobody understands is counted and named, with the setting that cures it."""
+"""Receipts that nobody understands are counted and reported with the setting that fixes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a message waits for a supplier, and whose faults are whose: throttling, slowness, refusals of senders."""
+"""How long a message waits for a supplier, and who is at fault: throttling, slowness, refusals of senders."""
 
 from __future__ import annotations
 

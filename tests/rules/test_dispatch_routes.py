@@ -1,4 +1,4 @@
-"""Dispatch under routes: who is asked, and who is not."""
+"""Dispatch with routes: which suppliers are tried, and which are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long messages of which a supplier has some segments: the rest follows, and none is taken for another."""
+"""Long messages of which a supplier has some segments: the rest follow, and none is mistaken for another."""
 
 from __future__ import annotations
 

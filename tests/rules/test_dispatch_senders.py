@@ -1,4 +1,4 @@
-"""Dispatch under rules for senders and numbers: as whom, by whom, and how a number is written."""
+"""Dispatch with rules for senders and numbers: the sender, the supplier, and the format of a number."""
 
 from __future__ import annotations
 

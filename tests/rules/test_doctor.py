@@ -1,4 +1,4 @@
-"""What doctor and the console's wall see of the machine: a slow database, a full disk, certificates that end."""
+"""Doctor and the console's checks of the machine: a slow database, a full disk, certificates that expire."""
 
 from __future__ import annotations
 

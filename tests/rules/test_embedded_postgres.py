@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL in peace: what a start makes, who may enter, ports, accounts, binaries, versions."""
+"""The embedded PostgreSQL in normal operation: start, access, ports, accounts, binaries, versions."""
 
 from __future__ import annotations
 

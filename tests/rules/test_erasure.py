@@ -1,4 +1,4 @@
-"""Erasing a person on a real database: by whatever name, all that they and others wrote, and of nobody else."""
+"""Erasing a person on a real database: under every name, everything they and others wrote, and nobody else's data."""
 
 from __future__ import annotations
 

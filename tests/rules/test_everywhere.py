@@ -1,4 +1,4 @@
-"""What was sent to a number is looked for among the latest messages of all organizations, a bounded number of them."""
+"""Messages to a number are searched for among a bounded number of the latest of all organizations."""
 
 from __future__ import annotations
 

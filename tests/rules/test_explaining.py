@@ -1,4 +1,4 @@
-"""Explanations beforehand, compared with what happens to the messages then."""
+"""Explanations in advance, compared with what then happens to the messages."""
 
 from __future__ import annotations
 

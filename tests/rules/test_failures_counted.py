@@ -1,4 +1,4 @@
-"""What failed is counted by its code for operators' alerts, whatever the channel, and only of live messages."""
+"""Failures of live messages are counted by code for operators' alerts, on every channel."""
 
 from __future__ import annotations
 

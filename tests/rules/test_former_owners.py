@@ -1,4 +1,4 @@
-"""A number that several people had, one after the other: each is exported and erased with what was theirs."""
+"""A number that several people had in turn: each person's export and erasure covers their own data."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The guard in a worker and at the door: what is suspicious waits, is seen, is let go or taken out, and nothing else is
-touched."""
+"""The guard at acceptance and in a worker: suspicious messages wait, are shown, released or withdrawn; others pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of how the installation does: findings, sizes with their forecast, web processes."""
+"""The recorded health of the installation: findings, sizes with their forecast, web processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `make bench` measures pages on: every table that they read is filled, and sums agree with messages."""
+"""The data set that `make bench` measures pages on: every table they read is filled, and sums agree with messages."""
 
 from __future__ import annotations
 

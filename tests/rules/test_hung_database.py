@@ -1,4 +1,4 @@
-"""A database that hangs is one that is away: whoever waits is told, its connections go, and it is found again."""
+"""A database that hangs counts as unavailable: waiting callers are told, its connections closed, and it is retried."""
 
 from __future__ import annotations
 

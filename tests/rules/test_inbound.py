@@ -1,4 +1,4 @@
-"""Messages from handsets on a real database: whose they are, what they say, and what their words do, once."""
+"""Messages from handsets on a real database: whose they are, what they say, and the effects of keywords, once."""
 
 from __future__ import annotations
 

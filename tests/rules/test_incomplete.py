@@ -1,4 +1,4 @@
-"""Segments that suppliers took of messages that they did not get whole: each is charged for exactly once."""
+"""Segments accepted of messages that a supplier never got whole: each is charged for exactly once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator does with one message that is stuck: another supplier, the end that no receipt says, giving up."""
+"""Operators' decisions about a stuck message: another supplier, an outcome without a receipt, giving up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection that one user keeps for a while is nobody else's meanwhile."""
+"""A connection that one user holds for a while is not used by anybody else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rate windows: exact for one process, exact across several, and on the database's clock."""
+"""Rate windows: exact in one process, exact across several, and on the database's clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mails to people: what the outbox keeps, what a server is told, and what becomes of a mail that does not go out."""
+"""Mails to people: the outbox, the conversation with the server, and mails that cannot be delivered."""
 
 from __future__ import annotations
 

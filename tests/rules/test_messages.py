@@ -1,4 +1,4 @@
-"""Messages read, listed, previewed and canceled on a real database; canceling against dispatching above all."""
+"""Messages read, listed, previewed and canceled on a real database; above all, canceling during dispatch."""
 
 from __future__ import annotations
 

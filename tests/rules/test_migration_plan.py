@@ -1,4 +1,4 @@
-"""What a migration is said to lock is what PostgreSQL locks: each kind of statement is run, and its locks are read."""
+"""The locks that a migration is said to take are those of PostgreSQL: each kind of statement is run and observed."""
 
 from __future__ import annotations
 

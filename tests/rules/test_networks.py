@@ -1,4 +1,4 @@
-"""The network of a number: what was learned of it before its range, in memory, and forgotten with its person."""
+"""The network of a number: what was learned outranks its range, is kept in memory, and is erased with the person."""
 
 from __future__ import annotations
 

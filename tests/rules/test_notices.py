@@ -1,4 +1,4 @@
-"""The bell: one cause rings once, what stands is looked for, and what is old is forgotten."""
+"""The bell: one cause rings once, lasting conditions are checked, and old notices are removed."""
 
 from __future__ import annotations
 

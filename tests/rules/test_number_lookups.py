@@ -1,4 +1,4 @@
-"""Numbers that are looked up before they are sent to: when, at what price, and what happens if nobody answers."""
+"""Look-ups of numbers before messages are sent: when, at what price, and what happens without an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passkeys: what a device signed is good once, here, for its person, and only if the device knew them."""
+"""Passkeys: a signature is valid once, for this site and its person, and only if the device verified its user."""
 
 from __future__ import annotations
 

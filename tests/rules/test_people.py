@@ -1,4 +1,4 @@
-"""A person, not a spelling: whatever name somebody said STOP by, nothing goes to any of their names."""
+"""People rather than spellings: after STOP under any name, nothing is sent to any of the person's names."""
 
 from __future__ import annotations
 

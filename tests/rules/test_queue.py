@@ -1,4 +1,4 @@
-"""The queue on a real database: no row is lost, none is held twice, lanes and organizations have their order."""
+"""The queue on a real database: no row is lost or leased twice, and lanes and organizations are served in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators do with work that waits: hold it back, let it go, take it out for good."""
+"""Operators' control of waiting work: hold, release, withdraw."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rate limits of an organization's own: changed by one rule, told to the audit log, and known with the key."""
+"""An organization's own rate limits: changed by one rule, recorded in the audit log, and loaded with the key."""
 
 from __future__ import annotations
 

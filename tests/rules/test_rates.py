@@ -1,4 +1,4 @@
-"""Rates: a file read whole or not at all, and the price that holds at a time."""
+"""Rates: files imported whole or not at all, and the price that applies at a time."""
 
 from __future__ import annotations
 

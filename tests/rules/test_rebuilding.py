@@ -1,4 +1,4 @@
-"""What a supplier was given, written again: compared with what a simulated SMSC read from its socket."""
+"""Reconstructed submits, compared with what a simulated SMSC read from its socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More receipts than the database takes: the supplier waits, and none is refused, lost or kept without bound."""
+"""More receipts than the database can take: the supplier waits, and none is refused, lost or buffered unboundedly."""
 
 from __future__ import annotations
 

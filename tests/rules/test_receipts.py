@@ -1,4 +1,4 @@
-"""Receipts on a real database: matched whenever and however they come, and never lost, believed twice or undone."""
+"""Receipts on a real database: matched in whatever order they arrive, and never lost, counted twice or undone."""
 
 from __future__ import annotations
 

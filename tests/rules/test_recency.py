@@ -1,4 +1,4 @@
-"""When contacts were last written to and reached: read behind the messages, once, and searched for."""
+"""When contacts were last messaged and reached: read from the messages afterwards, once, and searchable."""
 
 from __future__ import annotations
 

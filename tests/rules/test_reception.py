@@ -1,4 +1,4 @@
-"""Taking messages from a supplier over real SMPP: whether it was told decides what the same message again means."""
+"""Messages from a supplier over real SMPP: whether the first was acknowledged decides how a repetition is treated."""
 
 from __future__ import annotations
 

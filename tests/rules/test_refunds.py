@@ -1,4 +1,4 @@
-"""What a failed message gives back: what never left us always, anything else as the installation says, and once."""
+"""Refunds of failed messages: always if they never left, otherwise as the installation decides, and once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The secret key is changed while everything goes on: each sealed value is found, sealed anew, and opens."""
+"""The secret key is changed during operation: each sealed value is found, resealed, and can be opened."""
 
 from __future__ import annotations
 

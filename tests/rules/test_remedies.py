@@ -1,4 +1,4 @@
-"""What doctor says of suppliers whose reports do not fit or do not come: the setting that cures it, by kind."""
+"""Doctor's findings about suppliers whose reports do not match or do not arrive: the setting that fixes it, by kind."""
 
 from __future__ import annotations
 

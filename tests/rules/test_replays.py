@@ -1,4 +1,4 @@
-"""Replays: what was answered once is answered again, whatever the time and the settings are by then, for 72 hours."""
+"""Replays: a request is answered as the first time for 72 hours, whatever the time and the settings are by then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forgetting on a real database: what is past goes, what is not stays, and nobody waits for it."""
+"""Retention on a real database: what has expired is removed, the rest stays, and nobody waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long ago retention last succeeded, as the metrics tell it: by what it did, not by when its time comes again."""
+"""How long ago retention last succeeded, as the metrics show it: by its results, not by its schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people keep to send, of an organization that seals its texts: saved texts, and what they type for campaigns."""
+"""Texts that people of a sealing organization store: saved texts, and drafts of campaigns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sender that nobody carries to a country is refused before it costs anything, and only then."""
+"""A sender that no supplier carries to a country is refused before it costs anything, and only then."""
 
 from __future__ import annotations
 

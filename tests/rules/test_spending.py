@@ -1,4 +1,4 @@
-"""Limits of a day: what passes one is refused, by whichever way it is accepted, and nothing else is."""
+"""Daily limits: what exceeds one is refused, however it is accepted, and nothing else is."""
 
 from __future__ import annotations
 

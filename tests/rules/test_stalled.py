@@ -1,4 +1,4 @@
-"""What no worker takes, because an operator holds it or its campaign is paused, ends with its validity all the same."""
+"""Messages that no worker takes, because they are held or their campaign is paused, still expire in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callbacks of suppliers over HTTP in their rows: together as they came, and by themselves where one cannot be read."""
+"""Stored callbacks of suppliers over HTTP: processed together as they came, or singly if one cannot be read."""
 
 from __future__ import annotations
 

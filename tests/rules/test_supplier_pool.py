@@ -1,4 +1,4 @@
-"""The fleet on a real database: connectors follow the suppliers table, and sessions are never more than allowed."""
+"""The supplier pool on a real database: connectors follow the suppliers table, with no more sessions than allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rate cards and price lists: which rate holds, files read whole or not at all, and imports with their differences."""
+"""Rate cards and price lists: which rate applies, files imported whole or not at all, and their differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notices that are mailed, and that endpoints are sent: to whom who wants them and may see them, and once."""
+"""Notices by mail and to endpoints: sent to those who want them and may see them, and once."""
 
 from __future__ import annotations
 

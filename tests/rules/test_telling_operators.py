@@ -1,4 +1,4 @@
-"""Operators are mailed of what is not well and of what waits: who wants it and may see it, once, several together."""
+"""Mails to operators about problems and waiting decisions: to those who want them and may see them, combined, once."""
 
 from __future__ import annotations
 

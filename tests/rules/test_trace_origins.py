@@ -1,4 +1,4 @@
-"""Traces of messages that no request of a program sends: of campaigns, and of automatic replies."""
+"""Traces of messages that no API request sends: those of campaigns, and automatic replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traffic roll-ups: whatever moves in whatever order, folded or not, they are what a count over messages says."""
+"""Traffic roll-ups: whatever moves in whatever order, folded or not, they equal a count of the messages."""
 
 from __future__ import annotations
 

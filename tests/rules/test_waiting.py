@@ -1,4 +1,4 @@
-"""How much work waits: every line is told of, and a figure that is not the whole one says so."""
+"""How much work is waiting: every line is listed, and a partial figure is marked as such."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wallet: what settles how, once, in any order; and what operators add and take."""
+"""The wallet: how messages settle, once, in any order; and operators' credits and debits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an idle worker asks: one question for everything, and whoever has something to do is woken."""
+"""Polling by an idle worker: one query for everything, and whoever has work is woken."""
 
 from __future__ import annotations
 

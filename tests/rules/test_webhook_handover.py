@@ -1,4 +1,4 @@
-"""Deliveries that the worker which recorded the event makes itself, without a claim: none is lost, none is made up."""
+"""Deliveries by the worker that recorded the event, without a claim: none is lost, and none is invented."""
 
 from __future__ import annotations
 

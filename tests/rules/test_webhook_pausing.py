@@ -1,4 +1,4 @@
-"""Pausing and resuming an endpoint: nothing goes out meanwhile, nothing is lost, and what was missed is recovered."""
+"""Pausing and resuming an endpoint: nothing is sent meanwhile, nothing is lost, and missed events are recovered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sending again on a real database: resends, replays in steps, examples, numbers of attempts, secrets in transition."""
+"""Sending again on a real database: resends, replays in steps, examples, attempt numbers, secret rotation."""
 
 from __future__ import annotations
 

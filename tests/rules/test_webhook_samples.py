@@ -1,4 +1,4 @@
-"""Samples of events are what is documented, and the verifying code that people are given verifies."""
+"""Sample events match the documentation, and the verification code that people are given works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Apps and accounts: what is sealed, whose a callback is, what sends, and what holds."""
+"""Apps and accounts: sealing, the owner of a callback, sending, and holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers follow Meta by events and readings, in any order; a customer reads closed values only."""
+"""Numbers follow Meta's events and readings in any order; customers read documented values only."""
 
 from __future__ import annotations
 

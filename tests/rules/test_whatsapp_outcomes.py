@@ -1,4 +1,4 @@
-"""What answers make of messages, numbers, accounts and templates: every class of fault, on a real database."""
+"""Effects of answers on messages, numbers, accounts and templates: every class of error, on a real database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One person by WhatsApp: spellings, user ids and changes of either lead to one window, one word, one conversation."""
+"""One person on WhatsApp: spellings, user ids and changes of either lead to one window, consent and conversation."""
 
 from __future__ import annotations
 

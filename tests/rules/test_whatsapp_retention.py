@@ -1,4 +1,4 @@
-"""Forgetting what WhatsApp users said, and who they are: by what callbacks and sends really leave behind."""
+"""Removing what WhatsApp users wrote and their identities, from rows that real callbacks and sends leave behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets of WhatsApp: sealed where they lie, each in its place, and in nothing that is written about them."""
+"""Secrets of WhatsApp: sealed at rest, each bound to its place, and absent from everything that is logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates follow Meta by events and readings, in any order; what an operator disabled stays so."""
+"""Templates follow Meta's events and readings in any order; one that an operator disabled stays disabled."""
 
 from __future__ import annotations
 

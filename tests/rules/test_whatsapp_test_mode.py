@@ -1,4 +1,4 @@
-"""Test keys of WhatsApp: the whole way without Meta and without money; the recipient's last digits say what happens."""
+"""Test keys for WhatsApp: the whole process without Meta or charges; the recipient's last digits decide the outcome."""
 
 from __future__ import annotations
 

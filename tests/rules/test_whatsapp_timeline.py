@@ -1,4 +1,4 @@
-"""What operators see of a WhatsApp message."""
+"""The timeline of a WhatsApp message for operators."""
 
 from __future__ import annotations
 

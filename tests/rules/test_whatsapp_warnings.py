@@ -1,4 +1,4 @@
-"""What Meta warns of, from its callbacks to the row that operators read: in any order, and however often it comes."""
+"""Meta's warnings, from callback to the row that operators read: in any order, and however often they come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that is told to stop ends in time, whatever it waits for."""
+"""A worker that is told to stop exits in time, whatever it is waiting for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of WhatsApp's mirror are made of: accounts, numbers and templates in the database."""
+"""Factories for tests of WhatsApp's mirror: accounts, numbers and templates in the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of WhatsApp are made of: organizations with wallet, rates, account, number and templates."""
+"""Factories for tests of WhatsApp: organizations with wallet, rates, account, number and templates."""
 
 from __future__ import annotations
 
