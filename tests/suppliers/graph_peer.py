@@ -1,4 +1,4 @@
-"""What tests of the Graph API simulator share: a receiver of callbacks, a plain client, and waiting."""
+"""Shared by tests of the Graph API simulator: a receiver of callbacks, a plain client, and waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that answers requests with given bytes, or does not: for what no well-behaved one would do."""
+"""A server that answers requests with given bytes, or not at all: for answers that no well-behaved server gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small SMSC for tests: it does what it is told, on a real socket, and remembers what it read."""
+"""A small SMSC for tests: it does as it is told, on a real socket, and remembers what it read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/adding-a-supplier.md has its reader write is a supplier: one file and its test, no other change."""
+"""The supplier that docs/adding-a-supplier.md has its reader write works, with one module and its test."""
 
 from __future__ import annotations
 

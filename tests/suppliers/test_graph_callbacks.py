@@ -1,4 +1,4 @@
-"""How the Graph API simulator calls back: bytes, signatures, batches, duplicates, and what is not taken at first."""
+"""Callbacks of the Graph API simulator: bytes, signatures, batches, duplicates, and retries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a message in the Graph API simulator: scripts by recipient, faults on the way, chance by seed."""
+"""Outcomes of messages in the Graph API simulator: scripts by recipient, faults in transit, seeded randomness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GETs of the Graph API simulator, tokens, templates made by API, and events that agree with what GETs show."""
+"""Reads from the Graph API simulator, tokens, templates created by API, and events that agree with the reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends to the Graph API simulator: what is accepted, what is refused, and in which order it looks."""
+"""Sends to the Graph API simulator: what it accepts, what it refuses, and the order of its checks."""
 
 from __future__ import annotations
 

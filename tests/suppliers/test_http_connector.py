@@ -1,4 +1,4 @@
-"""The connector of suppliers over HTTP: one outcome each, room, rate, and what is said of a supplier that is away."""
+"""The connector for suppliers over HTTP: exactly one outcome, room, rate, and the error of one that is unreachable."""
 
 from __future__ import annotations
 

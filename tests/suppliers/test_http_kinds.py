@@ -1,4 +1,4 @@
-"""Suppliers over HTTP, file by file: what is asked, what answers mean, what comes back; and the generic one's parts."""
+"""Suppliers over HTTP, one by one: requests, answers, callbacks; and the parts of the generic kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Suppliers over HTTP on the whole way: web process, worker, a simulated supplier of each kind, what customers see."""
+"""Suppliers over HTTP end to end: web process, worker, a simulated supplier of each kind, what customers see."""
 
 from __future__ import annotations
 

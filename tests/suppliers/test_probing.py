@@ -1,4 +1,4 @@
-"""Tests of an account step by step: what counts as the answer to a step."""
+"""Tests of an account step by step: which answers count for a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SMSC simulator, by raw sockets and by smpplib, neither of which shares code with it."""
+"""The SMSC simulator, tested over raw sockets and with smpplib, neither of which shares code with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an account's settings make of a message: fields, addresses, alphabets, rates."""
+"""The effect of an account's settings on a message: fields, addresses, alphabets, rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The codec: against two independent ones, round and round, and against garbage."""
+"""The codec: compared with two independent ones, round trips, and garbage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receipts as suppliers really write them, and handset messages that look like one."""
+"""Receipts as real suppliers write them, and handsets' messages that look like one."""
 
 from __future__ import annotations
 

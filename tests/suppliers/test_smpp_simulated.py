@@ -1,4 +1,4 @@
-"""The connector and the simulated SMSC together: nothing is lost or doubled, whatever the SMSC does."""
+"""The connector with the simulated SMSC: nothing is lost or duplicated, whatever the SMSC does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS: a session is opened with the right name and authority, and with no other."""
+"""TLS: a session is opened only with the right name and authority."""
 
 from __future__ import annotations
 

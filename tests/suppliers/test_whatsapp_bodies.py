@@ -1,4 +1,4 @@
-"""Bodies of sends, held against those that a foreign library makes of the same values."""
+"""Bodies of sends, compared with those that an independent library makes of the same values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Graph error code means, and whether a foreign library reads the same into it."""
+"""The meaning of Graph error codes, compared with an independent library's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast a number may send, on a clock that stands until it is moved."""
+"""How fast a number may send, on a clock that moves only when told."""
 
 from __future__ import annotations
 

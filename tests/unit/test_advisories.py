@@ -1,4 +1,4 @@
-"""Dependencies against advisories: by version and by range, as OSV says, and a word where there are none."""
+"""Checking dependencies against advisories: versions and ranges as in OSV, and the message when there are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""National tables against an independent reading of the standard, and cuts against the grapheme clusters of Unicode."""
+"""National tables compared with an independent reading of the standard, and cuts with Unicode's grapheme clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Group commit without a database: order, isolation of a bad item, callers that leave, failures that are nobody's."""
+"""Group commit without a database: order, isolation of a bad item, callers that leave, failures of a whole batch."""
 
 from __future__ import annotations
 

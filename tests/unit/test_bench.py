@@ -1,4 +1,4 @@
-"""The bench's own parts: requests that are all different, an honest generator, and budgets that can be missed."""
+"""The benchmark's own parts: requests that all differ, an honest load generator, and budgets that can fail."""
 
 from __future__ import annotations
 

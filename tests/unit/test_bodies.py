@@ -1,4 +1,4 @@
-"""Room for bodies that arrive: small ones have their own, an address its share, and what stands still gives way."""
+"""Room for request bodies in transit: small ones have their own, an address its share, and idle ones give way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A database that a test gets after another has nothing of it, and a session that it gets has none of its settings."""
+"""A database or session that is reused by another test keeps nothing of the previous one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command that asks an API over TLS: whose certificate it accepts, and what it says about one that it does not."""
+"""A command that calls an API over TLS: which certificates it accepts, and its message about others."""
 
 from __future__ import annotations
 

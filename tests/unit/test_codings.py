@@ -1,4 +1,4 @@
-"""Content codings: what is compressed is read within its limit, and what cannot be read is said to be so."""
+"""Content codings: compressed content is read within its limit, and errors are reported as such."""
 
 from __future__ import annotations
 

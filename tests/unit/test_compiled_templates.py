@@ -1,4 +1,4 @@
-"""Templates are compiled once, whatever becomes of what was kept of them."""
+"""Templates are compiled once, whatever happens to the cache."""
 
 from __future__ import annotations
 

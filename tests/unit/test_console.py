@@ -1,4 +1,4 @@
-"""What people see of the command line: misspelt names, tables that fit, terminals that know ASCII only."""
+"""Output of the command line: misspelled names, tables that fit the terminal, terminals limited to ASCII."""
 
 from __future__ import annotations
 

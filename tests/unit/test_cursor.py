@@ -1,4 +1,4 @@
-"""Cursors come back as they were, and nowhere else."""
+"""Cursors decode to what was encoded, and only for the same list."""
 
 from __future__ import annotations
 

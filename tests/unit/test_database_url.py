@@ -1,4 +1,4 @@
-"""The database's URL: hosts, TLS and keep-alives as libpq reads them, and what is refused because nobody honours it."""
+"""The database's URL: hosts, TLS and keep-alives as libpq reads them, and parameters that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scrape shows of a process that hangs, of a database that is away; and what if nothing can be scraped."""
+"""Scrapes of a process that hangs or whose database is unavailable; and an exporter that cannot listen."""
 
 from __future__ import annotations
 

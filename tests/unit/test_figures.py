@@ -1,4 +1,4 @@
-"""Figures as people type them: read for certain, or refused."""
+"""Numbers as people type them: parsed unambiguously, or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests' own ways to start processes promise the tests."""
+"""What the tests' own ways of starting processes guarantee."""
 
 from __future__ import annotations
 

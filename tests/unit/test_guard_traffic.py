@@ -1,4 +1,4 @@
-"""The guard's rules on traffic that is made by a seed, and the targets that they are held to."""
+"""The guard's rules on seeded traffic, and their targets."""
 
 from __future__ import annotations
 

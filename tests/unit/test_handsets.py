@@ -1,4 +1,4 @@
-"""Whose number a supplier means."""
+"""The owner of a number as a supplier writes it."""
 
 from __future__ import annotations
 

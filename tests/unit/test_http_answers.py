@@ -1,4 +1,4 @@
-"""Requests as bytes, and answers however their bytes are cut: pure, so every split can be tried."""
+"""Requests as bytes, and responses split at any byte: pure, so that every split can be tried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outbound requests against real sockets: no connection to a forbidden address, and every hostile answer a result."""
+"""Outbound requests over real sockets: no connection to a forbidden address, and a result for any hostile response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client sends ahead of its answers: it waits as the bytes it came as, in its order, and never as too many."""
+"""Pipelined requests: they wait as received bytes, in order, and within a bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UUIDv7: order, form, and the bounds of a span of time."""
+"""UUIDv7: order, format, and the bounds of a period."""
 
 from __future__ import annotations
 

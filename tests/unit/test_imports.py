@@ -1,4 +1,4 @@
-"""What a process loads that it never uses is memory of each of them (decision 229), and what it loads is no garbage."""
+"""What each process imports: nothing that it never uses (decision 229), and nothing that counts as garbage."""
 
 from __future__ import annotations
 

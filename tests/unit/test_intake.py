@@ -1,4 +1,4 @@
-"""Sends of an organization whose rows somebody else keeps locked, beside those of others."""
+"""Sends of an organization whose rows another transaction keeps locked do not delay those of others."""
 
 from __future__ import annotations
 

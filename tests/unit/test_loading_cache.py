@@ -1,4 +1,4 @@
-"""The cache of rows: never older than it says, filled in batches, and honest about what changed during a load."""
+"""The cache of rows: never older than promised, filled in batches, and correct about changes during a load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log may not hold is taken out, whoever forgot it."""
+"""What must not be in a log is removed, whoever logged it."""
 
 from __future__ import annotations
 

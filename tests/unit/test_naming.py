@@ -1,4 +1,4 @@
-"""Names hold nothing that nobody sees but that turns the order of what stands beside it."""
+"""Names contain no invisible characters that reorder the text around them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a line of the route table makes of a handler."""
+"""Building an operation from a handler and its line of the route table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words that opt out, opt in and ask for help: what counts as one, and what must not."""
+"""Keywords for opting out, opting in and help: what counts as one, and what must not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files for their owner alone."""
+"""Files that only their owner may read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who asks, by the word of trusted proxies: lists are read from the right, and nobody else is believed."""
+"""The client's address according to trusted proxies: lists are read from the right, and nobody else is believed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quiet hours: what is quiet where, by the recipient's own clock."""
+"""Quiet hours: which apply where, by the recipient's local time."""
 
 from __future__ import annotations
 

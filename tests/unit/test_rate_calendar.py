@@ -1,4 +1,4 @@
-"""The calendar of rates: what holds in which month, where nothing does, and where a broader rate does."""
+"""The calendar of rates: what applies in each month, gaps, and where a broader rate applies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The webhook sink over real sockets: what it counts, how it answers."""
+"""The webhook receiver over real sockets: what it counts, and how it responds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A database that gets the files of a dropped one has nothing of it; one that cannot be dropped fails the run."""
+"""A database that gets the files of a dropped one keeps nothing of it; one that cannot be dropped fails the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates run by ways of our own write what Jinja2 would write."""
+"""Our compiled form of templates renders exactly what Jinja2 would."""
 
 from __future__ import annotations
 

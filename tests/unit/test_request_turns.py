@@ -1,4 +1,4 @@
-"""An organization's pages are made a few at a time, and those of others do not wait for them."""
+"""An organization's pages are rendered a few at a time, and do not delay those of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every schedule in one place: it never ends early, never grows past its bound, never divides a herd in step."""
+"""All retry schedules: they never end early, stay within their bound, and are spread by jitter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The look-up of routes: who carries a message, in which order, and as a naive reading of the rules says."""
+"""Routing look-ups: the suppliers of a message and their order, compared with a naive reading of the rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which supplier carries a message, and when one is left alone."""
+"""Which supplier carries a message, and when one is avoided."""
 
 from __future__ import annotations
 

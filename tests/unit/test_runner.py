@@ -1,4 +1,4 @@
-"""What is run until it has worked: a database that is away delays it, and nothing else does."""
+"""Work that is run until it has succeeded: only an unavailable database delays it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules for senders and numbers: which one decides, and what follows."""
+"""Rules for senders and numbers: which one decides, and the consequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regions of pages are made once for all who see the same, never older than what somebody has seen."""
+"""Regions of pages are rendered once for all who see the same, and never older than what a reader has seen."""
 
 from __future__ import annotations
 

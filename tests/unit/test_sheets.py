@@ -1,4 +1,4 @@
-"""What CSV files look like: encodings, delimiters, headers, and cells that begin like a formula."""
+"""CSV files in practice: encodings, delimiters, headers, and cells that begin like a formula."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures: vectors worked out by other means, and what a receiver accepts."""
+"""Signatures: vectors computed independently, and what a receiver accepts."""
 
 from __future__ import annotations
 

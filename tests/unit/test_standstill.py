@@ -1,4 +1,4 @@
-"""A process that was stopped: what it was answered meanwhile is no timeout."""
+"""A process that was suspended: answers that arrived meanwhile do not count as timeouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Static content that is a file: what is sent of it is what it was at the start."""
+"""Static files: the content served is what it was at startup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of states: where each may come from, and what may never happen."""
+"""The table of states: where each may come from, and transitions that never happen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What systemd is told, over a real socket of its protocol."""
+"""Notifications to systemd, over a real socket of its protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several tags in one text: whatever a tag contains, it is read back as one tag."""
+"""Several tags in one text: any tag, whatever it contains, is read back as one tag."""
 
 from __future__ import annotations
 

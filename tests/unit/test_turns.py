@@ -1,4 +1,4 @@
-"""Whose turn it is: nobody who waits leaves the ring, and nobody is served twice before everybody was served once."""
+"""Turns: nobody who waits is skipped, and nobody is served twice before everybody was served once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A part of `heliograph up` is started again whatever became of it, or of the attempt to start it; and its port is its
-own."""
+"""A part of `heliograph up` is restarted however it ended or failed to start, and keeps its port."""
 
 from __future__ import annotations
 

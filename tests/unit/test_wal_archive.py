@@ -1,4 +1,4 @@
-"""What a WAL archive says of its own gaps: PostgreSQL takes a missing segment for the end."""
+"""Gaps in a WAL archive are reported: PostgreSQL takes a missing segment for the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a PDU is shown to whoever watches a supplier: never a number, a text or a password."""
+"""PDUs of a watched supplier never show a number, a text or a password."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of a request to a supplier over HTTP: no secret, no text, no whole number."""
+"""Requests to a watched HTTP supplier show no secret, no text and no whole number."""
 
 from __future__ import annotations
 

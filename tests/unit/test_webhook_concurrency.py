@@ -1,4 +1,4 @@
-"""Places: whatever endpoints do, no job is lost, the limits hold, and there is room for those who answer."""
+"""Concurrency of deliveries: whatever endpoints do, no job is lost, limits hold, and responsive ones have room."""
 
 from __future__ import annotations
 
