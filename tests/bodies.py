@@ -1,4 +1,4 @@
-"""Whatever event a test raises is held against what the OpenAPI document tells receivers of its body."""
+"""Checks the body of every event that a test raises against the OpenAPI document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates for servers in tests, by an authority that nobody else knows."""
+"""Certificates for servers in tests, issued by an authority that nothing else trusts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Embedded servers of a test's own, to be started, killed and examined. The shared ones are `tests/database.py`'s."""
+"""Embedded servers of a test's own, to be started, killed and inspected. The shared ones are `tests/database.py`'s."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests as clients send them, whole and broken, for hypothesis."""
+"""Requests as clients send them, valid and broken, for hypothesis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example for Kubernetes, as its files say it."""
+"""The example for Kubernetes, as its files define it."""
 
 from __future__ import annotations
 

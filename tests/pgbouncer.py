@@ -1,4 +1,4 @@
-"""PgBouncer in transaction mode before a server of the tests."""
+"""PgBouncer in transaction mode in front of a server of the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts that are sealed where they lie: the key that tests open them with."""
+"""Sealed texts at rest, and the key that tests open them with."""
 
 from __future__ import annotations
 

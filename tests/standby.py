@@ -1,4 +1,4 @@
-"""A streaming standby of an embedded server, in a test's own directory."""
+"""A streaming standby of an embedded server, in a directory of the test's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of the database and how many rows it answers with, overheard on the wire (protocol 3)."""
+"""The statements sent to the database and the number of rows returned, read from the wire (protocol 3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An exporter of traces that keeps what it is given."""
+"""A trace exporter that keeps what it is given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Movements of money without the statuses that cause them."""
+"""Wallet movements without the statuses that cause them."""
 
 from __future__ import annotations
 

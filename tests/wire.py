@@ -1,4 +1,4 @@
-"""A wire to the database that can be made to hang (bytes stop, and nobody is told) or to refuse, or that speaks TLS."""
+"""A wire to the database that can be made to hang (bytes stop, without an error) or to refuse, or that speaks TLS."""
 
 from __future__ import annotations
 

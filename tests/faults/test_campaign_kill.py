@@ -1,4 +1,4 @@
-"""kill -9 of workers while they stage a campaign: nobody gets it twice or is forgotten, and the books are right."""
+"""kill -9 of workers while they stage a campaign: each recipient gets it once, and the counts are right."""
 
 from __future__ import annotations
 

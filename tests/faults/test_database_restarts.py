@@ -1,4 +1,4 @@
-"""PostgreSQL restarted under load, in order and not: refused while it is away, and only then; back when it is back."""
+"""PostgreSQL restarted under load, in order and not: requests are refused only while it is unavailable."""
 
 from __future__ import annotations
 

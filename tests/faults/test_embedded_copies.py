@@ -1,4 +1,4 @@
-"""Copies of the cluster that are being brought up, when whoever does it is killed, told to end, or cancelled."""
+"""Copies of the cluster that are being set up when the process is killed, told to exit, or canceled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL in trouble: kills at any moment, orphans, strangers' pids, slow recovery, stops that hang."""
+"""The embedded PostgreSQL in trouble: kills at any moment, orphans, foreign pids, slow recovery, stops that hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kill -9 of workers while they write an export: every row is in the file once, in its order."""
+"""kill -9 of workers while they write an export: every row is in the file once, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PostgreSQL frozen under load (SIGSTOP, every process of it): nobody is kept waiting, and all goes on by itself."""
+"""PostgreSQL frozen under load (SIGSTOP, every process): nobody is kept waiting, and everything recovers by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kill -9 of workers while they import an uploaded file: nobody is left out or counted twice."""
+"""kill -9 of workers while they import an uploaded file: no row is left out or counted twice."""
 
 from __future__ import annotations
 

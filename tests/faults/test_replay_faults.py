@@ -1,4 +1,4 @@
-"""A replay whose worker is killed: another goes on where the last committed step ended, and every event arrives."""
+"""A replay whose worker is killed: another one continues after the last committed step, and every event arrives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a supplier asks of one worker process, the others keep to: a pause that it wants, over real HTTP."""
+"""A pause that a supplier requests of one worker process is kept by the others, over real HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that end while suppliers over HTTP call back: the supplier asks again, and everything is there once."""
+"""Processes that are killed while suppliers over HTTP call back: they retry, and everything is stored once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Suppliers that are down, slow, wrong or silent, over real SMPP: every message ends, once, and as it really ended."""
+"""Suppliers that are down, slow, wrong or silent, over real SMPP: every message ends once, with its true outcome."""
 
 from __future__ import annotations
 

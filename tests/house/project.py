@@ -1,4 +1,4 @@
-"""The project as files: where they are, and the pieces of a Markdown document."""
+"""The project's files: where they are, and the blocks of a Markdown document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Containers: what the files below `deploy/` start, set, mount and probe is what the product has."""
+"""Containers: the files below `deploy/` start, set, mount and probe only what the product has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public contract's table of operations, and what of it is built. None may differ; those to come may be absent."""
+"""The public contract's table of operations, compared with what is implemented. None may differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing is installed that nothing uses: every line of the requirements is imported, run, or plugged into pytest."""
+"""Nothing is installed that is not used: every line of the requirements is imported, run, or a pytest plugin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alerts, the board and the runbook know the metrics that there are, and each other."""
+"""Alerts, the dashboard of metrics and the runbook name existing metrics, and agree with each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docstrings and comments name as `module.Name` exists, so that a rename takes along whoever refers to it."""
+"""Names such as `module.Name` in docstrings and comments exist, so that a rename includes its references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents say what the code is: settings, options, errors, events, commands, files, names and links."""
+"""The documents agree with the code: settings, options, errors, events, commands, files, names and links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example for Kubernetes is what Kubernetes accepts, and its objects and the product agree with each other."""
+"""The example for Kubernetes is valid, and its objects and the product agree with each other."""
 
 from __future__ import annotations
 

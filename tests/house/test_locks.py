@@ -1,4 +1,4 @@
-"""The page on the order of locks names statements and functions that exist."""
+"""The page about the order of locks names statements and functions that exist."""
 
 from __future__ import annotations
 

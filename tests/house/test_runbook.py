@@ -1,4 +1,4 @@
-"""Every check that the console shows has a section in the runbook, and every section that is named is there."""
+"""Every check that the console shows has a section in the runbook, and every section that is named exists."""
 
 from __future__ import annotations
 
