@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -58,9 +58,7 @@ def create(
     tag: Annotated[
         list[str] | None, typer.Option(show_default=False, help="Send to contacts with this tag. Repeatable.")
     ] = None,
-    match: Annotated[
-        str, typer.Option(metavar="any|all", help="Whether contacts need any or all of the tags.")
-    ] = "any",
+    match: Annotated[Literal["any", "all"], typer.Option(help="Whether contacts need any or all of the tags.")] = "any",
     exclude_tag: Annotated[list[str] | None, typer.Option(help="Exclude contacts with this tag. Repeatable.")] = None,
     not_written_days: NotWrittenDays = None,
     imported: AudienceImport = None,
@@ -95,8 +93,6 @@ def create(
       heliograph whatsapp campaign create --name "Delivery day" --tag porto --number +351210001234 \\
         --template order_shipped --language en --param first_name --default first_name=customer --param text:Thursday
     """
-    if match not in ("any", "all"):
-        raise typer.BadParameter("must be any or all", param_hint="--match")
     if (tag is None) == (imported is None):
         raise typer.BadParameter("give one of --tag and --import", param_hint="--tag")
     scheduled_at = None if at is None else moment(at, "--at")
