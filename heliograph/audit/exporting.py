@@ -58,7 +58,6 @@ async def pieces(
     *,
     as_json: bool = False,
     delimiter: str = ",",
-    is_for_customers: bool = False,
 ) -> AsyncIterator[tuple[int, str]]:
     """The file, piece by piece: (entries, text). `connect` opens a connection for one piece. Raises Invalid."""
     file = io.StringIO()
@@ -66,7 +65,7 @@ async def pieces(
     after: UUID | None = None
     while True:
         async with connect() as conn:
-            looked = await list_page(conn, wanted, after=after, limit=PAGE, is_for_customers=is_for_customers)
+            looked = await list_page(conn, wanted, after=after, limit=PAGE)
         for one in looked.entries:
             if writer is None:
                 file.write(msgspec.json.encode(as_values(one) | {"at": iso(one.at)}).decode() + "\n")

@@ -76,14 +76,16 @@ class TooManySignIns(Refusal):
         self.headers = {"retry-after": "3"}
 
 
-def check_strength(password: str, *, email: str = "", field: str = "password") -> None:
+def check_strength(password: str, *, email: str = "") -> None:
     """Check a password. Raises Invalid if it is too short, too long, or easy to guess."""
     if len(password) < SHORTEST:
-        raise Invalid((field, "length", "The password must have at least 12 characters."))
+        raise Invalid(("password", "length", "The password must have at least 12 characters."))
     if len(password) > LONGEST or "\0" in password:
-        raise Invalid((field, "length", "The password must have at most 1,000 characters."))
+        raise Invalid(("password", "length", "The password must have at most 1,000 characters."))
     if _is_guessable(password, email):
-        raise Invalid((field, "weak", "This password is easy to guess. Three or four unrelated words make a good one."))
+        raise Invalid(
+            ("password", "weak", "This password is easy to guess. Three or four unrelated words make a good one.")
+        )
 
 
 async def hashed(password: str) -> str:

@@ -58,6 +58,6 @@ def why(kind: Kind, code: str) -> Why | None:
     return entries()[kind].get(code)
 
 
-def customer_texts(kind: Kind, *, language: str = "en") -> dict[str, str]:
-    """What a customer is told of each code of a kind, in one sentence."""
-    return {code: one.words(language).customer for code, one in entries()[kind].items()}
+def customer_texts(kind: Kind) -> dict[str, str]:
+    """What a customer is told of each code of a kind, in one English sentence."""
+    return {code: one.en.customer for code, one in entries()[kind].items()}
