@@ -12,6 +12,7 @@ import pytest
 from heliograph.accounts import organizations
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
 from heliograph.base.process import spans
 from heliograph.consent import optouts
 from heliograph.consent.optouts import OptOut
@@ -305,6 +306,42 @@ async def test_without_a_default_the_sender_that_is_shown_is_meant(owner: Browse
     assert "From ACME" in page.words
     page = await owner.submit(page, "/send")
     assert await pool.fetchval("SELECT sender FROM messages") == "ACME", page.words
+
+
+SENDERS = """
+INSERT INTO sender_ids (organization_id, id, value, status, created_at, reviewed_at)
+SELECT $1, id, 'SENDER ' || n, 'approved', now(), now() FROM unnest($2::uuid[]) WITH ORDINALITY AS made (id, n)
+"""
+
+
+async def test_one_of_very_many_senders_is_found_by_typing(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    usual = await pool.fetchval("SELECT value FROM sender_ids WHERE is_default")
+    await pool.execute(SENDERS, tenant.actor.organization_id, [uuid7() for _ in range(60)])
+    page = await owner.get("/send")
+    assert '<select id="sender"' not in page.text
+    assert f'placeholder="{usual}"' in page.text
+    assert "<option>SENDER 60</option>" in page.text
+    typed = {"to": "+258841234567", "message": "Hello"}
+    page = await owner.submit(page, "/send", **typed, sender=" sender 7 ")
+    assert page.status == 200
+    again = await owner.get("/send?again=" + page.path.partition("=")[2])
+    assert again.form("/send")["sender"] == "SENDER 7"
+    page = await owner.submit(await owner.get("/send"), "/send", **typed, sender="")
+    assert page.status == 200
+    sent = await pool.fetch("SELECT sender FROM messages ORDER BY id")
+    assert [row["sender"] for row in sent] == ["SENDER 7", usual]
+    page = await owner.submit(await owner.get("/send"), "/send", **typed, sender="SENDER 61")
+    assert (page.status, page.form("/send")["sender"]) == (422, "SENDER 61")
+    assert "Choose one of those that are offered." in page.words
+
+    # A campaign finds it in the same way.
+    page = await owner.get("/campaigns/new")
+    assert "<option>SENDER 60</option>" in page.text
+    looked = {"name": "Sale", "to": "numbers", "numbers": "+258841234567", "text": "Hello", "do": "preview"}
+    page = await owner.submit(page, "/campaigns", **looked, sender="sender 9")
+    assert (page.status, page.form("/campaigns")["sender"]) == (200, "sender 9"), page.words
+    page = await owner.submit(page, "/campaigns", **looked, sender="nobody")
+    assert (page.status, 'href="#sender"' in page.text) == (422, True)
 
 
 async def test_hostile_values_are_inert(owner: Browser) -> None:

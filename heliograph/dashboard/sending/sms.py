@@ -210,6 +210,7 @@ async def _page(request: Request, given: Typed, *, sees: bool = True) -> dict[st
         "channel": "sms",
         "given": given,
         "senders": approved,
+        "sender_options": [(str(one.id), one.value) for one in approved],
         "askers": askers,
         "others": [one for one in senders if one.status != "approved"][-5:],
         "validities": sms_form.VALIDITIES,

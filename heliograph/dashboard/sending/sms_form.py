@@ -12,12 +12,13 @@ from heliograph.accounts import idempotency, organizations
 from heliograph.accounts.send_defaults import GUARANTEES
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, NotFound
 from heliograph.classes import kinds
 from heliograph.contacts import suggesting
 from heliograph.pages.forms import figures, local_times
 from heliograph.pages.requests import Request
 from heliograph.pages.words import SEND_FORM
+from heliograph.sms.accepting import sender_ids
 from heliograph.sms.accepting.accept import MAX_REFERENCE, MAX_TEXT, VALIDITY, Send
 
 #: Validities offered, in seconds.
@@ -33,7 +34,7 @@ class Typed(msgspec.Struct, frozen=True):
 
     to: str = ""
     message: str = ""
-    #: Id of a sender ID; empty: the default.
+    #: A sender ID or its id; empty: the default.
     sender: str = ""
     day: str = ""
     hour: str = ""
@@ -134,7 +135,11 @@ async def read(request: Request, conn: Connection, given: Typed) -> Send:
         wrong.append(("message", "length"))
     if len(given.reference) > MAX_REFERENCE:
         wrong.append(("reference", "length"))
-    sender, at, validity = _sender(given, wrong), _at(request, given, wrong), _validity(given, wrong)
+    sender, at, validity = (
+        await _sender(request, conn, given, wrong),
+        _at(request, given, wrong),
+        _validity(given, wrong),
+    )
     if given.guarantee not in ("", *GUARANTEES):
         wrong.append(("guarantee", "enum"))
     if wrong or number is None:
@@ -165,12 +170,12 @@ def _key(request: Request) -> UUID | None:
     return idempotency.key_hash(request.mode, "PAGE", "/send", f"{request.person.user_id} {once}")
 
 
-def _sender(given: Typed, wrong: list[tuple[str, str]]) -> UUID | None:
+async def _sender(request: Request, conn: Connection, given: Typed, wrong: list[tuple[str, str]]) -> UUID | None:
     if not given.sender:
         return None
     try:
-        return UUID(given.sender)
-    except ValueError:
+        return (await sender_ids.find(conn, request.actor, which=given.sender.strip())).id
+    except NotFound:
         wrong.append(("sender", "unknown"))
         return None
 

@@ -30,6 +30,7 @@ from heliograph.dashboard.audience import words
 from heliograph.dashboard.audience.composing.form import form_refusal, found, moment, numbers
 from heliograph.pages.forms import figures, local_times
 from heliograph.pages.requests import Request
+from heliograph.sms.accepting import sender_ids
 from heliograph.sms.dispatch import routing
 from heliograph.whatsapp import library
 from heliograph.whatsapp.library import Entry
@@ -117,14 +118,13 @@ async def read(request: Request, conn: Connection, typed: dict[str, str]) -> Giv
     except Invalid as refusal:
         issue = refusal.details["fields"][0]["issue"] if typed["name"] else "required"
         wrong.append(("name", issue, words.CAMPAIGN_FORM[f"name.{issue}"]))
-    sender = uuid_in(typed["sender"])
+    sender: UUID | None = None
     said: Filled | None = None
     if typed["channel"] == "whatsapp":
         said = await _template(request, conn, typed, wrong)
     else:
         _text(request, typed, wrong)
-        if typed["sender"] and sender is None:
-            wrong.append(("sender", "unknown", words.CAMPAIGN_FORM["sender.unknown"]))
+        sender = await _sender(request, conn, typed, wrong)
     pasted = await _pasted(request, conn, typed, wrong) if typed["to"] == "numbers" else {}
     tags, listed, without = await _audience(request, conn, typed, pasted, wrong)
     imported = uuid_in(typed["import"]) if typed["to"] == "import" else None
@@ -167,6 +167,19 @@ def _count(typed: Mapping[str, str], field: str, most: int, wrong: list[tuple[st
         return figures.within(typed[field], Invalid(refused), least=1, most=most)
     except Invalid:
         wrong.append(refused)
+        return None
+
+
+async def _sender(
+    request: Request, conn: Connection, typed: Mapping[str, str], wrong: list[tuple[str, str, str]]
+) -> UUID | None:
+    """The sender ID that its value or id means; None: the default, or an unknown one (added to `wrong`)."""
+    if not typed["sender"]:
+        return None
+    try:
+        return (await sender_ids.find(conn, request.actor, which=typed["sender"])).id
+    except NotFound:
+        wrong.append(("sender", "unknown", words.CAMPAIGN_FORM["sender.unknown"]))
         return None
 
 
