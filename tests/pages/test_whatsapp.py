@@ -5,11 +5,13 @@ from __future__ import annotations
 import html
 import re
 from datetime import timedelta
+from urllib.parse import quote
 
 import pytest
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.suppliers.whatsapp_cloud import objects as whatsapp_objects
@@ -69,6 +71,38 @@ async def test_a_template_is_chosen_filled_in_and_sent_once(pool: Pool, owner: B
     )
     for shown in (fragment.path, f"/messages/{id}"):
         assert "Read delivered 2.0 s after it was accepted" in (await owner.get(shown, HX_Request="true")).words
+
+
+MORE = """
+INSERT INTO whatsapp_templates (organization_id, id, account_id, graph_id, name, language, category, status,
+                                parameter_format, parameter_count, components, body_preview, created_at, updated_at)
+SELECT organization_id, made.id, account_id, 'made' || n, 'newer_' || n, language, category, status, parameter_format,
+       parameter_count, components, body_preview, now(), now()
+  FROM whatsapp_templates one CROSS JOIN unnest($2::uuid[]) WITH ORDINALITY AS made (id, n) WHERE one.id = $1
+"""
+
+
+async def test_a_template_that_many_newer_ones_hide_is_found_by_its_name(
+    pool: Pool, owner: Browser, made: Made
+) -> None:
+    await pool.execute(MORE, made.template_id, [uuid7() for _ in range(200)])
+    named = "SELECT name || ' (' || language || ')' FROM whatsapp_templates WHERE id = $1"
+    name = await pool.fetchval(named, made.template_id)
+    page = await owner.get("/send?channel=template")
+    assert ("<option>newer_200 (" in page.text, f"<option>{name}</option>" in page.text) == (True, False)
+    for typed in (name, name.partition(" ")[0], str(made.template_id)):
+        page = await owner.get("/send?channel=template&template=" + quote(typed))
+        assert page.form("/send")["template"] == name
+        assert page.form("/send/template")["template"] == str(made.template_id)
+    form = page.form("/send/template") | {"to": TO, "p1": "Ana", "p2": "7"}
+    assert (await owner.post("/send/template", form)).path.startswith("/send?channel=template")
+    again = await owner.get(f"/send?again={await pool.fetchval('SELECT id FROM whatsapp_messages')}")
+    assert again.form("/send/template")["template"] == str(made.template_id)
+    assert "p1" not in (await owner.get("/send?channel=template&template=nowhere")).text
+
+    form = (await owner.get("/campaigns/new?channel=whatsapp")).form("/campaigns")
+    page = await owner.post("/campaigns", form | {"template": name, "do": "template"})
+    assert (page.form("/campaigns")["template"], 'name="t2"' in page.text) == (name, True)
 
 
 async def test_in_test_mode_the_outcome_is_chosen_and_contacts_are_suggested(

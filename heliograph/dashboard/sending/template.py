@@ -14,7 +14,7 @@ from heliograph.accounts import idempotency
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
-from heliograph.dashboard import visibility
+from heliograph.dashboard import choosing, visibility
 from heliograph.dashboard.sending import code, refusals, sms_form, whatsapp_form
 from heliograph.dashboard.sending.code import Snippet
 from heliograph.dashboard.sending.sms_form import Recipient
@@ -24,16 +24,15 @@ from heliograph.pages.requests import Request
 from heliograph.pages.words import SEND_FORM
 from heliograph.sms.accepting.accept import MAX_REFERENCE
 from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
-from heliograph.whatsapp import library, number_states, reads, rendering
+from heliograph.whatsapp import library, number_states, rendering
 from heliograph.whatsapp.accepting import preview
 from heliograph.whatsapp.accepting.accept import Send, TemplateSend
 from heliograph.whatsapp.accepting.preview import Preview
 from heliograph.whatsapp.library import Entry
-from heliograph.whatsapp.reads import TemplateFilters
 
 PAGE = "sending/template.html"
-#: Templates offered; maximum characters of a value.
-OFFERED, LONGEST = 200, 1_024
+#: Maximum characters of a value.
+LONGEST = 1_024
 _VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 
@@ -152,15 +151,13 @@ async def _prefilled(request: Request) -> Typed | None:
         id = _id(query["again"])
         earlier = await whatsapp_form.again(conn, request, id=id)
         whole = visibility.is_whole(request, (await messages.get(conn, request.actor, id=id)).message.person_id)
-        listed = await _offered(request, conn)
     said = earlier.content
     if not isinstance(said, TemplateSend):
         return None
-    chosen = next((one for one in listed if (one.name, one.language) == (said.name, said.language)), None)
     return Typed(
         earlier.to if whole else "",
         str(earlier.number_id),
-        str(chosen.id) if chosen else "",
+        f"{said.name} ({said.language})",
         earlier.client_reference or "",
         said.parameters if whole else (),
     )
@@ -207,10 +204,11 @@ def _kind(field: str) -> str:
 async def _values(request: Request, given: Typed, *, sees: bool = True) -> dict[str, Any]:
     async with request.reading() as conn:
         numbers = await number_states.list_all(conn, request.actor)
-        listed = await _offered(request, conn)
+        given = msgspec.structs.replace(given, template=await choosing.meant(conn, request, given.template))
         if not given.number and numbers:
             given = msgspec.structs.replace(given, number=str(numbers[0].number.id))
         entry = await _entry(request, conn, given.template)
+        listed = await choosing.offered(conn, request, chosen=None if entry is None else entry.template)
         slots = [] if entry is None else library.slots(entry.layout)
         values = (*given.values, *([""] * len(slots)))[: len(slots)]
         given = msgspec.structs.replace(given, values=values)
@@ -257,11 +255,6 @@ async def _see(request: Request, conn: Connection, given: Typed) -> Seen:
         way=way,
         snippets=snippets,
     )
-
-
-async def _offered(request: Request, conn: Connection) -> list[reads.Template]:
-    listed, _ = await reads.templates(conn, request.actor, filters=TemplateFilters(status="approved"), limit=OFFERED)
-    return sorted((one for one in listed[:OFFERED] if one.sendable), key=lambda one: (one.name, one.language))
 
 
 async def _entry(request: Request, conn: Connection, wanted: str) -> Entry | None:

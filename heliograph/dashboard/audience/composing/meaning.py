@@ -26,6 +26,7 @@ from heliograph.campaigns.views import preview, recipients
 from heliograph.campaigns.views.preview import Preview
 from heliograph.classes import kinds
 from heliograph.contacts import records
+from heliograph.dashboard import choosing
 from heliograph.dashboard.audience import words
 from heliograph.dashboard.audience.composing.form import form_refusal, found, moment, numbers
 from heliograph.pages.forms import figures, local_times
@@ -281,7 +282,7 @@ async def _template(
 
 
 async def entry_of(request: Request, conn: Connection, typed: dict[str, str]) -> Entry | None:
-    if (id := uuid_in(typed["template"])) is None:
+    if (id := uuid_in(await choosing.meant(conn, request, typed["template"]))) is None:
         return None
     try:
         return await library.get(conn, request.actor, id=id)

@@ -12,18 +12,18 @@ from heliograph.campaigns.channels import sms, whatsapp
 from heliograph.campaigns.filling import COLUMNS, LONGEST
 from heliograph.campaigns.views.preview import Preview
 from heliograph.contacts.imports import drafts
+from heliograph.dashboard import choosing
 from heliograph.dashboard.audience import words
 from heliograph.dashboard.audience.composing.meaning import Given, entry_of
 from heliograph.pages.requests import Request
 from heliograph.pages.words import GUARD_CLASSES
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.by_hand import own_numbers
-from heliograph.whatsapp import library, number_states, reads
+from heliograph.whatsapp import library, number_states
 from heliograph.whatsapp.money import wallet
-from heliograph.whatsapp.reads import TemplateFilters
 
-#: Templates offered, and imports offered.
-OFFERED, IMPORTS = 200, 50
+#: Imports offered.
+IMPORTS = 50
 
 
 async def values(
@@ -101,19 +101,14 @@ async def _sms_values(request: Request, conn: Connection, typed: dict[str, str])
 
 async def _whatsapp_values(request: Request, conn: Connection, typed: dict[str, str]) -> dict[str, Any]:
     numbers = await number_states.list_all(conn, request.actor)
-    listed, _ = await reads.templates(conn, request.actor, filters=TemplateFilters(status="approved"), limit=OFFERED)
     entry = await entry_of(request, conn, typed)
-    offered = sorted(
-        (one for one in listed[:OFFERED] if one.sendable and one.category == whatsapp.CATEGORY),
-        key=lambda one: (one.name, one.language),
-    )
+    chosen = None if entry is None else entry.template
+    offered = await choosing.offered(conn, request, category=whatsapp.CATEGORY, chosen=chosen)
     sources = [(name, request.text(words.CAMPAIGN_COLUMNS[name])) for name in COLUMNS]
     return {
         "numbers": [(str(one.number.id), one.number.display_phone_number) for one in numbers],
-        "templates": [
-            ("", request.text("Choose one")),
-            *((str(one.id), f"{one.name} ({one.language})") for one in offered),
-        ],
+        "templates": [("", request.text("Choose one")), *offered],
+        "template": typed["template"] if chosen is None else str(chosen.id),
         "entry": entry,
         "slots": [] if entry is None else library.slots(entry.layout),
         "sources": [*sources, ("text", request.text("the same text for everybody"))],
