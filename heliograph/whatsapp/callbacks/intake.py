@@ -36,8 +36,8 @@ NOBODY = UUID(int=0)
 MARK_EVERY = timedelta(seconds=1)
 #: Minimum seconds between records that an app's callbacks are not signed: strangers decide how many arrive.
 UNSIGNED_EVERY = 2.0
-#: A change of a template, number or account counts as this many statuses: it locks the account, for which sends may
-#: wait, so only a few callbacks with such changes share a batch.
+#: A change of a template, number or account counts as this many statuses, since it locks the account, for which sends
+#: may wait; and so does a user's new number, which takes as long. Only a few callbacks with such changes share a batch.
 HEAVY = 20
 #: Bytes of bodies sent to the server in one statement.
 PIECE = 4_000_000
@@ -168,7 +168,7 @@ async def _insert(conn: Connection, items: Sequence[Stored]) -> None:
 def _cost(body: bytes | bytearray) -> int:
     """Approximately, without parsing it: each status and message has a timestamp, and each change a field. Within a
     text, the quotation marks would be escaped."""
-    others = max(body.count(b'"field"') - body.count(b'"messages"'), 0)
+    others = max(body.count(b'"field"') - body.count(b'"messages"'), 0) + body.count(b'"user_changed_')
     return max(body.count(b'"timestamp"') + HEAVY * others, 1)
 
 
