@@ -25,7 +25,7 @@ DATA = '{"message":{"id":"0190aaaa-0000-7000-8000-000000000000","to":"+420777123
 
 
 def settings(**given: Any) -> Settings:
-    """Loopback allowed, and a schedule for the impatient."""
+    """Settings that allow loopback addresses, with a short schedule."""
     defaults: dict[str, Any] = {
         "secret_key": "a secret key for tests, long enough",
         "webhook_allow_http": True,
@@ -39,7 +39,7 @@ def settings(**given: Any) -> Settings:
 
 
 async def organization(pool: Pool) -> Actor:
-    """A new organization, and somebody who speaks for it."""
+    """A new organization's actor."""
     id = uuid7()
     await pool.execute(
         "INSERT INTO organizations (id, name, created_at) VALUES ($1, 'Acme ' || $1::uuid, $2)", id, clock.now()
@@ -58,7 +58,7 @@ async def endpoint(
 
 
 async def record(pool: Pool, actor: Actor, count: int = 1, *, kind: str = KIND, request_id: str = "req-1") -> list[str]:
-    """New events, queued; their ids in order."""
+    """Record and queue new events; returns their ids in order."""
     made = [events.Event(actor.organization_id, uuid7(), kind, request_id, DATA, clock.now()) for _ in range(count)]
     async with pool.acquire() as conn:
         await events.record(conn, made)
@@ -69,7 +69,7 @@ async def record(pool: Pool, actor: Actor, count: int = 1, *, kind: str = KIND, 
 async def delivering(
     pool: Pool, under: Settings | None = None, *, lookup: Lookup | None = None
 ) -> AsyncIterator[Deliverer]:
-    """A deliverer at work, as in a worker process."""
+    """A running deliverer, as in a worker process."""
     under = under or settings()
     outbound = HttpClient(webhook_rules(under), lookup=lookup)
     deliverer = Deliverer(pool, outbound, under, seal_key=endpoints.seal_key(under))
@@ -114,7 +114,7 @@ async def attempts(pool: Pool) -> list[dict[str, Any]]:
 
 
 async def attempted(pool: Pool, count: int) -> list[dict[str, Any]]:
-    """The attempts, once there are `count` of them and no row of the queue is held."""
+    """The attempts, once there are `count` of them and no row of the queue is leased."""
 
     async def there() -> bool:
         return len(await attempts(pool)) >= count and await held(pool) == 0

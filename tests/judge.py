@@ -16,7 +16,7 @@ from tests.processes import GRANT, Installation, until_true
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What the judge counted."""
+    """The judge's counts."""
 
     messages: int
     #: Submits beyond one a message that a supplier took.

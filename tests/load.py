@@ -13,7 +13,7 @@ from tests.processes import until
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a request was answered, and when (time.monotonic)."""
+    """The response to a request, and when it came (time.monotonic)."""
 
     asked: float
     at: float
@@ -22,7 +22,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Client:
-    """Sends messages, and never lets go of one without its 202: asked again, with the same key, until it comes."""
+    """Sends messages; each is repeated with the same key until its 202 comes."""
 
     def __init__(self, base_url: str, key: str) -> None:
         self._base_url = base_url
@@ -48,7 +48,7 @@ class Client:
             return answer.status, msgspec.json.decode(await answer.read())
 
     async def alive(self) -> bool:
-        """Whether the web process says that it is, for which it needs no database."""
+        """Whether the web process reports that it is alive, which needs no database."""
         async with self.session.get(f"{self._base_url}/livez") as answer:
             await answer.read()
             return answer.status == 200
@@ -87,7 +87,7 @@ class Client:
 
 
 class Load(Client):
-    """A client with several senders, which send to one number after the other until the end of the `async with`."""
+    """A client with several senders, each sending to one number after another until the end of the `async with`."""
 
     def __init__(self, base_url: str, key: str, *, senders: int = 6, pause: float = 0.06) -> None:
         """`pause`: seconds between two messages of a sender."""
@@ -114,7 +114,7 @@ class Load(Client):
             await super().__aexit__(*error)
 
     async def reaches(self, count: int, *, within: float = 120.0) -> None:
-        """Wait until the ledger has so many."""
+        """Wait until the ledger has that many."""
         await until(lambda: len(self.ledger) >= count or any(task.done() for task in self._tasks), within=within)
         for task in self._tasks:
             if task.done():

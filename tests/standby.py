@@ -22,14 +22,14 @@ PRIMARY = {"wal_level": "replica", "max_wal_senders": "4", "synchronous_commit":
 
 
 class Standby:
-    """One that runs. `url`: the application's."""
+    """A running standby. `url`: the application's."""
 
     def __init__(self, url: str, administrator: str, command: list[str], spawn: dict[str, Any], log: Path) -> None:
         self.url, self._administrator = url, administrator
         self._command, self._spawn, self._log = command, spawn, log
 
     async def start(self) -> None:
-        """Until it answers."""
+        """Start it, and wait until it answers."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log, **self._spawn)
         answers = False
@@ -40,12 +40,12 @@ class Standby:
             await asyncio.sleep(0.02)
 
     async def stop(self) -> None:
-        """At once."""
+        """Stop it at once."""
         self._process.send_signal(3)
         await until(lambda: self._process.poll() is not None)
 
     async def ask(self, query: str) -> Any:
-        """One value, as the superuser."""
+        """Query one value, as the superuser."""
         conn = await asyncpg.connect(self._administrator)
         try:
             return await conn.fetchval(query)

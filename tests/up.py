@@ -54,7 +54,7 @@ class Up:
         return str(self.credentials["database_url"])
 
     def parts(self) -> dict[str, list[psutil.Process]]:
-        """Its processes, by what they are."""
+        """Its processes, by name."""
         found: dict[str, list[psutil.Process]] = {name: [] for name in PARTS}
         for process in psutil.Process(self.program.pid).children():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -71,13 +71,13 @@ class Up:
         return process
 
     async def killed(self, name: str) -> None:
-        """kill -9 of one of its parts, and another one in its place."""
+        """kill -9 one of its parts, and wait for its replacement."""
         victim = self.part(name)
         victim.kill()
         await until(lambda: [one.pid for one in self.parts()[name]] not in ([], [victim.pid]))
 
     async def stopped(self, number: signal.Signals) -> None:
-        """Ask it to end; demand that it does, that its parts do in their order, and that no process is left."""
+        """Stop it; asserts that it exits, that its parts stop in order, and that no process is left."""
         parts = self.parts()
         everything = below(self.program.pid)
         self.program.send(number)

@@ -76,7 +76,7 @@ def settings() -> Settings:
 
 
 async def yesterday(pool: Pool, tenant: Tenant, country: str, count: int, sender: str = "ACME") -> None:
-    """What was sent, in the roll-ups."""
+    """Yesterday's traffic, in the roll-ups."""
     await pool.execute(
         "INSERT INTO traffic (organization_id, hour, channel, mode, country, sender, supplier_id, status, count,"
         " segments, to_sent, to_delivered) VALUES ($1, date_trunc('day', now(), 'UTC') - interval '12 hours', 'sms',"

@@ -30,7 +30,7 @@ MARKS = derive_key(Settings(secret_key=SECRET_KEY).secret_keys, "known browsers"
 
 
 class Page:
-    """What came of a request."""
+    """The response to a request."""
 
     def __init__(self, answer: aiohttp.ClientResponse, text: str) -> None:
         self.status = answer.status
@@ -40,11 +40,11 @@ class Page:
 
     @property
     def words(self) -> str:
-        """What a reader sees."""
+        """The text that a reader sees."""
         return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", self.text)).split())
 
     def form(self, action: str) -> dict[str, str]:
-        """The fields of the form with this action, as they stand."""
+        """The fields of the form with this action, as filled in."""
         for found, inside in re.findall(r'<form[^>]*action="([^"]*)"[^>]*>(.*?)</form>', self.text, re.S):
             if html.unescape(found) == action:
                 fields = {}
@@ -63,7 +63,7 @@ class Page:
 
 
 class Browser:
-    """One person's."""
+    """One person's browser."""
 
     def __init__(self, base_url: str) -> None:
         self.base_url = base_url
@@ -87,7 +87,7 @@ class Browser:
             return Page(answer, await answer.text())
 
     async def submit(self, page: Page, action: str, **typed: str) -> Page:
-        """Fill the form of a page in, and send it."""
+        """Fill in a page's form, and submit it."""
         return await self.post(action, page.form(action) | typed)
 
     async def asked_again(self, path: str) -> Page:

@@ -27,12 +27,12 @@ Change = tuple[str, str, dict[str, Any]]
 
 
 def wamid() -> str:
-    """An id that nothing else has."""
+    """A unique id."""
     return f"wamid.TEST{next(_numbers):08d}"
 
 
 def ago(**time: float) -> datetime:
-    """Whole seconds, as Meta writes them."""
+    """A time in the past in whole seconds, as Meta writes it."""
     return clock.now().replace(microsecond=0) - timedelta(**time)
 
 
@@ -61,7 +61,7 @@ def message(
     graph_id: str = "",
     **more: Any,
 ) -> Change:
-    """A message of a user's; `more`: what else stands in it, the object of its type too when it is no text."""
+    """A message from a user; `more`: its other fields, including the object of its type if it is not a text."""
     at = at or clock.now()
     item: dict[str, Any] = {"id": id or wamid(), "timestamp": stamp(at), "type": type}
     contact: dict[str, Any] = {"profile": {"name": "Amal Bén"}}
@@ -76,13 +76,13 @@ def message(
 
 
 def call(made: Made, at: datetime, **more: Any) -> Change:
-    """A call of a user's; `more`: what else stands in it."""
+    """A call from a user; `more`: its other fields."""
     begun = {"id": "wacid.1", "event": "connect", "from": TO[1:], "to": made.digits, "direction": "USER_INITIATED"}
     return made.waba_id, "calls", {"metadata": _metadata(made, ""), "calls": [begun | {"timestamp": stamp(at)} | more]}
 
 
 def batch(changes: Sequence[Change]) -> bytes:
-    """One body, an entry for each."""
+    """One body with an entry for each."""
     entry = [
         {"id": waba_id, "time": int(clock.now().timestamp()), "changes": [{"field": field, "value": value}]}
         for waba_id, field, value in changes
@@ -95,7 +95,7 @@ def _metadata(made: Made, graph_id: str) -> dict[str, str]:
 
 
 class Meta:
-    """Posts batches, signed, past the door's HTTP, and has a worker's inbox work them through."""
+    """Posts signed batches, bypassing HTTP, and has a worker's inbox process them."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -113,18 +113,18 @@ class Meta:
         await self.intake.take(app, body, signed(body))
 
     async def work(self) -> int:
-        """Work through all that is stored; returns how many callbacks that were."""
+        """Process all stored callbacks; returns how many there were."""
         done = 0
         while some := await self.inbox.round():
             done += some
         return done
 
     async def say(self, made: Made, *changes: Change) -> None:
-        """One callback, stored and worked through."""
+        """Store and process one callback."""
         await self.post(made, *changes)
         await self.work()
 
 
 def signed(body: bytes) -> bytes:
-    """The header that goes with a body."""
+    """The signature header of a body."""
     return b"sha256=" + hmac.new(APP_SECRET.encode(), body, hashlib.sha256).hexdigest().encode()

@@ -45,7 +45,7 @@ class Rounds:
         )
 
     async def round(self, times: int = 1) -> int:
-        """Dispatch `times`, each time until what was answered is recorded; returns the rows claimed."""
+        """Dispatch `times` rounds, and record their answers; returns the number of rows claimed."""
         claimed = 0
         for _ in range(times):
             claimed += await self.dispatcher.round()
@@ -58,7 +58,7 @@ class Rounds:
 
 
 class Bench(Rounds):
-    """One worker: `connectors` by the id of their supplier; `round` dispatches and records whatever was answered."""
+    """One worker: `connectors` by their supplier's id; `round` dispatches and records the answers."""
 
     def __init__(
         self,
@@ -106,19 +106,19 @@ class Bench(Rounds):
         return connector
 
     def restart(self) -> None:
-        """A dispatcher that knows nothing, over the same suppliers."""
+        """A new dispatcher with the same suppliers."""
         policies = self.channel.policies
         self.channel = self._make()
         self.channel.policies = policies
         self.dispatcher = self._dispatcher()
 
     def answer(self, submission: Submission, outcome: Outcome) -> None:
-        """What a connector says of a submission."""
+        """Have a connector report the outcome of a submission."""
         self.dispatcher.answered((submission.message_id, submission.attempt), outcome)
 
     @property
     def only(self) -> Scripted:
-        """The connector of the one supplier."""
+        """The connector of the only supplier."""
         (connector,) = (one for id, one in self.connectors.items() if id != test_mode.SUPPLIER)
         return connector
 
@@ -131,7 +131,7 @@ class Bench(Rounds):
         await self.results.report([ReceivedReceipt(supplier_id, one) for one in receipts])
 
     async def later(self, **by: float) -> None:
-        """Let time pass for leases, pauses, attempts and messages."""
+        """Let time pass, for leases, pauses, attempts and messages."""
         await self.pool.execute(
             "UPDATE queue SET due_at = due_at - $1::interval, since = since - $1::interval,"
             " lease_until = lease_until - $1::interval,"
@@ -143,7 +143,7 @@ class Bench(Rounds):
 
 
 async def attempts(pool: Pool, id: UUID) -> list[tuple[int, str]]:
-    """(attempt, state) of a message, in order; "open": it is under way."""
+    """(attempt, state) of a message, in order; "open": in progress."""
     organization_id = await pool.fetchval(
         "SELECT organization_id FROM attempts WHERE message_id = $1 UNION"
         " SELECT organization_id FROM queue WHERE id = $1",

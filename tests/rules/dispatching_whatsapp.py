@@ -37,7 +37,7 @@ UNKNOWN = CloudOutcome(Verdict.UNKNOWN, fault=classify(None), code="TimeoutError
 
 
 def taken(submission: CloudSubmission) -> CloudOutcome:
-    """Meta has it; its wamid follows from the attempt."""
+    """Meta accepted it; its wamid is derived from the attempt."""
     return CloudOutcome(Verdict.ACCEPTED, wamid=wamid(submission.message_id, submission.attempt))
 
 
@@ -46,14 +46,14 @@ def wamid(id: UUID, attempt: int = 1) -> str:
 
 
 def fault(code: int, subcode: int | None = None, **values: Any) -> CloudOutcome:
-    """An error as Graph answers it."""
+    """An error in the form of a Graph response."""
     found = classify(code, subcode, http_status=400)
     verdict = Verdict.BUSY if found.waits else Verdict.REFUSED
     return CloudOutcome(verdict, fault=found, code=str(code), detail="in Meta's words", **values)
 
 
 class Scripted:
-    """A number's connector that does as it was told, and stops as the real one does."""
+    """A number's connector that follows a script, and stops like the real one."""
 
     def __init__(self, on_outcome: OnCloudOutcome) -> None:
         self.on_outcome = on_outcome
@@ -69,7 +69,7 @@ class Scripted:
         self.stopped = False
 
     async def start(self) -> None:
-        """It is open at once."""
+        """Open at once."""
 
     def capacity(self) -> int:
         if self.held:
@@ -116,7 +116,7 @@ class Scripted:
 
 
 class Bench(dispatching.Rounds):
-    """One worker; `round` dispatches and records whatever was answered."""
+    """One worker; `round` dispatches and records the answers."""
 
     def __init__(
         self, pool: Pool, *, grace: float = 180.0, claim_limit: int = 500, lease_seconds: float = 60.0
@@ -149,12 +149,12 @@ class Bench(dispatching.Rounds):
         await self.lines.refresh(grace=1.0)
 
     def restart(self) -> None:
-        """A dispatcher that knows nothing, over the same numbers."""
+        """A new dispatcher with the same numbers."""
         self.channel = WhatsAppChannel(self.pool, self.lines.slots, grace=self.grace)
         self.dispatcher = self._dispatcher()
 
     def answer(self, submission: CloudSubmission, outcome: CloudOutcome) -> None:
-        """What a connector says of a submission."""
+        """Have a connector report the outcome of a submission."""
         self.dispatcher.answered((submission.message_id, submission.attempt), outcome)
 
     async def _early(self, id: UUID) -> None:
@@ -173,7 +173,7 @@ class Bench(dispatching.Rounds):
         return made
 
     async def hear(self, who: Made, *items: StatusItem) -> None:
-        """Statuses come in, as a batch of callbacks applies them."""
+        """Apply statuses as a batch of callbacks does."""
         matched = [Matched(who.organization_id, who.number_id, item) for item in items]
         async with self.pool.acquire() as conn, conn.transaction():
             found = await matching.match_statuses(conn, matched)
@@ -182,7 +182,7 @@ class Bench(dispatching.Rounds):
             await outcomes.apply_wider_failures(conn, found.wider_failures, moved)
 
     async def later(self, **by: float) -> None:
-        """Let time pass for leases, pauses, attempts, holds, windows and messages."""
+        """Let time pass, for leases, pauses, attempts, holds, windows and messages."""
         delta = timedelta(**by)
         for statement in (
             "UPDATE queue SET due_at = due_at - $1::interval, since = since - $1::interval,"
@@ -208,7 +208,7 @@ class Bench(dispatching.Rounds):
 def says(
     who: Made, id: UUID | None, status: str, *, wamid: str | None = None, code: int | None = None, **values: Any
 ) -> StatusItem:
-    """A status as the webhook says it; `id` None: without our id."""
+    """A status as the webhook reports it; `id` None: without our id."""
     return StatusItem(
         waba_id=who.waba_id,
         phone_number_id=who.graph_id,

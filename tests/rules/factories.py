@@ -39,7 +39,7 @@ TO = "+258841234567"
 
 
 async def quiet_now(pool: Pool, actor: Actor, zone: str = "Africa/Maputo") -> datetime:
-    """Give an organization quiet hours that began an hour ago where its recipients are; returns when they end."""
+    """Give an organization quiet hours that began an hour ago in its recipients' time zone; returns when they end."""
     at = (await pool.fetchval("SELECT now()")).astimezone(ZoneInfo(zone)).replace(second=0, microsecond=0)
     begin, end = at - timedelta(hours=1), at + timedelta(hours=2)
     await pool.execute(
@@ -51,7 +51,7 @@ async def quiet_now(pool: Pool, actor: Actor, zone: str = "Africa/Maputo") -> da
 
 
 async def organization(pool: Pool, *, quota: int = 1000, state: str = "active", **actor: Any) -> Actor:
-    """An organization with an approved default sender and a quota whose ledger is in order."""
+    """An organization with an approved default sender, and a quota that agrees with its ledger."""
     id = uuid7()
     at = clock.now()
     async with pool.acquire() as conn, conn.transaction():
@@ -103,12 +103,12 @@ async def sender(
 
 
 def key(name: str) -> UUID:
-    """An idempotency key as the door hands it on."""
+    """An idempotency key as the API passes it on."""
     return UUID(bytes=hashlib.sha256(name.encode()).digest()[:16])
 
 
 def send(actor: Actor, text: str = "hello", *, key_name: str | None = None, **values: Any) -> Send:
-    """A message to accept; with `key_name`, under that idempotency key. The payload's hash is of recipient and text."""
+    """A message to accept; `key_name`: its idempotency key. The hash of the payload covers recipient and text."""
     to = values.setdefault("to", TO)
     if key_name is not None:
         values.setdefault("key_hash", key(key_name))
@@ -186,7 +186,7 @@ async def sent(
     status: str = "sent",
     age: timedelta = timedelta(0),
 ) -> UUID:
-    """A message that a supplier took, a part for each of its `ids`, `age` ago; returns the message's id."""
+    """A message that a supplier accepted `age` ago, with a part for each of its `ids`; returns the message's id."""
     id = await message(pool, actor, to=to, status=status, segments=max(1, len(ids)), queued=False, age=age)
     await pool.execute(
         "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at, parts,"
@@ -212,7 +212,7 @@ async def sent(
 
 
 async def endpoint(pool: Pool, actor: Actor, *kinds: str, status: str = "active") -> UUID:
-    """A webhook endpoint of the actor's mode that subscribed to `kinds`."""
+    """A webhook endpoint of the actor's mode, subscribed to `kinds`."""
     id = uuid7()
     await pool.execute(
         "INSERT INTO webhook_endpoints (organization_id, id, url, subscribed_events, status, secret, created_at, mode)"
@@ -227,13 +227,13 @@ async def endpoint(pool: Pool, actor: Actor, *kinds: str, status: str = "active"
 
 
 async def status_of(pool: Pool, id: UUID) -> str:
-    """A message's status, as it is shown."""
+    """The public status of a message."""
     status: str = await pool.fetchval(f"SELECT {shown_status('m', SENDING)} FROM messages m WHERE id = $1", id)
     return status
 
 
 async def tried(pool: Pool, id: UUID) -> None:
-    """An attempt of a message that waits in the queue ended with nobody knowing whether a supplier has it."""
+    """End an attempt of a queued message with an unknown outcome."""
     await pool.execute("UPDATE queue SET attempt = 1 WHERE id = $1", id)
     await pool.execute(
         "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)"
@@ -250,7 +250,7 @@ async def events_of(pool: Pool, id: UUID) -> list[str]:
 def receipt(
     *keys: str, state: ReceiptState = ReceiptState.DELIVERED, to: str = TO, raw: bytes = b"", **values: Any
 ) -> Receipt:
-    """A receipt as the wire module hands it on."""
+    """A receipt as a connector passes it on."""
     raw = raw or f"{keys}{state}".encode()
     return Receipt(keys=keys, state=state, recipient=to.removeprefix("+"), sender=SENDER, raw=raw, **values)
 
@@ -280,18 +280,18 @@ def supplier(name: str = "one", **values: Any) -> Supplier:
 
 
 def accepted(*ids: str | None) -> Outcome:
-    """The supplier has it; an id for each segment."""
+    """The supplier accepted it, with an id for each segment."""
     return Outcome(Verdict.ACCEPTED, tuple(Part(number, id) for number, id in enumerate(ids, 1)))
 
 
 def taking(submission: Submission) -> Outcome:
-    """The supplier has all that it was sent; ids are made of the message's and the segment's number."""
+    """The supplier accepts everything; its ids are made from the message's id and the segment's number."""
     numbers = [n for n in range(1, len(submission.segments) + 1) if n not in submission.held]
     return Outcome(Verdict.ACCEPTED, tuple(Part(n, f"{submission.message_id}-{n}") for n in numbers))
 
 
 class Scripted:
-    """A supplier's connector that does as it was told. Implements `suppliers.contract.Connector`."""
+    """A supplier's connector that follows a script. Implements `suppliers.contract.Connector`."""
 
     def __init__(self, room: int = 100) -> None:
         self.room = room
@@ -425,5 +425,5 @@ SELECT 'sms', $1, $2::uuid, now(), overlay($2::uuid::text placing lpad(to_hex(n)
 
 
 async def long_queue(pool: Pool, organization_id: UUID, count: int, *, line: UUID = UNROUTED) -> None:
-    """So many rows of one organization in one line."""
+    """Queue that many rows of one organization in one line."""
     await pool.execute(LONG_QUEUE, line, organization_id, count)

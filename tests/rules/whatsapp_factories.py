@@ -115,7 +115,7 @@ async def rates(pool: Pool, *, currency: str = "EUR", prices: dict[tuple[str, st
 
 
 async def wallet(pool: Pool, organization_id: UUID, balance: int, *, currency: str = "EUR") -> None:
-    """A wallet with a ledger that is in order; `balance` in millionths."""
+    """A wallet that agrees with its ledger; `balance` in millionths."""
     async with pool.acquire() as conn, conn.transaction():
         await conn.execute(
             "INSERT INTO wallets (organization_id, currency, available, total, updated_at)"
@@ -229,7 +229,7 @@ async def template(
     ttl_seconds: int | None = None,
     disabled_locally: bool = False,
 ) -> UUID:
-    """A template as the mirror would have it."""
+    """A template as the mirror stores it."""
     id = uuid7()
     components = BODY if components is None else components
     await pool.execute(
@@ -263,7 +263,7 @@ async def conversation(
     free: timedelta | None = None,
     mode: str = "live",
 ) -> UUID:
-    """A conversation with `to`; `opened`: how long ago the user wrote, None: never. `free`: all is free for so long."""
+    """A conversation with `to`; `opened`: how long ago the user wrote, None: never. `free`: how long messages are free."""
     id = uuid7()
     async with pool.acquire() as conn, conn.transaction():
         await conn.execute(
