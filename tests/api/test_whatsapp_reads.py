@@ -298,6 +298,10 @@ async def test_messages_by_filter_in_every_spelling(client: Client, made: Made, 
     for number in (OTHER, OTHER.removeprefix("+"), OTHER.replace("+", " ")):
         assert await client.ids("messages", recipient=number) == [reply, code]
     assert await client.ids("messages", recipient=OTHER, templateName="login_code") == [code]
+    await pool.execute("UPDATE whatsapp_messages SET client_reference = 'order-1' WHERE id = $1", UUID(code))
+    for name in ("clientReference", "client_reference"):
+        assert await client.ids("messages", **{name: "order-1"}) == [code]
+        assert await client.ids("messages", **{name: "order"}) == []
     assert await client.ids("messages", recipient=USER_ID) == [came]
     accepted = (await client.read(f"messages/{code}"))["message"]["acceptedAt"]
     for name in ("dateFrom", "date_from", "date-from"):

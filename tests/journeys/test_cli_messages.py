@@ -49,7 +49,7 @@ async def test_messages_are_listed_newest_first_by_what_the_api_filters_by(pool:
         cli("message", "list", *org),
         cli("message", "list", *org, "--status", "read"),
         cli("message", "list", *org, "--recipient", "eight"),
-        cli("message", "list", *org, "--channel", "whatsapp", "--reference", "x"),
+        cli("message", "list", *org, "--channel", "whatsapp", "--sender", "x"),
         cli("message", "list", *org, "--since", "yesterday"),
         cli("message", "list", *org, "--country", "Mozambique"),
         cli("message", "list", *org, "--country", "QQ"),
@@ -58,23 +58,27 @@ async def test_messages_are_listed_newest_first_by_what_the_api_filters_by(pool:
     )
     assert (several.status, "several organizations" in several.err) == (1, True)
     assert len(table.out.splitlines()) == 4
-    words = ("--status", "--recipient", "--reference", "--since", *("--country",) * 2, *("--failure",) * 2)
+    words = ("--status", "--recipient", "--sender", "--since", *("--country",) * 2, *("--failure",) * 2)
     for one, word in zip(wrong, words, strict=True):
         assert (one.status, word in one.err, one.out) == (2, True, "")
 
 
-async def test_messages_of_a_campaign_are_listed_on_either_channel(pool: Pool, database_url: str) -> None:
+async def test_messages_of_a_campaign_and_with_a_reference_are_listed_on_either_channel(
+    pool: Pool, database_url: str
+) -> None:
     one, campaign = await whatsapp.made(pool), uuid7()
     sms, reply, _, _ = [
         *[await message(pool, one.actor), await whatsapp.message(pool, one)],
         *[await message(pool, one.actor), await whatsapp.message(pool, one)],
     ]
-    await pool.execute("UPDATE messages SET campaign_id = $1 WHERE id = $2", campaign, sms)
-    await pool.execute("UPDATE whatsapp_messages SET campaign_id = $1 WHERE id = $2", campaign, reply)
+    for table, id in (("messages", sms), ("whatsapp_messages", reply)):
+        change = f"UPDATE {table} SET campaign_id = $1, client_reference = 'order 7' WHERE id = $2"
+        await pool.execute(change, campaign, id)
     cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
     for channel, id in (("sms", sms), ("whatsapp", reply)):
-        found = await cli("message", "list", "--channel", channel, "--campaign", str(campaign), "--json")
-        assert [row["id"] for row in found.data] == [str(id)], channel
+        for option in (("--campaign", str(campaign)), ("--reference", "order 7")):
+            found = await cli("message", "list", "--channel", channel, *option, "--json")
+            assert [row["id"] for row in found.data] == [str(id)], (channel, option)
 
 
 async def test_a_message_is_shown_with_its_price_its_cost_and_the_margin(pool: Pool, database_url: str) -> None:

@@ -48,7 +48,7 @@ def list_(
     recipient: Annotated[
         str | None, typer.Option(metavar="NUMBER", help="Only messages to this number or user id.")
     ] = None,
-    reference: Annotated[str | None, typer.Option(help="Only SMS with exactly this client reference.")] = None,
+    reference: Annotated[str | None, typer.Option(help="Only messages with exactly this client reference.")] = None,
     campaign: Annotated[
         UUID | None, typer.Option(metavar="CAMPAIGN_ID", help="Only messages of this campaign.")
     ] = None,
@@ -83,7 +83,6 @@ def list_(
     if status is not None and status not in known:
         raise typer.BadParameter(f"must be one of {', '.join(known)}", param_hint="--status")
     for option, value, of in (
-        ("--reference", reference, "sms"),
         ("--sender", sender, "sms"),
         ("--category", category, "whatsapp"),
         ("--template", template, "whatsapp"),
@@ -124,6 +123,7 @@ def list_(
                 recipient=number,
                 billing_category=category,
                 template_name=template,
+                client_reference=reference,
                 campaign_id=campaign,
                 key_id=key,
                 country=country,

@@ -65,6 +65,9 @@ class WhatsAppMessageQuery(PageQuery, frozen=True, rename="camel", kw_only=True)
         TemplateName | None, Meta(description="Only messages sent from a template with this name.")
     ] = None
     recipient: Recipient = None
+    client_reference: Annotated[
+        Annotated[str, Meta(max_length=255)] | None, Meta(description="Only messages with exactly this reference.")
+    ] = None
     campaign_id: Annotated[UUID | None, Meta(description="Only messages of this campaign.")] = None
     api_key_id: Annotated[UUID | None, Meta(description="Only messages sent with this API key.")] = None
     country: Country = None
@@ -266,6 +269,7 @@ async def list_whatsapp_messages(call: Call, query: WhatsAppMessageQuery) -> Wha
         billing_category=query.billing_category,
         template_name=query.template_name,
         recipient=query.recipient,
+        client_reference=query.client_reference,
         campaign_id=query.campaign_id,
         key_id=query.api_key_id,
         country=checked_country(query.country),
