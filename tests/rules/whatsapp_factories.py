@@ -263,7 +263,7 @@ async def conversation(
     free: timedelta | None = None,
     mode: str = "live",
 ) -> UUID:
-    """A conversation with `to`; `opened`: how long ago the user wrote, None: never. `free`: how long messages are free."""
+    """A conversation with `to`; `opened`: how long ago the user wrote, None: never. `free`: for how long it is free."""
     id = uuid7()
     async with pool.acquire() as conn, conn.transaction():
         await conn.execute(
