@@ -26,7 +26,7 @@ from heliograph.people import roles
 from heliograph.people.noticing.choices import silent
 from heliograph.people.operators import roles as operator_roles
 from heliograph.people.session_keeping.rows import Rows, printable
-from heliograph.people.signing_in import WrongSignIn
+from heliograph.people.tries import WrongSignIn
 
 #: A session ends after this long without a request; "keep me signed in" makes it LONGEST.
 IDLE = timedelta(hours=12)

@@ -26,18 +26,13 @@ from heliograph.people import factors, passwords, tries
 from heliograph.people.noticing.guessing import Guesses
 from heliograph.people.passkeys import ceremony, checking
 from heliograph.people.passkeys.challenges import Site
+from heliograph.people.tries import WrongSignIn
 
 #: Maximum seconds between the password and the code.
 CODE_WITHIN = 300
 #: Maximum people whose marks a browser carries: those who signed in last.
 MOST_MARKS = 5
 _marks_in = re.compile(r"([0-9a-f]{16})\.([0-9a-f]{64})").findall
-
-
-class WrongSignIn(Refusal):
-    """E-mail or password is not correct."""
-
-    code, status = "sign_in_refused", 403
 
 
 class WrongCode(Refusal):

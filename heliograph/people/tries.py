@@ -28,6 +28,12 @@ def of_code(user_id: UUID) -> str:
     return f"code {user_id}"
 
 
+class WrongSignIn(Refusal):
+    """E-mail or password is not correct."""
+
+    code, status = "sign_in_refused", 403
+
+
 class TooManyTries(Refusal):
     """Too many failed attempts. Wait a moment, then try again."""
 

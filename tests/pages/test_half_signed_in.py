@@ -14,7 +14,8 @@ from heliograph.base.process.settings import Settings
 from heliograph.people import factors, links, sessions, signing_in, tries, users
 from heliograph.people.noticing.guessing import Guesses
 from heliograph.people.operators import sessions as operator_sessions
-from heliograph.people.signing_in import MOST_MARKS, WrongSignIn
+from heliograph.people.signing_in import MOST_MARKS
+from heliograph.people.tries import WrongSignIn
 from tests.api.conftest import SECRET_KEY
 from tests.console.conftest import make_operator
 

@@ -15,8 +15,8 @@ from heliograph.people import signing_in
 from heliograph.people.operators import sessions
 from heliograph.people.passkeys import challenges
 from heliograph.people.passkeys.challenges import PasskeyRefused
-from heliograph.people.signing_in import WrongCode, WrongSignIn
-from heliograph.people.tries import TooManyTries
+from heliograph.people.signing_in import WrongCode
+from heliograph.people.tries import TooManyTries, WrongSignIn
 
 HOME = "/console"
 #: The first page after signing in.

@@ -15,8 +15,8 @@ from heliograph.people import links, sessions, signing_in
 from heliograph.people.mailing import forgotten as asking_anew
 from heliograph.people.passkeys import challenges
 from heliograph.people.passkeys.challenges import PasskeyRefused
-from heliograph.people.signing_in import WrongCode, WrongSignIn
-from heliograph.people.tries import TooManyTries
+from heliograph.people.signing_in import WrongCode
+from heliograph.people.tries import TooManyTries, WrongSignIn
 
 #: The next page for somebody who forgot their password.
 NEW_PASSWORD = "/account/password"  # noqa: S105

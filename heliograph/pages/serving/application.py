@@ -41,7 +41,7 @@ from heliograph.pages.uploads import Disconnected
 from heliograph.people import memberships
 from heliograph.people.roles import RoleRequired
 from heliograph.people.sessions import SignedInUser
-from heliograph.people.signing_in import WrongSignIn
+from heliograph.people.tries import WrongSignIn
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 

@@ -12,8 +12,7 @@ from heliograph.people import signing_in
 from heliograph.people.passkeys import challenges, checking
 from heliograph.people.passkeys.challenges import PasskeyRefused
 from heliograph.people.passwords import TooManySignIns
-from heliograph.people.signing_in import WrongSignIn
-from heliograph.people.tries import TooManyTries
+from heliograph.people.tries import TooManyTries, WrongSignIn
 
 PROVE_FIELD, CHALLENGE_FIELD, CREDENTIAL_FIELD = "_password", "_challenge", "_credential"
 
