@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from tests.house.project import ROOT
+from tests.house.project import ROOT, tree
 
 PACKAGE = ROOT / "heliograph"
 
@@ -21,19 +21,15 @@ def module_of(path: Path) -> str:
 @cache
 def trees() -> dict[str, ast.Module]:
     """The modules by name, without the simulators, which stand for others."""
-    return {
-        module_of(path): ast.parse(path.read_text())
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if "simulators" not in path.parts
-    }
+    return {module_of(path): tree(path) for path in sorted(PACKAGE.rglob("*.py")) if "simulators" not in path.parts}
 
 
 @cache
 def definitions() -> dict[str, ast.stmt]:
     """Functions, classes and constants at the top level, by module and name."""
     found: dict[str, ast.stmt] = {}
-    for module, tree in trees().items():
-        for node in tree.body:
+    for module, found_in in trees().items():
+        for node in found_in.body:
             match node:
                 case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                     found[f"{module}.{name}"] = node

@@ -1,14 +1,18 @@
-"""The project's files: where they are, and the blocks of a Markdown document."""
+"""The project's files: where they are, what Python reads in them, and the blocks of a Markdown document."""
 
 from __future__ import annotations
 
+import ast
+import gc
 import re
 import textwrap
 from collections.abc import Iterator
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 
 import msgspec
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -19,6 +23,9 @@ _FILES = ("Makefile", "README.md", "CHANGELOG.md", "LICENSE", ".gitignore", "pyp
 VENDORED = ROOT / "heliograph" / "api" / "document" / "viewer"
 VENDORS = (VENDORED, ROOT / "heliograph" / "pages" / "static" / "vendor", ROOT / "tests" / "browser" / "vendor")
 _LEFT_OUT = frozenset({"__pycache__", "results", ".hypothesis", ".pytest_cache"})
+#: For tests that look at the trees of the whole package. Reading them takes 3 s of processor time and 200 MB, and what
+#: is found by walking through them as much again: one worker does it for all of these tests.
+reads_trees = pytest.mark.xdist_group("trees")
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -42,6 +49,23 @@ def files(suffix: str = "") -> Iterator[Path]:
         for path in sorted((ROOT / folder).rglob(f"*{suffix}")):
             if path.is_file() and not _LEFT_OUT & set(path.relative_to(ROOT).parts):
                 yield path
+
+
+def tree(path: Path) -> ast.Module:
+    """A file as Python reads it, for tests that only look. Those of the package are kept: many tests look at them."""
+    return _kept(path) if path.is_relative_to(ROOT / "heliograph") else _read(path)
+
+
+def _read(path: Path) -> ast.Module:
+    # All of it stays for now: looking for garbage meanwhile takes as long as reading.
+    gc.disable()
+    try:
+        return ast.parse(path.read_text())
+    finally:
+        gc.enable()
+
+
+_kept = cache(_read)
 
 
 def name_of(path: Path) -> str:

@@ -17,9 +17,10 @@ from heliograph.console.table import ROUTES as CONSOLE
 from heliograph.dashboard.table import ROUTES
 from heliograph.suppliers import kinds
 from tests.house import calls
+from tests.house.project import reads_trees
 
 #: One worker reads the whole project for them.
-pytestmark = pytest.mark.xdist_group("calls")
+pytestmark = reads_trees
 
 #: Tables of settings, rights, keys, senders, money, campaigns and people.
 AUDITED = (

@@ -18,10 +18,11 @@ from heliograph.console.table import ROUTES as CONSOLE
 from heliograph.dashboard.table import ROUTES
 from heliograph.suppliers import kinds
 from tests.house import calls
+from tests.house.project import reads_trees
 from tests.house.test_audited import COMMANDS, SUBMITTED, commands
 
 #: One worker reads the whole project for them.
-pytestmark = pytest.mark.xdist_group("calls")
+pytestmark = reads_trees
 
 #: Commands that have no page, with the reason; a noun stands for all of its commands.
 WITHOUT_PAGE = {

@@ -12,7 +12,7 @@ from importlib.metadata import PackagePath
 import msgspec
 import pytest
 
-from tests.house.project import ROOT, files
+from tests.house.project import ROOT, files, reads_trees, tree
 
 #: What a distribution without modules of its own types is used by: mypy, for the package that it is named after.
 _STUBS = re.compile(r"(?:types-(?P<after>.+)|(?P<before>.+)-stubs)")
@@ -42,7 +42,7 @@ def imported(folder: str) -> frozenset[str]:
         for path in files(".py"):
             if not path.is_relative_to(ROOT / folder):
                 continue
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in ast.walk(tree(path)):
                 if isinstance(node, ast.Import):
                     yield from (one.name for one in node.names)
                 elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -90,6 +90,7 @@ def is_used(distribution: str, folders: tuple[str, ...]) -> bool:
     return any(re.search(started, path.read_text()) for path in files(".py"))
 
 
+@reads_trees
 @pytest.mark.parametrize(
     ("file", "folders"),
     [("requirements.in", ("heliograph",)), ("requirements-dev.in", ("tests", "bench", "release"))],

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.house.project import ROOT, name_of
+from tests.house.project import ROOT, name_of, reads_trees, tree
 
 FILES = sorted((ROOT / "heliograph").rglob("*.py"))
 #: Not part of a longer path, an address or a setting.
@@ -19,6 +19,7 @@ PROSE = re.compile(r'^ *"""(?P<docstring>.*?)"""|""".*?"""|(?:^ *|  )#(?P<commen
 IMPORT = re.compile(r"^from (heliograph[\w.]*) import (\([^)]*\)|.*)$", re.M)
 
 
+@reads_trees
 def test_what_a_docstring_names_in_a_module_exists() -> None:
     dangling = [
         f"{name_of(path)}: {module}.{name}"
@@ -65,7 +66,7 @@ def names_of(path: Path) -> frozenset[str]:
     """What a module defines or imports, and the modules of a package."""
     found = {one.stem for one in path.parent.iterdir()} if path.name == "__init__.py" else set()
     # Functions are left out: what they bind is their own.
-    nodes: list[ast.AST] = [*ast.parse(path.read_text()).body]
+    nodes: list[ast.AST] = [*tree(path).body]
     while nodes:
         node = nodes.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

@@ -36,7 +36,7 @@ from heliograph.webhooks.recording import events
 from heliograph.whatsapp import status
 from heliograph.whatsapp.mirror import onboarding
 from tests.house import tables
-from tests.house.project import DOCS, ROOT, blocks, documents, files, prose, table
+from tests.house.project import DOCS, ROOT, blocks, documents, files, prose, reads_trees, table, tree
 
 REMAKE = "run `python -m tests.house.tables`"
 README = ROOT / "README.md"
@@ -163,7 +163,7 @@ def test_every_crash_point_has_its_consequence() -> None:
 def log_lines() -> Iterator[str]:
     """What the product's modules log, as patterns: a value in a line may be anything."""
     for path in (path for path in files(".py") if path.is_relative_to(ROOT / "heliograph")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             match node:
                 case ast.Call(ast.Attribute(ast.Name("log"), _), [ast.Constant(str(line)), *_]):
                     yield re.escape(line)
@@ -173,6 +173,7 @@ def log_lines() -> Iterator[str]:
                     yield re.escape(line)
 
 
+@reads_trees
 def test_every_line_of_the_log_that_is_documented_is_written() -> None:
     written = re.compile("|".join(log_lines()))
     rows = re.search(r"^\| Line \| Meaning \|\n(.+?)\n\n", f"{RUNNING.read_text()}\n\n", re.M | re.S)
@@ -182,6 +183,7 @@ def test_every_line_of_the_log_that_is_documented_is_written() -> None:
     assert [name for name in documented if not written.fullmatch(name)] == []
 
 
+@reads_trees
 def test_lines_of_the_log_are_phrases() -> None:
     assert [line for line in log_lines() if re.search("[a-z]_[a-z]", line)] == []
 
@@ -305,16 +307,16 @@ def raised_details() -> Iterator[tuple[str, str]]:
     for path in files(".py"):
         if not path.is_relative_to(ROOT / "heliograph"):
             continue
-        tree = ast.parse(path.read_text())
+        read = tree(path)
         made = {
             id(call): one.name
-            for one in ast.walk(tree)
+            for one in ast.walk(read)
             if isinstance(one, ast.ClassDef) and one.name in kinds
             for call in ast.walk(one)
             if isinstance(call, ast.Call) and ast.unparse(call.func) == "super().__init__"
         }
         own = set(made.values())
-        for call in ast.walk(tree):
+        for call in ast.walk(read):
             if isinstance(call, ast.Call):
                 name = made.get(id(call)) or ast.unparse(call.func).rpartition(".")[2]
                 if name in kinds and (id(call) in made or name not in OWN_DETAILS | own):
@@ -346,6 +348,7 @@ def test_commands_with_a_key_are_told_from_those_of_operators() -> None:
     assert set(re.findall("`([a-z]+)`", told)) - {"heliograph"} == with_key
 
 
+@reads_trees
 def test_every_detail_of_an_error_is_documented() -> None:
     """Operators' words of the command line are no part of the API."""
     codes = {kind.__name__: kind.code for kind in refusals()}

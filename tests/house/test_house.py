@@ -13,7 +13,7 @@ from importlinter.cli import lint_imports
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import MISSING
 from tests.house.calls import trees
-from tests.house.project import ROOT, VENDORS, files, name_of
+from tests.house.project import ROOT, VENDORS, files, name_of, reads_trees, tree
 
 MODULES = list(files(".py"))
 
@@ -22,29 +22,29 @@ def test_imports_flow_down(capsys: pytest.CaptureFixture[str]) -> None:
     assert lint_imports(str(ROOT / "pyproject.toml"), no_cache=True, no_logo=True) == 0, capsys.readouterr().out
 
 
+@reads_trees
 def test_every_module_says_what_it_is() -> None:
-    silent = [
-        name_of(path) for path in MODULES if (text := path.read_text()) and not ast.get_docstring(ast.parse(text))
-    ]
+    silent = [name_of(path) for path in MODULES if path.stat().st_size and not ast.get_docstring(tree(path))]
     assert silent == []
 
 
 def test_rooms_are_small_and_say_what_they_own() -> None:
     """A room: a folder of modules."""
     for room in sorted(path.parent for path in (ROOT / "heliograph").rglob("__init__.py")):
-        said = ast.get_docstring(ast.parse((room / "__init__.py").read_text()))
+        said = ast.get_docstring(tree(room / "__init__.py"))
         assert said, f"{name_of(room)} does not say what it owns"
         modules = [path for path in room.glob("*.py") if path.name != "__init__.py"]
         assert len(modules) <= 12, f"{name_of(room)} holds {len(modules)} files"
 
 
+@reads_trees
 def test_what_is_missing_is_named() -> None:
     """By a sentence of its own, or by that of its kind."""
     made = [
         (f"{name_of(path)}:{node.lineno}", {one.arg: ast.unparse(one.value) for one in node.keywords})
         for path in MODULES
-        if name_of(path).startswith("heliograph/") and "NotFound(" in (text := path.read_text())
-        for node in ast.walk(ast.parse(text))
+        if name_of(path).startswith("heliograph/") and "NotFound(" in path.read_text()
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "NotFound" and not node.args
     ]
     assert len(made) > 20
@@ -185,6 +185,7 @@ def test_the_words_of_smpp_stay_in_its_rooms() -> None:
     }
 
 
+@reads_trees
 def test_the_key_of_an_id_in_the_log_ends_in_id() -> None:
     """So that one thing has one key in all lines: `supplier_id` is its id, and `supplier` its name."""
 
@@ -196,16 +197,16 @@ def test_the_key_of_an_id_in_the_log_ends_in_id() -> None:
                 return True
         return False
 
-    def badly_named(tree: ast.AST) -> list[str]:
+    def badly_named(module: ast.AST) -> list[str]:
         return [
             keyword.arg
-            for node in ast.walk(tree)
+            for node in ast.walk(module)
             if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("log.")
             for keyword in node.keywords
             if keyword.arg is not None and is_id(keyword.value) and not keyword.arg.endswith("_id")
         ]
 
-    assert {module: found for module, tree in trees().items() if (found := badly_named(tree))} == {}
+    assert {module: found for module, one in trees().items() if (found := badly_named(one))} == {}
     assert badly_named(ast.parse("log.info('lost', supplier=str(known.id), message_id=str(id))")) == ["supplier"]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.project import DOCS, ROOT
+from tests.house.project import DOCS, ROOT, reads_trees, tree
 
 PAGE = (DOCS / "locks.md").read_text()
 #: `queue.leases.CLAIM`, `sms.received.inbox.process_due`, `contacts.importing`; and `sms/accepting/accept.sql`.
@@ -30,7 +30,7 @@ def found(name: str) -> bool:
 def defined(path: Path) -> set[str]:
     """The names that a module defines at its top level."""
     names: set[str] = set()
-    for node in ast.parse(path.read_text()).body if path.is_file() else ():
+    for node in tree(path).body if path.is_file() else ():
         match node:
             case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
                 names.add(name)
@@ -44,13 +44,14 @@ def test_what_the_page_names_exists(name: str) -> None:
     assert found(name), f"docs/locks.md names {name}: has its lock moved?"
 
 
+@reads_trees
 def test_every_statement_that_waits_for_rows_in_an_order_is_on_the_page() -> None:
     """A statement that locks rows in a written order does so because another one might lock them in another."""
     missing = []
     for path in sorted((ROOT / "heliograph").rglob("*.py")):
         if "simulators" in path.parts:
             continue
-        for node in ast.parse(path.read_text()).body:
+        for node in tree(path).body:
             if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Name):
                 text = ast.unparse(node.value)
                 if re.search(
