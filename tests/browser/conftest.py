@@ -29,8 +29,9 @@ ARGUMENTS = [
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
 #: Each page is a new world to V8: it optimizes code, in threads of its own, that is hardly run again. Without that, a
-#: crawl of all pages takes a fifth less processor time.
-LIGHT = ["--js-flags=--no-opt --no-maglev"]
+#: crawl of all pages takes a fifth less processor time; and another sixth less where the simplest machine code is made
+#: at once, not when a function has been interpreted for a while.
+LIGHT = ["--js-flags=--no-opt --no-maglev --always-sparkplug"]
 PASSWORD = "correct horse battery staple"
 #: Milliseconds that a condition of a page is waited for.
 PATIENCE = 60_000
