@@ -112,7 +112,8 @@ def database_server() -> Iterator[Cluster]:
 async def database_url(database_server: Cluster, request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """A migrated database of the test's own, as the application, which owns none of its tables."""
     fresh = request.node.get_closest_marker("fresh_database") is not None
-    async with database_server.database(fresh=fresh) as url:
+    later = "partitions_ahead" in request.fixturenames
+    async with database_server.database(fresh=fresh, later=later) as url:
         before = asyncio.all_tasks()
         yield url
         if not _has_browser(request.node):  # they would write to the next test's database
@@ -121,7 +122,8 @@ async def database_url(database_server: Cluster, request: pytest.FixtureRequest)
 
 @pytest.fixture
 async def partitions_ahead(owner_url: str, database_url: str) -> None:
-    """With the partitions of later days and months, as every installation has them and the template does not."""
+    """With the partitions of later days and months, as every installation has them and the template does not. They are
+    there, unless a day has begun since."""
     await migrate(owner_url, application=database_url)
 
 

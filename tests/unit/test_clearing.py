@@ -54,6 +54,19 @@ async def test_what_is_more_than_rows_makes_a_database_another(database_server: 
     assert not await database_server.is_clear(url)
 
 
+async def test_who_asks_for_the_partitions_of_later_times_gets_them_and_nobody_else_does(
+    database_server: Cluster,
+) -> None:
+    parts = "SELECT count(*) FROM pg_class WHERE relispartition"
+    async with database_server.database() as plain, database_server.database(later=True) as first:
+        made = await ask(first, parts)
+        assert made > await ask(plain, parts)
+        await execute(database_server.as_administrator(first), "CREATE TABLE own (id integer)")
+    async with database_server.database(later=True) as other:
+        assert await ask(other, parts) == made
+        assert await ask(other, "SELECT to_regclass('own')") is None
+
+
 async def test_many_rows_make_a_database_another(database_server: Cluster) -> None:
     """Those that were removed are in the way of who reads the table."""
     async with database_server.database() as url:
