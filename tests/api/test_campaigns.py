@@ -49,6 +49,14 @@ def refused(answer: dict[str, Any]) -> tuple[str, str]:
     return answer["error"]["code"], answer["error"]["details"]["fields"][0]["field"]
 
 
+async def test_words_in_single_braces_are_warned_of(api: Api, tenant: Tenant) -> None:
+    for text, said in (("Hi {name}, {name} {code|0}", "{name} {code|0}"), ("Hi {{name}}", None)):
+        status, answer = (await create(api, tenant, content=text, recipients=[TO]))[:2]
+        assert (status, answer["campaign"]["message_template"]) == (201, text)
+        warnings = [(one["code"], one["message"].rpartition(": ")[2]) for one in answer["warnings"]]
+        assert warnings == ([("single_braces", said)] if said else [])
+
+
 async def test_the_contracts_form(api: Api, tenant: Tenant, pool: Pool) -> None:
     contact = {"name": "Ana", "phone": TO, "tags": ["VIP"]}
     assert (await api.ask("POST", "/contacts", json=contact, headers=tenant.headers))[0] == 200
@@ -108,7 +116,8 @@ async def test_the_other_form(api: Api, tenant: Tenant) -> None:
     counts = campaign["counts"]
     assert counts.pop("total") == sum(counts.values()) == counts["pending"] + counts["invalid"] == 2
     status, _, shown = await api.ask("GET", f"/campaigns/{campaign['id']}", headers=tenant.headers)
-    assert (status, shown) == (200, answer | {"campaign": campaign | {"counts": counts | {"total": 2}}})
+    made = {"success": True, "campaign": campaign | {"counts": counts | {"total": 2}}}
+    assert (status, shown, answer["warnings"]) == (200, made, [])
 
 
 @pytest.mark.parametrize(

@@ -274,6 +274,19 @@ class CampaignAnswer(msgspec.Struct):
     campaign: Annotated[Campaign, Meta(description="The campaign.")]
 
 
+class CampaignWarning(msgspec.Struct):
+    """Something in a campaign that may be unintended."""
+
+    code: Annotated[str, Meta(description="Code of the warning; new codes may be added.", examples=["single_braces"])]
+    message: Annotated[str, Meta(description="The warning in one sentence.")]
+
+
+class CreatedCampaign(CampaignAnswer):
+    """The new campaign."""
+
+    warnings: Annotated[list[CampaignWarning], Meta(description="Things that may be unintended.")]
+
+
 class CampaignList(msgspec.Struct, rename="camel"):
     """A page of campaigns, newest first."""
 
@@ -300,14 +313,17 @@ async def canonical(body: CreateCampaign) -> SmsCampaignSpec:
 
 
 @operation(status=201, canonical=canonical, refusals=(SenderIdNotApproved, CampaignAudienceEmpty))
-async def create_campaign(call: Call, body: SmsCampaignSpec) -> CampaignAnswer:
+async def create_campaign(call: Call, body: SmsCampaignSpec) -> CreatedCampaign:
     """Create a campaign.
 
     One text to many recipients, immediately or at a scheduled time: to contacts by tag, to those of an import, or to a
     list of numbers. Each recipient gets it once; recipients who opted out are skipped. If the quota runs out, the
     campaign pauses until there is more.
     """
-    return _answer(await sms_channel.create(call.conn, call.actor, spec=body, request_id=call.request_id))
+    made = await sms_channel.create(call.conn, call.actor, spec=body, request_id=call.request_id)
+    written = template.lookalikes(body.message_template)
+    said = f"Sent as it is, since a placeholder has two braces on each side: {' '.join(written)}"
+    return CreatedCampaign(True, _shown(made), [CampaignWarning("single_braces", said)] if written else [])
 
 
 async def list_campaigns(call: Call, query: PageQuery) -> CampaignList:
