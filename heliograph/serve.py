@@ -267,7 +267,7 @@ def _services(settings: Settings, pool: Pool, readers: Readers, registry: Regist
         strangers=AnonymousLimiter(settings.rate_unauthenticated),
         log=requests.Log(pool),
         failures=Failures(pool),
-        health=HealthChecks(pool, is_refusing=lambda: acceptor.is_refusing or whatsapp.is_refusing),
+        health=HealthChecks(pool, is_refusing=lambda: acceptor.intake.is_refusing or whatsapp.intake.is_refusing),
         acceptor=acceptor,
         whatsapp=whatsapp,
         webhook_rules=endpoints.rules(settings),

@@ -142,7 +142,7 @@ class Acceptor:
         self.charges = CurrentCharges(pool)
         self.routing = Current(pool, RoutingCache())
         self._sealing = Current(pool, Sealing())
-        self._intake: Intake[_Item] = Intake(self._store, name="sms accept", limit=limit)
+        self.intake: Intake[_Item] = Intake(self._store, name="sms accept", limit=limit)
         #: Set after each commit that put work into the queue; cleared by the task that wakes the workers.
         self.stored = asyncio.Event()
 
@@ -156,7 +156,7 @@ class Acceptor:
         that has an outcome replays it, whatever the current time and settings. If the caller is cancelled, the message
         is stored completely or not at all.
         """
-        return await self._intake.put(await self._prepare(send))
+        return await self.intake.put(await self._prepare(send))
 
     async def accept_many(self, sends: Sequence[Send]) -> list[Answer | Refusal]:
         """Store several messages; returns the answer or refusal for each."""
@@ -185,14 +185,9 @@ class Acceptor:
         if refusal is not None:
             raise refusal
 
-    @property
-    def is_refusing(self) -> bool:
-        """Whether the database could not store the last messages."""
-        return self._intake.is_refusing
-
     async def drain(self) -> None:
         """Wait until every batch is committed."""
-        await self._intake.drain()
+        await self.intake.drain()
         await self._suspicious.close()
         await self.charges.close()
         await self.routing.close()

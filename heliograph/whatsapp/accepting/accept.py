@@ -150,7 +150,7 @@ class Acceptor:
         self._templates = TemplateBook(pool)
         self._rates = RateBook(pool)
         self._sealing = Current(pool, Sealing())
-        self._intake: Intake[_Item] = Intake(self._store, name="whatsapp accept", limit=limit)
+        self.intake: Intake[_Item] = Intake(self._store, name="whatsapp accept", limit=limit)
         #: Set after each commit that put work into the queue; the code that wakes the workers clears it.
         self.stored = asyncio.Event()
 
@@ -164,20 +164,15 @@ class Acceptor:
         OverLimit and Unavailable. A key that has an outcome replays it, whatever has happened to number and template
         since. If the caller is cancelled, the message is stored completely or not at all.
         """
-        return await self._intake.put(await self.prepare(send))
+        return await self.intake.put(await self.prepare(send))
 
     async def accept_many(self, sends: Sequence[Send]) -> list[Answer | Refusal]:
         """Store several messages; each gets its answer or its refusal."""
         return await outcomes([self.accept(send) for send in sends])
 
-    @property
-    def is_refusing(self) -> bool:
-        """Whether the database could not store the last messages."""
-        return self._intake.is_refusing
-
     async def drain(self) -> None:
         """Wait until every batch is committed."""
-        await self._intake.drain()
+        await self.intake.drain()
         await self._sealing.close()
         await self._kept.close()
 
