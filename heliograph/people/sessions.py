@@ -128,18 +128,15 @@ UPDATE users u SET signed_in_at = now() FROM (SELECT signed_in_at FROM users WHE
 """
 
 
-async def note_sign_in(conn: Connection, *, user_id: UUID, hashed: str | None) -> Any:
-    """Record that a person signed in, for both realms, in the transaction that begins their session; returns their row.
+def demand_password(user: Any, hashed: str | None) -> None:
+    """Check what SIGNED_IN returned, in the transaction that begins a session. Raises WrongSignIn.
 
     `hashed`: the hash of the password that was verified, if one was. Whoever changes it ends all sessions, so one that
-    began with the former password must not follow: then this raises WrongSignIn. The row stays locked, so a change
-    that comes later finds the session and ends it.
+    began with the former password must not follow. The row stays locked, so a change that comes later finds the session
+    and ends it.
     """
-    user = await conn.fetchrow(SIGNED_IN, user_id)
-    assert user is not None
     if hashed not in (None, user["password"]):
         raise WrongSignIn
-    return user
 
 
 async def open_for(
@@ -160,7 +157,7 @@ async def open_for(
     `how`: how they authenticated, "password", "code", "passkey", "link" or "invitation". `organization_id`: the current
     one, which they belong to; None: the first. `is_kept`: stay signed in for LONGEST. `is_known`: they have signed in
     with this browser before; if not, and this is not their first sign-in at all, the bell notifies them. `hashed`: as
-    for `note_sign_in`. Raises WrongSignIn.
+    for `demand_password`. Raises WrongSignIn.
     """
     token = secrets.token_urlsafe(32)
     idle = LONGEST if is_kept else IDLE
@@ -168,7 +165,9 @@ async def open_for(
         looked_at = await conn.fetchval(
             OPEN, hash_secret(token), uuid7(), user_id, organization_id, idle, LONGEST, address, printable(agent)
         )
-        user = await note_sign_in(conn, user_id=user_id, hashed=hashed)
+        user = await conn.fetchrow(SIGNED_IN, user_id)
+        assert user is not None
+        demand_password(user, hashed)
         await audit.record(
             conn,
             Principal("person", user_id, name=user["name"], address=address, device=agent, request_id=request_id),

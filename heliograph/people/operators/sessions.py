@@ -21,7 +21,7 @@ from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
 from heliograph.people.operators import noticing, roles
 from heliograph.people.session_keeping.rows import Rows, printable
-from heliograph.people.sessions import PROVED, note_sign_in
+from heliograph.people.sessions import PROVED, SIGNED_IN, demand_password
 
 #: A session ends after IDLE without a request, and in any case after LONGEST: a shift.
 IDLE, LONGEST = timedelta(hours=2), timedelta(hours=14)
@@ -90,14 +90,16 @@ async def open_for(
 ) -> str:
     """Begin a session for an operator who has authenticated; returns its token, which is stored nowhere.
 
-    `how`: how they authenticated, "code", "passkey" or "link". `hashed`: as for `note_sign_in`. Raises NotFound for
+    `how`: how they authenticated, "code", "passkey" or "link". `hashed`: as for `demand_password`. Raises NotFound for
     somebody who is not an operator, and WrongSignIn.
     """
     token = secrets.token_urlsafe(32)
     async with conn.transaction():
         if await conn.fetchval(OPEN, hash_secret(token), uuid7(), user_id, LONGEST, address, printable(agent)) is None:
             raise NotFound("There is no such operator.", resource="operator", id=str(user_id))
-        user = await note_sign_in(conn, user_id=user_id, hashed=hashed)
+        user = await conn.fetchrow(SIGNED_IN, user_id)
+        assert user is not None
+        demand_password(user, hashed)
         who = Principal("operator", user_id, name=user["name"], address=address, device=agent, request_id=request_id)
         after = {"by": how}
         await audit.record(conn, who, "operator.signed_in", object_id=user_id, name=user["email"], after=after)
