@@ -199,7 +199,7 @@ def as_web_processes_begin() -> None:
 
 def _import_everything() -> None:
     cli = importlib.import_module("heliograph.cli")
-    for noun in cli.ROOMS:
+    for noun in cli.NOUNS:
         cli.module_of(noun)
     for late in ("heliograph.serve", "heliograph.worker", "uvloop"):
         importlib.import_module(late)

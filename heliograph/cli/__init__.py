@@ -1,7 +1,7 @@
 """The command line: one module per noun. It contains no rules: each command calls the same function as the API.
 
-A noun's module is loaded when it is used: all of them together take 0.3 s, which every worker, web process and
-operator's command would pay at its start.
+A noun's module is loaded when it is used: all of them together take a second, which every worker, web process and
+operator's command would pay at its start, and so would a list of them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from types import ModuleType
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from typer.completion import completion_init
 from typer.core import TyperCommand, TyperGroup
@@ -22,86 +23,154 @@ from heliograph import __version__
 from heliograph.cli.terminal.console import run
 from heliograph.cli.terminal.printing import Group, group, single
 
-#: Commands in the order of the help text, each with the package of its module, which has `app` (the commands of a noun)
-#: or `command` (a single command).
-ROOMS = {
-    "up": "running",
-    "api": "running",
-    "worker": "running",
-    "workers": "running",
-    "migrate": "running",
-    "send": "developer",
-    "doctor": "running",
-    "guide": "developer",
-    "call": "developer",
-    "backup": "running",
-    "restore": "running",
-    "rekey": "running",
-    "audit": "running",
-    "org": "organization",
-    "key": "organization",
-    "user": "organization",
-    "installation": "organization",
-    "mail": "running",
-    "sender": "organization",
-    "supplier": "traffic",
-    "rates": "money",
-    "prices": "money",
-    "route": "traffic",
-    "rule": "traffic",
-    "lookup": "money",
-    "margin": "money",
-    "billing": "money",
-    "quota": "organization",
-    "usage": "organization",
-    "contacts": "audience",
-    "person": "audience",
-    "tag": "audience",
-    "campaign": "audience",
-    "message": "traffic",
-    "queue": "traffic",
-    "hold": "traffic",
-    "guard": "traffic",
-    "inbound": "traffic",
-    "receipts": "traffic",
-    "optout": "audience",
-    "webhook": "",
-    "whatsapp": "",
-    "simulate": "running",
-    "login": "developer",
-    "profile": "developer",
-    "listen": "developer",
-    "trigger": "developer",
-    "logs": "developer",
-    "requests": "developer",
-    "completion": "developer",
+
+class Noun(msgspec.Struct, frozen=True):
+    """A command, or the commands of a noun."""
+
+    #: The package of its module, which has `app` (the commands of a noun) or `command` (a single command).
+    room: str
+    #: The first sentence of its help, so that listing commands and completing them load no module.
+    summary: str
+
+
+#: Commands in the order of the help text.
+NOUNS = {
+    "up": Noun(
+        "running",
+        "Start PostgreSQL, the API, a worker, a simulated SMSC and a simulation of Meta's Cloud API, with an"
+        " organization that can send SMS and WhatsApp messages right away.",
+    ),
+    "api": Noun("running", "Serve the HTTP API."),
+    "worker": Noun("running", "Send messages, process receipts and deliver webhooks."),
+    "workers": Noun("running", "List workers, drain and resume them."),
+    "migrate": Noun("running", "Migrate the database to this version."),
+    "send": Noun("developer", "Send one SMS."),
+    "doctor": Noun(
+        "running",
+        "Check settings, database, backups, workers, suppliers, WhatsApp accounts, queue, inbox, callbacks and API.",
+    ),
+    "guide": Noun(
+        "developer",
+        "Show the guide, the errors and the API reference in a browser: searchable, without a network or a database.",
+    ),
+    "call": Noun("developer", "Call any operation of the API with a key, and print its response as JSON."),
+    "backup": Noun("running", "Take, list and verify backups."),
+    "restore": Noun("running", "Restore a backup into an empty place."),
+    "rekey": Noun("running", "Encrypt everything stored under the current secret key."),
+    "audit": Noun("running", "List and export the audit log: who changed what, when and from where."),
+    "org": Noun("organization", "Create, show, rename, configure, suspend and resume organizations, and assign plans."),
+    "key": Noun("organization", "Create, list, rotate, rename, suspend, resume and revoke API keys."),
+    "user": Noun(
+        "organization",
+        "Create, invite, list and remove users of the dashboard and operators, and create sign-in links for them.",
+    ),
+    "installation": Noun(
+        "organization",
+        "Show and change settings of the whole installation: name, announcement, links and the four-eyes rule.",
+    ),
+    "mail": Noun("running", "Test the SMTP server that sends invitations and password resets."),
+    "sender": Noun(
+        "organization",
+        "Request, approve, reject, suspend and list sender IDs, set the default, and keep registrations.",
+    ),
+    "supplier": Noun(
+        "traffic", "Add, list, test, change, pause, resume and remove suppliers, the accounts that carry SMS."
+    ),
+    "rates": Noun("money", "Import and show rate cards: what suppliers charge for SMS."),
+    "prices": Noun("money", "Import, show and assign price lists: what organizations pay for SMS."),
+    "route": Noun(
+        "traffic",
+        "Add, list, change, pause, remove and restore routes, which choose suppliers, and explain their choice.",
+    ),
+    "rule": Noun("traffic", "Set, list and remove suppliers' rules for senders and numbers."),
+    "lookup": Noun(
+        "money",
+        "Add, list, try, change, pause, resume and remove suppliers of number look-ups, and show what they cost.",
+    ),
+    "margin": Noun(
+        "money",
+        "Show prices, costs and margins of live SMS accepted by suppliers, by the day on which they became due.",
+    ),
+    "billing": Noun("money", "Lock months for billing, and export what all organizations used in them."),
+    "quota": Noun(
+        "organization",
+        "Grant, adjust and show the message quota of an organization, and set which failures are refunded.",
+    ),
+    "usage": Noun("organization", "Show an organization's usage by month, and export the bill of a month."),
+    "contacts": Noun("audience", "Import, export, list, find and delete contacts, and undo an import."),
+    "person": Noun("audience", "Export or erase the data held about a person."),
+    "tag": Noun("audience", "List, rename, merge and remove tags of contacts."),
+    "campaign": Noun("audience", "Create, list, show, watch, pause, resume and cancel campaigns."),
+    "message": Noun(
+        "traffic", "List an organization's messages, show the history of one, and decide about one that is stuck."
+    ),
+    "queue": Noun("traffic", "List, hurry and withdraw queued work."),
+    "hold": Noun("traffic", "List holds of outgoing work, add and release them."),
+    "guard": Noun(
+        "traffic", "List, release and withdraw messages held as suspicious, and set an organization's rules."
+    ),
+    "inbound": Noun("traffic", "List inbound messages, and retry those not assigned to an organization."),
+    "receipts": Noun(
+        "traffic", "Reconcile what suppliers were handed with what they reported, and unmatched receipts."
+    ),
+    "optout": Noun("audience", "List, export, add and remove opt-outs of an organization."),
+    "webhook": Noun(
+        "",
+        "Create, show, change, pause and disable webhook endpoints; see attempts, resend, replay, test, rotate, catch.",
+    ),
+    "whatsapp": Noun("", "WhatsApp accounts, numbers, templates, wallets, rates, campaigns and callbacks from Meta."),
+    "simulate": Noun("running", "Simulate a supplier's SMSC, Meta's Graph API, or a customer's webhook receiver."),
+    "login": Noun("developer", "Remember an installation and an API key, in a file that only you may read."),
+    "profile": Noun("developer", "List, choose and remove the installations that `heliograph login` remembers."),
+    "listen": Noun("developer", "Print events as they happen, and forward them to a program on this machine."),
+    "trigger": Noun(
+        "developer",
+        "Make an event happen in test mode: a message to a test number, or a test event for each active endpoint.",
+    ),
+    "logs": Noun(
+        "developer",
+        "Print the latest requests that changed something or were refused, oldest first, and follow them with -f.",
+    ),
+    "requests": Noun("developer", "Requests that changed something or were refused, from the API's log."),
+    "completion": Noun("developer", "Print a script that completes commands and options."),
 }
 
 
 def module_of(noun: str) -> ModuleType:
     """Load the module of a command."""
-    return importlib.import_module(".".join(filter(None, ("heliograph.cli", ROOMS[noun], noun))))
+    return importlib.import_module(".".join(filter(None, ("heliograph.cli", NOUNS[noun].room, noun))))
 
 
 class Nouns(Group):
-    """The commands of ROOMS."""
+    """The commands of NOUNS."""
 
     def list_commands(self, ctx: object) -> list[str]:
         """Their names."""
-        return list(ROOMS)
+        return list(NOUNS)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list, wrapped."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, noun.summary) for name, noun in NOUNS.items()])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Complete a command or an option."""
+        commands = {name: TyperCommand(name, callback=None, help=noun.summary) for name, noun in NOUNS.items()}
+        listed = TyperGroup(name=self.name, commands=commands, params=self.params)
+        return listed.shell_complete(typer.Context(listed), incomplete)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command named by the arguments. A misspelled one is refused with similar names."""
         # During completion (`resilient_parsing`), a message would appear in the middle of the line being typed.
-        if args and args[0] not in ROOMS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            near = get_close_matches(args[0], list(ROOMS), cutoff=0.5)
+        if args and args[0] not in NOUNS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            near = get_close_matches(args[0], list(NOUNS), cutoff=0.5)
             hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
             ctx.fail(f"No such command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: object, cmd_name: str) -> TyperCommand | TyperGroup | None:
         """Load the command."""
-        if cmd_name not in ROOMS:
+        if cmd_name not in NOUNS:
             return None
         module = module_of(cmd_name)
         if not gc.isenabled():  # `main` has disabled it

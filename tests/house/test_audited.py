@@ -12,7 +12,7 @@ import typer
 
 from heliograph.api.routes import OPERATIONS
 from heliograph.audit.actions import ACTIONS
-from heliograph.cli import ROOMS, module_of
+from heliograph.cli import NOUNS, module_of
 from heliograph.console.table import ROUTES as CONSOLE
 from heliograph.dashboard.table import ROUTES
 from heliograph.suppliers import kinds
@@ -754,7 +754,7 @@ def commands() -> dict[str, str]:
             function = getattr(command.callback, "__wrapped__", command.callback)
             found[words] = f"{function.__module__}.{function.__name__}"
 
-    for noun in ROOMS:
+    for noun in NOUNS:
         module = module_of(noun)
         if hasattr(module, "app"):
             walk(typer.main.get_command(module.app), noun)

@@ -13,7 +13,7 @@ import pytest
 
 from heliograph.accounts import organizations
 from heliograph.audit.actions import ACTIONS
-from heliograph.cli import ROOMS
+from heliograph.cli import NOUNS
 from heliograph.console.table import ROUTES as CONSOLE
 from heliograph.dashboard.table import ROUTES
 from heliograph.suppliers import kinds
@@ -274,7 +274,7 @@ def test_each_command_has_its_page() -> None:
     assert known == PAIRS.keys() | DASHBOARD.keys()
     assert len(PAIRS) + len(DASHBOARD) == len(known), "a command stands in one list"
     left = {words for words in WITHOUT_PAGE if words not in COMMANDS}
-    assert left <= ROOMS.keys() - {words.partition(" ")[0] for words in known}, "a reason for what is not there"
+    assert left <= NOUNS.keys() - {words.partition(" ")[0] for words in known}, "a reason for what is not there"
 
 
 def test_the_pages_are_there() -> None:

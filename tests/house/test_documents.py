@@ -339,7 +339,7 @@ def test_a_message_has_one_reference_in_all_examples() -> None:
 
 def test_commands_with_a_key_are_told_from_those_of_operators() -> None:
     alone = {"guide", "completion"}
-    with_key = {noun for noun, room in cli.ROOMS.items() if room == "developer"} - alone
+    with_key = {noun for noun, one in cli.NOUNS.items() if one.room == "developer"} - alone
     helped = re.search("API with a key: (.*?)\\.", cli.HELP, re.DOTALL)
     assert helped is not None
     assert set(helped[1].replace(",", "").split()) == with_key

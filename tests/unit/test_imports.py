@@ -7,7 +7,9 @@ import sys
 import tomllib
 
 import pytest
+import typer
 
+from heliograph.cli import NOUNS, app
 from tests.house.project import ROOT
 
 #: Everything that a web process and a worker load, and then what the command line shows its progress with.
@@ -46,6 +48,45 @@ def test_a_command_does_not_look_for_garbage_in_what_it_imports() -> None:
     done = subprocess.run([sys.executable, "-c", COLLECTED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[] True True"
+
+
+#: Lists the commands, or completes a line, and says at the end which modules of commands were loaded for that.
+LISTED = """
+import atexit, os, sys
+from heliograph.cli import main
+
+def loaded():
+    own = [name for name in sys.modules if name.startswith("heliograph.cli.")]
+    print("loaded", [name for name in own if not name.startswith("heliograph.cli.terminal")])
+
+atexit.register(loaded)
+if (line := {line!r}).endswith("--help"):
+    sys.argv = line.split()
+else:
+    os.environ |= {{"_HELIOGRAPH_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": "1"}}
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [("heliograph --help", "  campaign "), ("heliograph ", "campaign"), ("heliograph --v", "--version")],
+)
+def test_listing_the_commands_loads_none(line: str, found: str) -> None:
+    """Loading all of them takes a second, which a Tab must not."""
+    done = subprocess.run([sys.executable, "-c", LISTED.format(line=line)], capture_output=True, text=True)
+    *lines, loaded = done.stdout.splitlines()
+    assert loaded == "loaded []"
+    assert any(one.startswith(found) for one in lines), done
+
+
+def test_commands_are_listed_with_the_first_sentence_of_their_help() -> None:
+    commands = typer.main.get_group(app)
+    context = typer.Context(commands)
+    for name, noun in NOUNS.items():
+        command = commands.get_command(context, name)
+        assert command is not None
+        assert (name, command.get_short_help_str(1_000)) == (name, noun.summary)
 
 
 #: The command is interrupted while a module that it needs is being loaded.
