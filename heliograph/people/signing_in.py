@@ -115,7 +115,7 @@ async def code(
     email = await conn.fetchval("SELECT email FROM users WHERE id = $1", user_id)
     count = functools.partial(_counted, mark_key, user_id=user_id, browser=browser, address=address)
     counted, shared = count(tries.of_code(user_id))
-    tried = await tries.count(conn, account=counted, address=shared)
+    tried = await tries.count(conn, account=counted, address=shared, is_code=True)
     if not await factors.check(conn, seal_key, user_id=user_id, given=given):
         guesses.note(user_id, "code", address=address, tries=tried)
         raise WrongCode

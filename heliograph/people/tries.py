@@ -17,10 +17,12 @@ from heliograph.base.network.addresses import sharer
 
 #: Attempts without delay, per account and per address (which may be a whole office).
 FREE_ACCOUNT, FREE_ADDRESS = 5, 30
-#: Maximum delay in seconds. Somebody who guesses at an account all day must not lock out its owner.
-LONGEST_ACCOUNT, LONGEST_ADDRESS = 60, 900
-#: After this long without a failure, the count is reset.
-FORGOTTEN = timedelta(minutes=15)
+#: Maximum delay in seconds. Somebody who guesses at an account all day must not lock out its owner. Whoever guesses at
+#: codes has the password already, and of a million codes three are right at any time: with a minute between them they
+#: would find one within weeks.
+LONGEST_ACCOUNT, LONGEST_ADDRESS, LONGEST_CODE = 60, 900, 3600
+#: After this long without a failure, the count is reset; that of codes, whose longest delay it would undercut, later.
+FORGOTTEN, CODES_FORGOTTEN = timedelta(minutes=15), timedelta(days=1)
 
 
 def of_code(user_id: UUID) -> str:
@@ -50,13 +52,13 @@ _WAIT = """CASE WHEN known.tries < excluded_free THEN interval '0'
                 ELSE make_interval(secs => least(excluded_most, 2.0 ^ least(known.tries - excluded_free, 20))) END"""
 
 
-def _statement(free: int, most: int) -> str:
+def _statement(free: int, most: int, forgotten: timedelta = FORGOTTEN) -> str:
     wait = _WAIT.replace("excluded_free", str(free)).replace("excluded_most", str(most))
     early = f"known.tries >= {free} AND now() < known.tried_at + {wait}"
     return f"""
 INSERT INTO sign_in_tries AS known (subject, tries, tried_at) VALUES ($1, 1, now())
     ON CONFLICT (subject) DO UPDATE
-   SET tries = CASE WHEN known.tried_at < now() - interval '{FORGOTTEN.total_seconds():.0f} seconds' THEN 1
+   SET tries = CASE WHEN known.tried_at < now() - interval '{forgotten.total_seconds():.0f} seconds' THEN 1
                     WHEN {early} THEN known.tries ELSE known.tries + 1 END,
        tried_at = CASE WHEN {early} THEN known.tried_at ELSE now() END
 RETURNING tried_at = now() AS counted, tries,
@@ -66,15 +68,17 @@ RETURNING tried_at = now() AS counted, tries,
 
 COUNT_ACCOUNT = _statement(FREE_ACCOUNT, LONGEST_ACCOUNT)
 COUNT_ADDRESS = _statement(FREE_ADDRESS, LONGEST_ADDRESS)
+COUNT_CODE = _statement(FREE_ACCOUNT, LONGEST_CODE, CODES_FORGOTTEN)
 
 
-async def count(conn: Connection, *, account: str, address: str | None = None) -> int:
+async def count(conn: Connection, *, account: str, address: str | None = None, is_code: bool = False) -> int:
     """Count an attempt, assuming that it fails, and return its number among consecutive attempts at this account.
     Raises TooManyTries. `account`: as typed, in lower case. `address`: where the attempt comes from; None: it is an
-    action of somebody who is signed in, or an attempt in a browser that they have used, limited by account alone."""
+    action of somebody who is signed in, or an attempt in a browser that they have used, limited by account alone.
+    `is_code`: it is a code, after the password."""
     tries = 0
     counted = [(COUNT_ADDRESS, _subject("address", sharer(address)))] if address is not None else []
-    for statement, subject in (*counted, (COUNT_ACCOUNT, _subject("account", account))):
+    for statement, subject in (*counted, (COUNT_CODE if is_code else COUNT_ACCOUNT, _subject("account", account))):
         row = await conn.fetchrow(statement, subject)
         assert row is not None
         if not row["counted"]:

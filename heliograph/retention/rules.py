@@ -181,7 +181,7 @@ SHARED = Rules(
         Deletion("unconfirmed e-mail addresses", email_change.FORGET, lambda at: at.now),
         Deletion("mails", outbox.FORGET, lambda at: at.now - outbox.KEPT),
         Deletion("used challenges", keeping.FORGET, lambda at: at.now - keeping.REMEMBERED),
-        Deletion("failed sign-ins", tries.FORGET, lambda at: at.now - tries.FORGOTTEN),
+        Deletion("failed sign-ins", tries.FORGET, lambda at: at.now - tries.CODES_FORGOTTEN),
         Deletion("workers", DELETE_WORKERS, lambda at: at.now - timedelta(days=1)),
         Deletion("web processes", webs.FORGET, lambda at: at.now - timedelta(days=1)),
         Deletion("findings of checks", findings.FORGET, lambda at: at.now - findings.KEPT),

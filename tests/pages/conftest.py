@@ -148,7 +148,7 @@ async def link_for(pool: Pool, user: Any, tenant: Tenant) -> str:
 def pauses_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """After too many failures one waits a minute at once, and not a second: a try takes longer than that where the
     machine is busy, and the pause would be over."""
-    for name in ("COUNT_ACCOUNT", "COUNT_ADDRESS"):
+    for name in ("COUNT_ACCOUNT", "COUNT_ADDRESS", "COUNT_CODE"):
         statement: str = getattr(tries, name)
         assert "2.0 ^" in statement
         monkeypatch.setattr(tries, name, statement.replace("2.0 ^", "60 * 2.0 ^"))

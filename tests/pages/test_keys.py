@@ -223,6 +223,9 @@ async def test_ended_keys_are_out_of_the_way_in_pages(pool: Pool, tenant: Tenant
         assert f'<option value="{lately}">old 01</option>' in page.text
         assert last not in page.text
         assert f'<option value="{last}" selected>old 60</option>' in (await owner.get(f"{list}?key={last}")).text
+    await pool.execute("UPDATE api_keys SET status = 'revoked', revoked_at = now() WHERE status = 'active'")
+    page = await owner.get("/keys")
+    assert ("No active key" in page.words, "No key yet" in page.words) == (True, False)
 
 
 async def test_modes_are_apart(owner: Browser) -> None:

@@ -206,6 +206,9 @@ async def test_disabled_endpoints_are_out_of_the_way_in_pages(pool: Pool, tenant
     assert not path
     assert sorted(seen) == list(range(1, 61))
     assert [one // 3 for one in seen] == sorted(one // 3 for one in seen)
+    await pool.execute("UPDATE webhook_endpoints SET status = 'disabled', disabled_at = now() WHERE status = 'active'")
+    page = await owner.get("/webhooks")
+    assert ("No active endpoint" in page.words, "No endpoint yet" in page.words) == (True, False)
 
 
 async def test_another_address_asks_for_the_password_as_another_endpoint_does(pool: Pool, owner: Browser) -> None:

@@ -46,9 +46,9 @@ async def tell_session(request: Request) -> Answer:
 def refusal_text(request: Request, refusal: Refusal) -> str:
     """A refusal, in the reader's language, with how long to wait."""
     if isinstance(refusal, TooManyTries):
-        return request.text(
-            "Too many failed attempts. Try again in %(seconds)s s.", seconds=refusal.details["retry_after"]
-        )
+        seconds = refusal.details["retry_after"]
+        wait = f"{seconds} s" if seconds < 60 else request.locale.duration(seconds)
+        return request.text("Too many failed attempts. Try again in %(wait)s.", wait=wait)
     return refusal.message
 
 
