@@ -155,7 +155,7 @@ class Nouns(Group):
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Complete a command or an option."""
-        commands = {name: TyperCommand(name, callback=None, help=noun.summary) for name, noun in NOUNS.items()}
+        commands = [TyperCommand(name, callback=None, help=noun.summary) for name, noun in NOUNS.items()]
         listed = TyperGroup(name=self.name, commands=commands, params=self.params)
         return listed.shell_complete(typer.Context(listed), incomplete)
 
