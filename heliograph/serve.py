@@ -273,12 +273,15 @@ def _services(settings: Settings, pool: Pool, readers: Readers, registry: Regist
         webhook_rules=endpoints.rules(settings),
         answer_key=idempotency.seal_key(settings),
         cursor_key=derive_key(settings.secret_keys, "cursors"),
-        document=StaticPage(
-            openapi.document(OPERATIONS, settings.public_url), "application/json", "no-cache", [envelope.NOSNIFF]
-        ),
+        document=_document(settings.public_url),
         is_draining=lambda: registry.draining,
         vocabulary=vocabulary(),
     )
+
+
+def _document(public_url: str) -> StaticPage:
+    """The API's document, as it is served. `public_url`: as in the settings; empty for none."""
+    return StaticPage(openapi.document(OPERATIONS, public_url), "application/json", "no-cache", [envelope.NOSNIFF])
 
 
 async def serve_guide(
@@ -287,8 +290,7 @@ async def serve_guide(
     """Serve only the guide, the errors and the API reference, without settings or a database, until SIGTERM, SIGINT or
     `stop`. Raises CannotListen."""
     stop = stop or asyncio.Event()
-    document = StaticPage(openapi.document(OPERATIONS, ""), "application/json", "no-cache", [envelope.NOSNIFF])
-    docs = Docs(AnonymousLimiter(GUIDE_RATE), document=document)
+    docs = Docs(AnonymousLimiter(GUIDE_RATE), document=_document(""))
     asgi = Asgi(partial(_guide, docs))
     service = Service(Registry(Limits()), asgi.begin, partial(envelope.unanswered, public_url=""), TrustedProxies())
     server, listening = Server(service, asgi.tasks), bound(host, port, shared=False)

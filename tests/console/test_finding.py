@@ -63,6 +63,23 @@ async def test_what_was_pasted_leads_to_its_page(pool: Pool, tenant: Tenant, roo
         assert await led(root, pasted) == place
 
 
+async def accepted(pool: Pool, tenant: Tenant, *named: str) -> list[uuid.UUID]:
+    """Messages that a supplier accepted under these ids, one after the other."""
+    supplier, messages = await make_supplier(pool), [uuid.uuid4() for _ in named]
+    for hours, (message, name) in enumerate(zip(reversed(messages), reversed(named), strict=True)):
+        await pool.execute(
+            """INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at,
+                                    supplier_message_id)
+              VALUES ($1, $2, 1, $3, 'accepted', now(), now() - make_interval(hours => $4), $5)""",
+            tenant.id,
+            message,
+            supplier,
+            hours,
+            name,
+        )
+    return messages
+
+
 @pytest.mark.parametrize(
     ("stored", "pasted"),
     [
@@ -76,18 +93,7 @@ async def test_what_was_pasted_leads_to_its_page(pool: Pool, tenant: Tenant, roo
 async def test_a_suppliers_id_is_found_however_it_is_written(
     pool: Pool, tenant: Tenant, root: Browser, stored: str, pasted: str
 ) -> None:
-    supplier, message, other = await make_supplier(pool), uuid.uuid4(), uuid.uuid4()
-    for id, named, ended in ((message, stored, "1 hour"), (other, "f" + stored, "0")):
-        await pool.execute(
-            """INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at,
-                                     supplier_message_id)
-               VALUES ($1, $2, 1, $3, 'accepted', now(), now() - $4::text::interval, $5)""",
-            tenant.id,
-            id,
-            supplier,
-            ended,
-            named,
-        )
+    message, _ = await accepted(pool, tenant, stored, "f" + stored)
     place = f"/console/messages/{message}"
     assert await led(root, pasted) == place
     where, given = f"{root.base_url}/console/messages", {"id": pasted}
@@ -96,19 +102,8 @@ async def test_a_suppliers_id_is_found_however_it_is_written(
 
 
 async def test_a_suppliers_id_is_first_what_it_says(pool: Pool, tenant: Tenant, root: Browser) -> None:
-    supplier, message, other = await make_supplier(pool), uuid.uuid4(), uuid.uuid4()
     # 0x100 is 256: another message's id, which is newer.
-    for id, named, ended in ((message, "100", "1 hour"), (other, "256", "0")):
-        await pool.execute(
-            """INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at,
-                                     supplier_message_id)
-               VALUES ($1, $2, 1, $3, 'accepted', now(), now() - $4::text::interval, $5)""",
-            tenant.id,
-            id,
-            supplier,
-            ended,
-            named,
-        )
+    message, _ = await accepted(pool, tenant, "100", "256")
     assert await led(root, "100") == f"/console/messages/{message}"
 
 
