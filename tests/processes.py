@@ -64,6 +64,8 @@ QUICKLY = {
     "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": "127.0.0.0/8",
     "HELIOGRAPH_WEBHOOK_SCHEDULE": "0,1,1,2,2,5,5,10,10,10,10",
 }
+#: Leases of production, for tests in which no process is killed: one that stands still on a busy machine keeps them.
+UNHURRIED = {"HELIOGRAPH_LEASE_SECONDS": "30", "HELIOGRAPH_DRAIN_SECONDS": "20"}
 #: How a line begins that is an entry of its own.
 _ENTRY = re.compile(r"\d{4}-\d\d-\d\dT|--- ")
 _COMPLAINT = re.compile(r"(loop|timer|announce) failed|never retrieved|broke off|not recorded|internal_error")

@@ -13,6 +13,8 @@ attempt may have arrived and news of it may still come.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -73,6 +75,9 @@ class Dispatcher(Generic[Message, Report]):
         self._claim_limit = claim_limit
         self._lease_seconds = lease_seconds
         self.flights = Flights(late=channel.grace)
+        #: Held during a round.
+        self._in_round = asyncio.Lock()
+        self._stopping = False
         self.wake = channel.wake
         #: The last round failed, perhaps because of one of its messages.
         self._is_wary = False
@@ -89,6 +94,20 @@ class Dispatcher(Generic[Message, Report]):
 
     async def round(self) -> int:
         """Pick and submit once; returns how many rows were picked, or 0 if another round is not worthwhile now."""
+        async with self._in_round:
+            return 0 if self._stopping else await self._round()
+
+    async def stop(self, *, grace: float) -> None:
+        """Begin no more rounds, and wait up to `grace` seconds until the current one has handed over its attempts.
+
+        Cancelled between its commit and its connectors, it would leave attempts that nobody has: in doubt until their
+        leases and the wait for receipts are over, and at most once, for ever."""
+        self._stopping = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace), self._in_round:
+                return
+
+    async def _round(self) -> int:
         channel = self._channel
         await channel.before_round()
         limit = min(self._claim_limit, UNRECORDED_CLAIMS * self._claim_limit - len(self.flights))

@@ -112,7 +112,7 @@ class WhatsAppWork(Work):
         await self._refresh()
 
     async def stop(self, *, grace: float) -> None:
-        await self._numbers.stop(grace=grace)
+        await asyncio.gather(self._dispatcher.stop(grace=grace), self._numbers.stop(grace=grace))
         if self._factory is not None:
             await self._factory.close()
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.lasts(7)
 
 #: Without an answer for so long, a submit's outcome is unknown.
 IMPATIENT = {"response_seconds": 1.0, "window": 100}
-FAST = {"HELIOGRAPH_LEASE_SECONDS": "2", "HELIOGRAPH_UNCERTAIN_GRACE_SECONDS": "3"}
+FAST = {"HELIOGRAPH_LEASE_SECONDS": "5", "HELIOGRAPH_UNCERTAIN_GRACE_SECONDS": "3"}
 
 
 @contextlib.asynccontextmanager
@@ -76,7 +76,7 @@ async def test_down(database_url: str, pool: Pool, tmp_path: Path) -> None:
 
 async def test_slow(database_url: str, tmp_path: Path) -> None:
     """Answers that take longer than a lease, but come: nothing is tried twice."""
-    latency = 10.0 if LONG else 3.0
+    latency = 20.0 if LONG else 7.0
     async with (
         service(database_url, tmp_path, smsc={"latency": latency}, smpp={"window": 100}) as (made, client),
         made.working(),

@@ -18,7 +18,7 @@ from tests.cloud import Cloud, CloudLoad, cloud, listen
 from tests.embedded import Start
 from tests.judge_whatsapp import judge, settled
 from tests.load import Client
-from tests.processes import LONG, Installation, Program, installation, kill, until, until_true
+from tests.processes import LONG, UNHURRIED, Installation, Program, installation, kill, until, until_true
 
 KILLS = 100 if LONG else 6
 #: Bursts of all that was ever said of some messages, each with a web process and a worker killed amid it.
@@ -104,7 +104,7 @@ async def test_random_kills_while_sending_and_amid_bursts_of_callbacks(
 @pytest.mark.lasts(15)
 @pytest.mark.timeout(CRASHES * 60 + 180)
 async def test_a_web_process_that_ends_before_or_after_the_commit_of_a_send(database_url: str, tmp_path: Path) -> None:
-    async with installation(database_url, tmp_path, **FAST) as made, cloud(made, magic="") as sky:
+    async with installation(database_url, tmp_path, **FAST | UNHURRIED) as made, cloud(made, magic="") as sky:
         await listen(sky, ["message.received"])
         worker, api = await made.worker(), await made.api()
         await sky.ready()

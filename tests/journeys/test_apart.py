@@ -18,7 +18,7 @@ from heliograph.accounts.api_keys import lifecycle
 from tests.judge import judge, settled
 from tests.load import Client, Load
 from tests.ports import held_port
-from tests.processes import GRANT, Installation, Program, environment, installation, until, until_true
+from tests.processes import GRANT, UNHURRIED, Installation, Program, environment, installation, until, until_true
 
 pytestmark = pytest.mark.lasts(10)
 
@@ -134,7 +134,7 @@ async def apart(url: str, place: Path) -> AsyncIterator[tuple[Installation, str]
     )
     assert await migrating.ended() == 0, migrating.err
     with held_port() as port:
-        async with installation(url, place, smsc={"max_binds": 1}) as made:
+        async with installation(url, place, smsc={"max_binds": 1}, **UNHURRIED) as made:
             other = f"http://127.0.0.1:{port}"
             await made.api()
             await made.api(port=port)

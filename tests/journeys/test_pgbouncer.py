@@ -16,7 +16,7 @@ from tests import sessions
 from tests.judge import judge, settled
 from tests.load import Load
 from tests.pgbouncer import Bouncer, bouncing, version
-from tests.processes import Program, installation, until
+from tests.processes import UNHURRIED, Program, installation, until
 
 pytestmark = pytest.mark.lasts(15)
 
@@ -29,7 +29,10 @@ def verified(bouncer: Bouncer) -> str:
 async def test_everything_works_behind_a_pooler(prepared: int, database_url: str, tmp_path: Path) -> None:
     if prepared and version() < (1, 21):
         pytest.skip("prepared statements behind PgBouncer need 1.21; this is an older one")
-    async with bouncing(database_url, prepared=prepared) as bouncer, installation(database_url, tmp_path) as made:
+    async with (
+        bouncing(database_url, prepared=prepared) as bouncer,
+        installation(database_url, tmp_path, **UNHURRIED) as made,
+    ):
         made.environment |= {
             "HELIOGRAPH_DATABASE_URL": verified(bouncer),
             "HELIOGRAPH_DATABASE_DIRECT_URL": database_url,

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
 
-from heliograph.base.database.pool import Pool
+import pytest
+
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.process.settings import Settings
+from heliograph.queue.backlog import Backlog
+from heliograph.sms.work import SmsWork
 from heliograph.worker import Worker
+from tests.rules.factories import message, organization
 
 #: Shorter than the time limit of a statement.
 LONG = 20.0
@@ -23,3 +31,32 @@ async def test_a_stop_waits_no_longer_for_the_database_than_for_work_in_progress
         worker.stop()
         async with asyncio.timeout(LONG):
             await running
+
+
+async def test_a_round_that_commits_during_a_stop_is_handed_over(
+    pool: Pool, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancelled right after its commit, it would leave an attempt that nobody has: in doubt for minutes."""
+    committed, goes_on = asyncio.Event(), asyncio.Event()
+    original: Any = Backlog.transaction
+
+    @contextlib.asynccontextmanager
+    async def slow(self: Backlog, conn: Connection) -> AsyncIterator[None]:
+        async with original(self, conn):
+            yield
+        if await pool.fetchval("SELECT count(*) FROM queue WHERE begun_at IS NOT NULL"):
+            committed.set()
+            await goes_on.wait()
+
+    monkeypatch.setattr(Backlog, "transaction", slow)
+    sent = await message(pool, await organization(pool), mode="test")
+    worker = Worker(Settings(database_url=database_url, drain_seconds=LONG), pool, channels={"sms": SmsWork})
+    running = asyncio.create_task(worker.run())
+    async with asyncio.timeout(LONG):
+        await committed.wait()
+        worker.stop()
+        await asyncio.sleep(0.1)
+        goes_on.set()
+        await running
+    assert await pool.fetchval("SELECT begun_at FROM queue WHERE id = $1", sent) is None
+    assert await pool.fetchval("SELECT state FROM attempts WHERE message_id = $1", sent) == "unreachable"
