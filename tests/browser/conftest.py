@@ -1,11 +1,11 @@
-"""Debian's Chromium, driven by Playwright, against a whole installation: web, worker, supplier and receiver.
+"""Debian's Chromium, driven by Playwright, against a complete installation: web process, worker, supplier and receiver.
 
-A journey is told in English and speaks to the page in its reader's language (`Site.says`), under the theme that their
-system has. In its short form it is made once, some journeys by day and some by night; in its long form in each of both
-languages and both themes (`looks`).
+A test is written in English and finds texts in its reader's language (`Site.says`), in the theme that the reader's
+system prefers. In the short form each test runs once, some in English with the light theme and some in Portuguese with
+the dark one; in the long form it runs in both languages and both themes (`looks`).
 
-A test process starts one browser and one Playwright, 0.7 s of processor time, for all of its tests; each reader has a
-context, which shares nothing with those of others: cookies, storage, cache and renderer are its own.
+A test process starts one browser and one Playwright, 0.7 s of processor time, for all of its tests. Each reader has a
+separate browser context, which shares no cookies, storage, cache or renderer with the others.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ ARGUMENTS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
-#: Each page is a new world to V8: it optimizes code, in threads of its own, that is hardly run again. Without that, a
-#: crawl of all pages takes a fifth less processor time; and another sixth less where the simplest machine code is made
-#: at once, not when a function has been interpreted for a while.
+#: V8 starts anew for each page: it optimizes code, in threads of its own, that hardly runs again. Without that, a crawl
+#: of all pages takes a fifth less processor time, and another sixth less if baseline code is compiled at once instead
+#: of after a warm-up in the interpreter.
 LIGHT = ["--js-flags=--no-opt --no-maglev --always-sparkplug"]
 PASSWORD = "correct horse battery staple"
-#: Milliseconds that a condition of a page is waited for.
+#: How long to wait for a condition of a page, in milliseconds.
 PATIENCE = 60_000
-#: Numbers that begin so choose by their last four digits what becomes of a message.
+#: The last four digits of numbers with this prefix choose the message's outcome.
 MAGIC = "2588499"
 
 
 class Look(NamedTuple):
-    """How a reader sees pages: as their browser says, without a cookie."""
+    """How a reader sees pages: as their browser's settings say, without a cookie."""
 
     language: str
     theme: Literal["light", "dark"]
@@ -50,12 +50,13 @@ DAY, NIGHT = Look("en", "light"), Look("pt", "dark")
 
 
 def looks(short: Look) -> list[Look]:
-    """`short`, or all of them in the long form."""
+    """The short form's look, or all of them in the long form."""
     return [DAY, NIGHT, Look("en", "dark"), Look("pt", "light")] if LONG else [short]
 
 
 def chromium() -> str:
-    """Where it is; `make test` installs it where it may. Its headless shell takes two thirds of the processor time."""
+    """The path of the browser; `make test` installs it if it can. The headless shell takes two thirds of the processor
+    time."""
     names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
     found = next(filter(None, map(shutil.which, names)), None)
     assert found, "the browser tests need Chromium: on Debian, apt-get install chromium-headless-shell, or chromium"
@@ -63,30 +64,30 @@ def chromium() -> str:
 
 
 async def press_key(page: Page, key: str) -> None:
-    """Press a key once the page has come: what stands in it is seen before its scripts hear keys."""
+    """Press a key once the page has loaded: its content is visible before its scripts handle keys."""
     await page.wait_for_load_state("load")
     await page.keyboard.press(key)
 
 
-async def until_says(page: Page, function: str, value: object = None) -> None:
-    """Until a function in the page's own language says yes. Playwright's `wait_for_function` has the page evaluate a
-    text each time it looks again, which our policy forbids: it fails unless the first look is the last."""
+async def until_true_in_page(page: Page, function: str, value: object = None) -> None:
+    """Wait until a JavaScript function returns a truthy value. Playwright's `wait_for_function` evaluates a string at
+    each poll, which our content security policy forbids: it fails unless the first poll succeeds."""
     await until_true(lambda: page.evaluate(function, value))
 
 
 class Site:
-    """An installation, a browser with a page, and what that complained of."""
+    """An installation, a browser with a page, and the browser's complaints."""
 
     def __init__(self, made: Installation, context: BrowserContext, page: Page, pool: Pool, look: Look = DAY) -> None:
         self.made, self.context, self.page, self.pool = made, context, page, pool
         self.locale = languages.locale(look.language)
         self.complaints: list[str] = []
-        #: Addresses that are its own.
+        #: Origins to which its pages may send requests.
         self.bases = [made.base_url]
         self.watch(page)
 
     def watch(self, page: Page) -> None:
-        """Note what the console says, and every request to elsewhere."""
+        """Record console errors and warnings, and requests to other origins."""
         page.set_default_timeout(PATIENCE)
         page.on("console", lambda said: self._note(said.type, said.text))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
@@ -105,12 +106,12 @@ class Site:
         return self.made.base_url
 
     def says(self, english: str, **values: object) -> str:
-        """A text as its reader has it; one that has no twin would be waited for in vain."""
+        """A text in the reader's language. A text without a translation fails here instead of timing out later."""
         assert english in languages.catalogue("pt"), english
         return self.locale.text(english, **values)
 
     async def enter(self) -> None:
-        """Sign in as an owner, by a link."""
+        """Sign in as an owner, with a one-time link."""
         await self.page.goto(await self.link())
         await self.page.wait_for_url(self.base + "/")
 
@@ -126,21 +127,21 @@ class Site:
 
 
 class Chromium:
-    """The test process's browser: there once somebody wants it, and again after it has crashed."""
+    """The test process's browser, started on first use and again after a crash."""
 
     def __init__(self, playwright: Playwright) -> None:
         self._playwright = playwright
         self._browser: Browser | None = None
 
     async def context(self, look: Look) -> BrowserContext:
-        """A new one, of a reader who sees pages like this."""
+        """A new context for a reader with this look."""
         if self._browser is None or not self._browser.is_connected():
             arguments = ARGUMENTS + ([] if LONG else LIGHT)
             self._browser = await self._playwright.chromium.launch(executable_path=chromium(), args=arguments)
         return await self._browser.new_context(
             color_scheme=look.theme,
             locale={"en": "en-GB", "pt": "pt-PT"}[look.language],
-            # Colours that fade are painted frame by frame, by a processor. The long form sees them fade.
+            # Animated colours cost processor time for each frame. The long form keeps the animations.
             reduced_motion="no-preference" if LONG else "reduce",
         )
 
@@ -151,7 +152,7 @@ class Chromium:
 
 @asynccontextmanager
 async def browsing(made: Installation, pool: Pool, browser: Chromium, look: Look = DAY) -> AsyncIterator[Site]:
-    """A reader who sees pages like this, with a context and a page."""
+    """A reader with this look, with a context and a page of their own."""
     context = await browser.context(look)
     try:
         yield Site(made, context, await context.new_page(), pool, look)
@@ -169,7 +170,7 @@ async def browser() -> AsyncIterator[Chromium]:
 
 @pytest.fixture
 def settings_of_site() -> dict[str, str]:
-    """`HELIOGRAPH_…` of the site beyond those of every installation; a file of tests may have its own."""
+    """Additional `HELIOGRAPH_…` settings of the site; a test module may override this."""
     return {}
 
 
@@ -182,7 +183,7 @@ async def site(
     tmp_path: Path,
     settings_of_site: dict[str, str],
 ) -> AsyncIterator[Site]:
-    """`pytest.mark.parametrize("site", looks(…), indirect=True)` says how its reader sees it."""
+    """`pytest.mark.parametrize("site", looks(…), indirect=True)` sets the reader's language and theme."""
     async with (
         installation(database_url, tmp_path, smsc={"magic": MAGIC}, **settings_of_site) as made,
         made.serving(),

@@ -1,7 +1,7 @@
-"""The README's pictures, from the demo's own data: `python -m tests.browser.pictures` makes them anew.
+"""Takes the README's screenshots again from demo data: `python -m tests.browser.pictures`.
 
-It starts `heliograph up` in a scratch directory, sends what a small customer sends in an afternoon, signs in by the
-link that was printed, and takes each page as it is.
+It starts `heliograph up` in a scratch directory, sends what a small customer sends in an afternoon, signs in with the
+printed link, and takes a screenshot of each page.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tests.up import Up, up
 
 FOLDER = DOCS / "pictures"
 WIDTH, HEIGHT = 1280, 860
-#: Texts of a small customer, and the ends of numbers that choose what becomes of them in the simulated SMSC.
+#: Texts of a small customer, and number endings that choose the message's outcome in the simulated SMSC.
 TEXTS = ("Your order {n} is on its way.", "Olá, a sua encomenda {n} chega amanhã.", "Your code is {n}.")
 FATES = ("0000",) * 17 + ("0001", "0003", "0002")
 MESSAGES = 60
 
 
 async def send(up: Up) -> None:
-    """An afternoon's messages."""
+    """Send an afternoon's messages."""
     headers = {"authorization": f"Bearer {up.credentials['live_key']}"}
     async with aiohttp.ClientSession(up.url, headers=headers) as http:
         for n in range(MESSAGES):
@@ -40,7 +40,7 @@ async def send(up: Up) -> None:
 
 
 async def take(page: Page, name: str) -> None:
-    """One page, in both themes."""
+    """Take a screenshot of one page in both themes."""
     for theme in ("light", "dark"):
         await page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
         await page.wait_for_timeout(300)
@@ -67,7 +67,7 @@ async def main() -> None:
             await page.goto(link[0])
             await page.wait_for_url(f"{running.url}/")
             await send(running)
-            await page.wait_for_timeout(12_000)  # roll-ups are folded each ten seconds
+            await page.wait_for_timeout(12_000)  # roll-ups are folded every ten seconds
             await page.goto(f"{running.url}/messages")
             await take(page, "messages")
             await page.locator("a.row-link").first.click()

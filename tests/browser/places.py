@@ -1,4 +1,4 @@
-"""Every page, of an organization and an installation that have something to show on each."""
+"""The URLs of every page, for an organization and an installation that have something to show on each."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ from tests.rules.factories import SUM_DAYS, message
 
 from .conftest import Site
 
-#: Pages of the dashboard's table that show nothing of their own: they lead elsewhere.
+#: Routes of the dashboard that only redirect.
 LEADS = frozenset({"/go", "/go/{anything}", "/palette"})
-#: Shown without a session.
+#: Pages for people who are not signed in.
 DOOR = ("/", "/login", "/login/forgotten", "/enter", "/invitation")
-#: The console's, shown without a session, or one-time.
+#: The console's pages for people who are not signed in, or that work only once.
 CONSOLE_DOOR = ("/console/login", "/console/setup")
-#: Shown where browsers keep passkeys alone, which an address of digits is not.
+#: Pages that need passkeys, which browsers do not support on an IP address.
 PASSKEYS = "/console/account/passkeys/new"
 
-#: An hour of messages, for charts.
+#: An hour of messages, for the charts.
 TRAFFIC = """
 INSERT INTO traffic (organization_id, hour, channel, mode, country, sender, supplier_id, status, count, segments,
                      to_sent, to_delivered)
@@ -62,13 +62,13 @@ VALUES ($1, date_trunc('hour', now(), 'UTC') - interval '2 hours', 'sms', 'live'
 """
 
 
-#: Refusals that a program met yesterday: the longest words that the page of requests has.
+#: Refusals that a program received yesterday: the longest words that the page of requests can show.
 REFUSED = """
 INSERT INTO request_counts (organization_id, hour, mode, operation, status, error_code, count, first_at, last_at)
 VALUES ($1, date_trunc('hour', now(), 'UTC') - interval '20 hours', 'live', 'createWebhookEndpoint', 409,
         'webhook_endpoint_limit_reached', 1000, now() - interval '20 hours', now() - interval '20 hours')
 """
-#: An attempt that its supplier accepted.
+#: An attempt accepted by its supplier.
 ATTEMPT = """
 INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)
 VALUES ($1, $2, 1, $3, 'accepted', now(), now())
@@ -76,7 +76,7 @@ VALUES ($1, $2, 1, $3, 'accepted', now(), now())
 
 
 async def dashboard(site: Site) -> tuple[list[str], str]:
-    """Addresses of the dashboard's pages for who is signed in, and the token of an invitation."""
+    """URLs of the dashboard's pages for the signed-in user, and the token of an invitation."""
     headers = {"authorization": f"Bearer {site.made.key}", "idempotency-key": "one"}
     async with (
         aiohttp.ClientSession() as session,
@@ -120,7 +120,7 @@ async def dashboard(site: Site) -> tuple[list[str], str]:
 
 
 async def console(site: Site) -> list[str]:
-    """Addresses of the console's pages for an operator who is signed in."""
+    """URLs of the console's pages for a signed-in operator."""
     async with site.pool.acquire() as conn:
         asked = await sender_ids.request(conn, site.made.actor, value="G00GLE")
         (supplier, *_) = await routing.load(conn)
@@ -147,7 +147,7 @@ async def console(site: Site) -> list[str]:
         (entry, *_) = await rerouting.history(conn, route_id=way.id)
         app = await apps.ensure_app(conn, apps.seal_key(site.made.settings), "900", "secret", "verify", clock.now())
     of = site.made.actor.organization_id
-    account, _ = await whatsapp_factories.account(site.pool, of, app)  # nobody listens at its address
+    account, _ = await whatsapp_factories.account(site.pool, of, app)  # nothing listens at its address
     token = crypto.seal(apps.seal_key(site.made.settings), b"token", f"whatsapp_accounts/{account}/token")
     await site.pool.execute("UPDATE whatsapp_accounts SET token = $2 WHERE id = $1", account, token)
     await whatsapp_factories.number(site.pool, of, account)
@@ -189,7 +189,7 @@ async def console(site: Site) -> list[str]:
         ):
             room = route.path.split("/")[2]
             if "{id}" in route.path and room not in (*ids, "approvals"):
-                continue  # of a thing that is not there
+                continue  # of an object that does not exist
             path = route.path.replace("{organization}", organization).replace("{month}", "2026-01")
             path = (
                 path.replace("{member}", str(member.id))
@@ -201,7 +201,7 @@ async def console(site: Site) -> list[str]:
                 .replace("rules/sender/{id}", f"rules/sender/{ruled[0]}")
                 .replace("rules/number/{id}", f"rules/number/{ruled[1]}")
             )
-            if path.endswith("/match"):  # a receipt is named with its day and its supplier
+            if path.endswith("/match"):  # a receipt's URL names its day and its supplier
                 path += f"?on={place['received_on']}&supplier={place['supplier_id']}"
             paths.append(re.sub(r"\{id\}", str(asked.id) if room == "approvals" else ids.get(room, ""), path))
     return paths

@@ -1,6 +1,8 @@
-"""Every page, in both themes and at all widths: axe finds nothing, nothing is wider than the screen, and nobody
-complains: neither the policy nor the console. In `make test` pages take turns: each is shown in one language and asked
-of by axe in one theme and at one width, and of its colours in the other theme too. `make faults` asks axe everywhere.
+"""Every page in both themes and at all widths: axe finds no violation, nothing is wider than the screen, and neither
+the content security policy nor the console reports a problem.
+
+In `make test` pages take turns: each is shown in one language and checked by axe in one theme and at one width, plus
+its colours in the other theme. `make faults` runs axe on every combination.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ from . import places
 from .conftest import LONG, Site, press_key
 
 VENDOR = Path(__file__).with_name("vendor")
-#: Without what costs a fifth of the time and finds nothing here: our pages have no frames and no sounds, and an element
-#: is known by its text.
+#: Without rules that cost a fifth of the time and cannot fail here: our pages have no frames and no sounds, and need no
+#: selectors for the elements found.
 LEAN = "resultTypes: ['violations'], preload: false, iframes: false, selectors: false"
 RUN = f"""async () => (await axe.run(
     document, {{ {LEAN}, rules: {{'target-size': {{enabled: true}}}} }})).violations.map(
     one => one.id + ': ' + one.nodes.map(node => node.html).join(', '))"""
-#: Where the focus may go, forwards and back again: whether everything that can be used is on its way, is seen to have
-#: it (2 px), and is not wholly below a bar that stays (WCAG 2.4.11). Beside it, axe looks at the size of targets.
+#: Focuses every control of the page in order, forwards and back: each can be reached with Tab, shows an outline (of 2
+#: px), and is not completely hidden below a sticky bar (WCAG 2.4.11). axe checks target sizes in addition.
 FOCUS = """() => {
   const found = [], name = (one) => one.outerHTML.slice(0, 120);
   const all = [...document.querySelectorAll('a[href], button, input, select, textarea, summary')].filter(
@@ -59,7 +61,7 @@ def test_axe_is_as_it_was_published() -> None:
 
 #: Language and theme.
 LOOKS = (("en", "light"), ("pt", "dark"))
-#: Shows the page in the theme that it is not in, and asks axe of the colours alone, which is what a theme changes.
+#: Switches the page to the other theme and checks only the colours, which are all that a theme changes.
 OTHER_THEME = f"""async () => {{
   const root = document.documentElement;
   const other = {{ light: 'dark', dark: 'light' }}[root.dataset.theme];
@@ -71,10 +73,10 @@ OTHER_THEME = f"""async () => {{
 }}"""
 
 
-#: Tabs scroll sideways where there is no room for them, and in no other way.
+#: Whether any tabs wrap or scroll vertically: if they do not fit, they should scroll sideways.
 TABS = "[...document.querySelectorAll('.tabs')].some((one) => one.scrollHeight > one.clientHeight)"
 
-#: Of tabs that have no room, the one whose page this is, is in sight.
+#: Whether the current page's tab is in view, even if the tabs do not fit.
 CURRENT = """[...document.querySelectorAll('.tabs [aria-current]')].every(
     (one) => one.getBoundingClientRect().right <= one.parentElement.getBoundingClientRect().right + 1)"""
 
@@ -87,7 +89,8 @@ async def test_every_page(site: Site, looks: list[tuple[str, str]]) -> None:
     paths, invited = await places.dashboard(site)
     found: list[str] = []
     looked: list[str] = []
-    # 640 px are what a screen of 1280 px shows at 200 %. A page that was opened wide becomes narrow, and the next wide.
+    # 640 px is what a screen of 1280 px shows at a zoom of 200 %. Narrow a page that was opened wide, and open the next
+    # one wide again.
     widths = [1280, 640, 320]
     await page.set_viewport_size({"width": widths[0], "height": 800})
 
@@ -111,7 +114,7 @@ async def test_every_page(site: Site, looks: list[tuple[str, str]]) -> None:
                 found.append(f"{path} has tabs that scroll downwards at {width}")
             if LONG or width == (1280, 320)[len(looked) // len(looks) % 2]:
                 found.extend(f"{path} at {width}: {one}" for one in await page.evaluate(RUN))
-                await press_key(page, "Tab")  # who uses keys sees where they are
+                await press_key(page, "Tab")  # keyboard users see where the focus is
                 found.extend(f"{path} at {width}: {one}" for one in await page.evaluate(FOCUS))
         if not LONG:
             found.extend(f"{path} not {theme}: {one}" for one in await page.evaluate(OTHER_THEME))
@@ -120,13 +123,13 @@ async def test_every_page(site: Site, looks: list[tuple[str, str]]) -> None:
 
     for path in places.DOOR:
         await look(path)
-    # A script sends what stands after the `#`, and leads to what is offered.
+    # A script sends the text after the `#`, and continues to what is offered.
     await look(f"/invitation#{invited}", shows="form[action='/invitation/accept']")
     await page.goto(await site.link())
     await page.wait_for_url(site.base + "/")
     for path in (*paths, "/messages?q=nothing", "/keys?mode=test", "/account/nothing"):
         await look(path)
-    # A form with several problems: each line above it leads to its field, and is large enough for a finger.
+    # A form with several errors: each line of the summary leads to its field, and is a large enough target to tap.
     await page.goto(site.base + "/contacts/new")
     for name in ("name", "first_name", "last_name"):
         await page.fill(f"#{name}", "a\x01")

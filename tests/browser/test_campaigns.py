@@ -1,5 +1,5 @@
-"""Journey 4: a campaign that is scheduled, runs out of quota and says why it stands still, goes on once an operator
-grants more in the console, and adds up at every look; then who did not get it is found, and tried again."""
+"""Journey 4: a scheduled campaign runs out of quota and says why it is paused, continues once an operator grants more
+in the console, and its counts add up whenever the page is read; then failed recipients are found and retried."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .conftest import MAGIC, NIGHT, Look, Site, looks, press_key
 from .test_console import set_up
 
 PEOPLE, AT_FIRST = (10_000, 4_000) if LONG else (300, 120)
-#: Contacts that are made at a time.
+#: Contacts created per request.
 BATCH = 1_000
-#: Numbers of people who do not get it: undelivered, refused by the network, expired.
+#: Numbers of recipients whose messages fail: undelivered, refused by the network, expired.
 UNLUCKY = [f"+{MAGIC}0{end:04}" for end in (1, 2, 3)]
-#: Those for whom another try may help: a network that refused will refuse again.
+#: Failures for which a retry may help: a network that refused will refuse again.
 WORTH = (UNLUCKY[0], UNLUCKY[2])
-#: As the page has them, in every state.
+#: The sum of the page's counts by state, and the total that the page shows.
 COUNTS = """() => {
     const rows = [...document.querySelectorAll('[aria-labelledby="counts"] tr')];
     const counts = rows.map(row => Number(row.querySelector('td').textContent.replace(/[^0-9]/g, '')));
@@ -33,7 +33,7 @@ COUNTS = """() => {
 
 
 async def audience(site: Site) -> None:
-    """The people, some of whom nothing reaches."""
+    """Create the contacts, some of whom cannot be reached."""
     numbers = UNLUCKY + [f"+25884{1_000_000 + n}" for n in range(PEOPLE - len(UNLUCKY))]
     entries = [Entry(number, f"P{n}", tags=("all",)) for n, number in enumerate(numbers)]
     async with site.pool.acquire() as conn:
@@ -51,7 +51,7 @@ async def test_a_campaign_paused_by_quota_is_granted_more_and_finishes(site: Sit
     cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
     taken = await cli("quota", "grant", str(AT_FIRST - GRANT), "--org", "Acme")
     assert taken.status == 0, taken.err
-    # An operator sits at the console meanwhile.
+    # Meanwhile an operator is signed in to the console.
     desk = Site(site.made, site.context, await site.context.new_page(), site.pool, Look(site.locale.language, "dark"))
     await set_up(desk)
     await site.enter()
@@ -63,19 +63,19 @@ async def test_a_campaign_paused_by_quota_is_granted_more_and_finishes(site: Sit
     await page.locator("input[name=when][value=later]").check()
     await page.locator("#day").fill(await site.pool.fetchval("SELECT (now() + interval '2 days')::date::text"))
     await page.locator("#hour").fill("10:30")
-    # What is typed is kept, whatever becomes of this page.
+    # Unsaved input survives whatever happens to this page.
     await page.get_by_text(says("Saved as a draft.")).wait_for()
     await page.goto(site.base + "/campaigns")
     await page.get_by_role("link", name="Spring sale").click()
     assert await page.locator("#hour").input_value() == "10:30"
-    # Even by whoever goes on without a pause.
+    # Even for someone who types without a pause.
     await page.locator("#hour").fill("10:45")
     await page.goto(site.base + "/campaigns")
     while not await site.pool.fetchval("SELECT count(*) FROM campaign_drafts WHERE fields LIKE '%10:45%'"):
         await page.wait_for_timeout(50)
     await page.get_by_role("link", name="Spring sale").click()
     assert await page.locator("#hour").input_value() == "10:45"
-    # What it comes to stays beside the form, however far one is in it.
+    # The cost stays visible beside the form, wherever it is scrolled to.
     await page.evaluate("scrollTo(0, document.body.scrollHeight)")
     assert (await page.evaluate("scrollY")) > 300
     assert (await page.evaluate("document.getElementById('check').getBoundingClientRect().top")) > 0
@@ -99,7 +99,7 @@ async def test_a_campaign_paused_by_quota_is_granted_more_and_finishes(site: Sit
     await desk.page.locator("#reason").fill("ticket 4")
     await press_key(desk.page, "Enter")
     await desk.page.locator(".notice").wait_for()
-    # The page follows by itself, and at every look everybody is somewhere.
+    # The page updates itself, and its counts add up to all recipients each time.
     looked = 0
     while not await lead.filter(has_text=says("Completed")).count():
         together, total = await page.evaluate(COUNTS)
@@ -110,7 +110,7 @@ async def test_a_campaign_paused_by_quota_is_granted_more_and_finishes(site: Sit
     print(
         f"journey 4: {time.monotonic() - began:.1f} s, {looked} looks, the end was shown {float(ended):.1f} s after it"
     )
-    # Nothing is on its way any more.
+    # Nothing is in flight any more.
     await page.locator("#state + .renewed[hidden]").wait_for(state="attached")
     reached = "SELECT count(DISTINCT recipient) FROM messages WHERE status = 'delivered'"
     assert await site.pool.fetchval(reached) == PEOPLE - len(UNLUCKY)
@@ -118,7 +118,7 @@ async def test_a_campaign_paused_by_quota_is_granted_more_and_finishes(site: Sit
     await page.get_by_role("link", name=says("Undelivered"), exact=True).click()
     await state.get_by_text(UNLUCKY[0]).wait_for()
     assert await state.locator("a.row-link").count() == 1
-    # Who did not get it is written to again, and nobody else is.
+    # Failed recipients are messaged again, and nobody else is.
     await page.goto(where)
     await page.get_by_role("link", name=says("Send to those who did not get it")).click()
     await page.get_by_role("button", name=says("Check"), exact=True).click()

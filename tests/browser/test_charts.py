@@ -1,4 +1,4 @@
-"""What charts write beside their axes: a canvas has no text that a page could be searched for; and pages on paper."""
+"""The text that charts draw beside their axes, which cannot be read from a canvas; and printed pages."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from heliograph.campaigns.channels import sms as campaigns
 from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from tests.processes import until_true
 
-from .conftest import NIGHT, Site, looks, until_says
+from .conftest import NIGHT, Site, looks, until_true_in_page
 
-#: Remembers each text that is painted, and the latest colour of one.
+#: Records each text that is drawn, and the last colour used for it.
 NOTED = """window.painted = [];
 const written = CanvasRenderingContext2D.prototype.fillText;
 CanvasRenderingContext2D.prototype.fillText = function (text, ...where) {
@@ -21,7 +21,7 @@ CanvasRenderingContext2D.prototype.fillText = function (text, ...where) {
   window.ink = this.fillStyle;
   return written.call(this, text, ...where);
 };"""
-#: Of a hundred messages 92 took 32 to 64 ms, and the others up to 128 ms: 95 of them within 0.09 s.
+#: Of a hundred messages 92 took 32 to 64 ms, and the others up to 128 ms: the 95th percentile is 0.09 s.
 DELIVERED = """
 INSERT INTO traffic (organization_id, hour, channel, mode, country, sender, supplier_id, status, count, segments,
                      to_sent, to_delivered)
@@ -35,12 +35,12 @@ async def test_axes_say_what_their_lines_are(site: Site) -> None:
     page = site.page
     await page.add_init_script(NOTED)
     await site.enter()
-    # Lines a fortieth apart are not called three, five and eight hundredths.
-    await until_says(page, "() => window.painted.includes('0.075')")
+    # Lines that are a fortieth apart are not labelled three, five and eight hundredths.
+    await until_true_in_page(page, "() => window.painted.includes('0.075')")
     painted = await page.evaluate("window.painted")
     assert {"0.025", "0.05"} <= set(painted)
     assert not {"0.03", "0.08"} & set(painted)
-    # Days are written as everywhere else on the page.
+    # Days are formatted as everywhere else on the page.
     days = {one for one in painted if re.search("[A-Z]", one)}
     assert days
     assert all(re.fullmatch(r"\d{1,2} [A-Z][a-z]{2,3}", one) for one in days), days
@@ -51,7 +51,7 @@ async def test_axes_separate_thousands_as_the_page_does(site: Site) -> None:
     await site.pool.execute(DELIVERED.replace("100, 100", "4700, 4700"), site.made.actor.organization_id, UUID(int=0))
     await site.page.add_init_script(NOTED)
     await site.enter()
-    await until_says(site.page, "(said) => window.painted.includes(said)", site.locale.number(4_000))
+    await until_true_in_page(site.page, "(said) => window.painted.includes(said)", site.locale.number(4_000))
     assert "4.000" not in await site.page.evaluate("window.painted")
 
 
@@ -67,15 +67,15 @@ async def test_paper_is_white_in_either_theme(site: Site) -> None:
     await page.add_init_script(NOTED)
     await site.enter()
     colour = "() => getComputedStyle(document.body).color"
-    await until_says(page, "(ink) => window.ink === ink", ink[theme])
+    await until_true_in_page(page, "(ink) => window.ink === ink", ink[theme])
     assert await page.evaluate(colour) == f"rgb({paper[theme]})"
-    # What leads on is of no use on paper; whose figures they are is.
+    # Links are useless on paper; whose figures they are is not.
     await page.emulate_media(media="print")
     assert await page.evaluate(colour) == f"rgb({paper['light']})"
     assert not await page.locator(".rail").is_visible()
     assert await page.locator(".organization").first.is_visible()
     await page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    await until_says(page, "(ink) => window.ink === ink", ink["light"])
+    await until_true_in_page(page, "(ink) => window.ink === ink", ink["light"])
     await page.evaluate("dispatchEvent(new Event('afterprint'))")
     await page.emulate_media(media="screen")
     assert await page.evaluate(colour) == f"rgb({paper[theme]})"
@@ -90,14 +90,14 @@ async def test_names_of_what_happened_at_once_are_not_written_over_each_other(si
             await campaigns.create(conn, site.made.actor, spec=spec, request_id=name[:6])
     ended = "SELECT count(*) = 2 FROM campaigns WHERE status = 'completed'"
     await until_true(lambda: site.pool.fetchval(ended))
-    # Late in this hour, which is after the middle of its bar, where the plot ends.
+    # Late in this hour, that is, after the middle of its bar, where the plot ends.
     await site.pool.execute(
         "UPDATE campaigns SET started_at = date_trunc('hour', now(), 'UTC') + interval '59 minutes'"
     )
     await site.page.add_init_script(NOTED)
     await site.enter()
-    await until_says(site.page, "(names) => names.some((one) => window.painted.includes(one))", list(names))
-    # The table names both.
+    await until_true_in_page(site.page, "(names) => names.some((one) => window.painted.includes(one))", list(names))
+    # The table lists both.
     assert await site.page.evaluate("(names) => names.filter((one) => window.painted.includes(one)).length", names) == 1
     listed = site.page.locator("#chart-messages, .chart").first.locator("details")
     assert all([name in (await listed.text_content() or "") for name in names])

@@ -1,5 +1,5 @@
-"""The operator's console in a browser: from the first link to an organization that works, an outage that is named, and
-every page under axe, in both themes and languages."""
+"""The operator's console in a browser: from the first link to a working organization, an outage that is reported, and
+axe on every page in both themes and languages."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.processes import until_true
 from tests.rules.factories import message
 
 from . import places
-from .conftest import DAY, LONG, NIGHT, PASSWORD, Chromium, Look, Site, browsing, looks, press_key, until_says
+from .conftest import DAY, LONG, NIGHT, PASSWORD, Chromium, Look, Site, browsing, looks, press_key, until_true_in_page
 from .test_accessible import CURRENT, FOCUS, RUN, VENDOR
 from .test_passkeys import device
 
 
 async def setup_link(site: Site) -> str:
-    """As `heliograph user create --operator` prints it."""
+    """The link as `heliograph user create --operator` prints it."""
     async with site.pool.acquire() as conn:
         user, _ = await users.ensure(conn, SYSTEM, email="eva@example.com", name="Eva")
         await accounts.add(conn, SYSTEM, user_id=user.id, email=user.email, role="root")
@@ -33,11 +33,12 @@ async def setup_link(site: Site) -> str:
 
 
 async def set_up(site: Site, host: str = "127.0.0.1") -> str:
-    """Follow the link, choose a password, turn the app on, keep the codes: by keyboard alone. Returns one of them."""
+    """Follow the link, choose a password, set up the authenticator app, save the recovery codes: by keyboard alone.
+    Returns one of the codes."""
     page = site.page
     await page.goto((await setup_link(site)).replace("127.0.0.1", host))
     await page.wait_for_url("**/console/setup/account")
-    # The field is where one begins.
+    # The focus starts in the field.
     await page.locator("#password:focus").wait_for()
     await page.keyboard.type(PASSWORD)
     await press_key(page, "Enter")
@@ -47,7 +48,7 @@ async def set_up(site: Site, host: str = "127.0.0.1") -> str:
     await page.keyboard.type(pyotp.TOTP(key.replace(" ", "").strip()).now())
     await press_key(page, "Enter")
     code = await page.locator(".codes li").first.inner_text()
-    # They are copied or kept as a file, and left once that is ticked.
+    # The codes can be copied or downloaded; the page can be left once the box is ticked.
     async with page.expect_download() as kept:
         await page.get_by_role("button", name=site.says("Download")).focus()
         await press_key(page, "Enter")
@@ -82,7 +83,7 @@ async def test_from_the_first_link_to_an_organization_whose_owner_signs_in(site:
     await press_key(page, "Enter")
     link = await page.locator("#link").input_value()
     async with browsing(site.made, site.pool, browser, Look(site.locale.language, "light")) as theirs:
-        # They accept with a name and a password, and come back by it.
+        # They accept with a name and a password, and later sign in with the password.
         owner = theirs.page
         await owner.goto(link)
         await owner.locator("#name").focus()
@@ -103,7 +104,7 @@ async def test_from_the_first_link_to_an_organization_whose_owner_signs_in(site:
         await owner.keyboard.type(PASSWORD)
         await press_key(owner, "Enter")
         await owner.wait_for_url(site.base + "/")
-        # The owner's browser is no operator's.
+        # The owner's browser is not signed in to the console.
         await theirs.page.goto(site.base + "/console/organizations")
         await theirs.page.wait_for_url("**/console/login?next=**")
         assert theirs.complaints == []
@@ -116,7 +117,7 @@ async def test_an_outage_is_named_with_what_to_do_and_gone_again(site: Site) -> 
     page = site.page
     await set_up(site)
     heading = page.locator("#live h1")
-    # The supplier goes, as the wall screen shows by itself.
+    # The supplier goes down, which the wall screen shows by itself.
     async with site.pool.acquire() as conn:
         (supplier, *_) = await routing.load(conn)
     await page.goto(f"{site.base}/console/suppliers/{supplier.id}")
@@ -134,7 +135,7 @@ async def test_an_outage_is_named_with_what_to_do_and_gone_again(site: Site) -> 
     await page.goto(f"{site.base}/console/suppliers/{supplier.id}")
     await page.get_by_role("button", name=site.says("Resume")).click()
     await page.get_by_role("link", name=site.says("Pause or drain…")).wait_for()
-    # Back on the wall, it goes by itself, without a reload.
+    # It disappears from the wall without a reload.
     await page.goto(site.base + "/console/now")
     await page.locator("td", has_text=site.says("connected")).wait_for()
     await trouble.wait_for(state="detached")
@@ -160,12 +161,13 @@ async def test_palette_keys_and_a_session_that_ends_over_a_form(site: Site) -> N
     await press_key(page, "n")
     await page.wait_for_url("**/console/organizations/new")
 
-    # The session ends while a form is open: password and code are asked for over it, and what was typed goes out.
+    # The session ends while a form is open: a dialog above it asks for password and code, and then the form is
+    # submitted.
     await page.locator("#name").fill("Padaria Sol")
     await site.pool.execute("DELETE FROM operator_sessions")
 
     async def has_ended() -> bool:
-        # One that was just looked at is known for a second.
+        # A session is cached for a second.
         return (await page.request.get(site.base + "/console/session")).status == 401
 
     await until_true(has_ended)
@@ -199,17 +201,17 @@ async def test_a_passkey_of_the_console_is_made_and_opens_it(site: Site) -> None
     assert "Eva's laptop" in await page.inner_text("main")
     await page.click("details.who > summary")
     await page.click("button:has-text('Sign out')")
-    # The field itself asks the device, which answers without a click.
+    # The field itself asks the authenticator, which responds without a click.
     await page.wait_for_url(base + "/console/now")
     assert await site.pool.fetchval("SELECT count(*) FROM passkeys WHERE used_at IS NOT NULL") == 1
-    # The wall screen fills the screen and comes back, by the key that `?` lists.
+    # The wall switches to full screen and back with the key that `?` lists.
     await page.locator("#live h1").wait_for()
     await press_key(page, "f")
-    await until_says(page, "() => document.fullscreenElement !== null")
+    await until_true_in_page(page, "() => document.fullscreenElement !== null")
     await page.locator(".rail").wait_for(state="hidden")
     await press_key(page, "f")
     await page.locator(".rail").wait_for()
-    # What a page renews may be on its way while somebody signs out.
+    # A refresh of the page may be in flight while somebody signs out.
     site.complaints = [one for one in site.complaints if "status of 401" not in one]
     assert site.complaints == []
 
@@ -217,7 +219,7 @@ async def test_a_passkey_of_the_console_is_made_and_opens_it(site: Site) -> None
 @pytest.mark.lasts(25)
 @pytest.mark.parametrize("site", looks(DAY), indirect=True)
 async def test_support_decides_by_keys_and_looks_into_an_organization(site: Site) -> None:
-    """Journey 10, and what stands beside it: approvals by keys, viewing as an organization, both audit logs."""
+    """Journey 10 and related features: approvals by keyboard, viewing as an organization, both audit logs."""
     page, says = site.page, site.says
     await set_up(site)
     async with site.pool.acquire() as conn:
@@ -232,7 +234,7 @@ async def test_support_decides_by_keys_and_looks_into_an_organization(site: Site
     await press_key(page, "x")
     await page.wait_for_url("**/reject")
     organization = str(site.made.actor.organization_id)
-    # A message, from the number that a customer gives: its text for a reason.
+    # A message, looked up by the number that a customer gives; its text is revealed for a reason.
     await message(site.pool, site.made.actor, to="+258841234567", text="Your code is 4711")
     await page.goto(site.base + "/console/messages")
     await page.locator("#recipient").fill("+258 84 123 4567")
@@ -258,7 +260,7 @@ async def test_support_decides_by_keys_and_looks_into_an_organization(site: Site
         assert ticket in await theirs.locator("main").inner_text()
     await band.get_by_role("button", name=says("Stop viewing")).click()
     await theirs.wait_for_url("**/login")
-    # The console is still open, and says the same.
+    # The console is still open and unchanged.
     await page.goto(site.base + "/console/audit?action=organization.viewed")
     assert "ticket 815" in await page.locator("main").inner_text()
     await page.goto(site.base + "/console/audit?action=message.revealed")
@@ -273,7 +275,7 @@ async def test_every_page_of_the_console(site: Site) -> None:
     await site.context.add_init_script(path=VENDOR / "axe.min.js")
     found: list[str] = []
     looked: list[str] = []
-    # A page that was opened wide becomes narrow, and the next wide.
+    # Narrow a page that was opened wide, and open the next one wide again.
     widths = [1280, 320]
     await page.set_viewport_size({"width": widths[0], "height": 800})
 
@@ -290,7 +292,7 @@ async def test_every_page_of_the_console(site: Site) -> None:
             wide = await page.evaluate("document.documentElement.scrollWidth")
             if wide > width:
                 found.append(f"{path} is {wide} px wide at {width}")
-            # Both widths are asked by `make faults`; otherwise pages take turns.
+            # `make faults` checks both widths; otherwise pages take turns.
             if LONG or width == (1280, 320)[len(looked) // 2 % 2]:
                 found.extend(f"{path} at {width}: {one}" for one in await page.evaluate(RUN))
                 await press_key(page, "Tab")

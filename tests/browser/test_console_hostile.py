@@ -1,4 +1,4 @@
-"""Journeys 12 and 15 in the console: it works without scripts, and what others wrote stays text on every page of it."""
+"""Journeys 12 and 15 in the console: it works without scripts, and input from others stays text on every page."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from .conftest import DAY, NIGHT, PASSWORD, Site, looks, press_key
 from .test_console import set_up, setup_link
 from .test_hostile import RUNS, TURNS, WATCH
 
-#: How often a page is looked at that has to fit a screen which became narrow.
+#: How many times to check that a page fits a screen that became narrow.
 LOOKS = 100
-#: Everything that a person, a program, a supplier or Meta names or says, and an operator reads.
+#: Every text column that a person, a program, a supplier or Meta can write and an operator reads.
 WRITTEN = {
     "organizations": ("name",),
     "users": ("name",),
@@ -90,7 +90,7 @@ async def test_what_others_wrote_stays_text(site: Site) -> None:
     ]
     for table, columns in WRITTEN.items():
         for column in columns:
-            # What is one of a kind stays so, and what is short is cut.
+            # Unique values stay unique, and each value is cut to what its column allows.
             longest = await pool.fetchval(
                 "SELECT coalesce(min((regexp_match(pg_get_constraintdef(oid), '<= (\\d+)'))[1]::integer), 400)"
                 " FROM pg_constraint WHERE conrelid = $1::regclass AND contype = 'c'"
@@ -134,7 +134,7 @@ async def test_what_others_wrote_stays_text(site: Site) -> None:
 @pytest.mark.lasts(20)
 @pytest.mark.parametrize("site", looks(DAY), indirect=True)
 async def test_without_scripts(site: Site) -> None:
-    """From a pasted link over a second factor to an organization, an approval, a revealed message and a supplier."""
+    """From a pasted link with a second factor to an organization, an approval, a revealed message and a supplier."""
     page, says, pool = site.page, site.says, site.pool
     await page.route("**/*.js", lambda route: route.abort())
     token = (await setup_link(site)).partition("#")[2]
@@ -148,7 +148,7 @@ async def test_without_scripts(site: Site) -> None:
     await page.locator("#code").fill(pyotp.TOTP(key).now())
     await press_key(page, "Enter")
     code = await page.locator(".codes li").first.inner_text()
-    # Out, and in again by password and a code that was kept.
+    # Sign out, and in again with the password and a saved recovery code.
     await page.goto(site.base + "/console/account")
     await page.locator("details.who > summary").click()
     await page.get_by_role("button", name=says("Sign out")).click()
@@ -166,7 +166,7 @@ async def test_without_scripts(site: Site) -> None:
     await page.locator("#email").press("Enter")
     assert re.search("#[A-Za-z0-9_-]{43}$", await page.locator("#link").input_value())
     assert await pool.fetchval("SELECT count(*) FROM organizations WHERE name = 'Padaria Sol'") == 1
-    # A sender ID is approved, and that is taken back.
+    # A sender ID is approved, and the approval is undone.
     async with pool.acquire() as conn:
         await sender_ids.request(conn, site.made.actor, value="PADARIA")
     await page.goto(site.base + "/console/approvals")
@@ -186,7 +186,7 @@ async def test_without_scripts(site: Site) -> None:
     await page.locator("#reason").fill("ticket 814")
     await press_key(page, "Enter")
     await page.locator(".bubble", has_text="Your code is 4711").wait_for()
-    # A supplier is paused and goes on.
+    # A supplier is paused and resumed.
     async with pool.acquire() as conn:
         (supplier, *_) = await routing.load(conn)
     await page.goto(f"{site.base}/console/suppliers/{supplier.id}")
@@ -195,6 +195,6 @@ async def test_without_scripts(site: Site) -> None:
     await page.get_by_role("button", name=says("Resume")).click()
     await page.get_by_role("link", name=says("Pause or drain…")).wait_for()
     assert await pool.fetchval("SELECT state FROM suppliers WHERE id = $1", supplier.id) == "active"
-    # Scripts that were kept away are what the browser complains of, and nothing else.
+    # The browser complains of the blocked scripts, and of nothing else.
     site.complaints = [one for one in site.complaints if "ERR_FAILED" not in one]
     assert site.complaints == []

@@ -1,4 +1,5 @@
-"""Journey 9 in a browser: a month is exported for billing, and its sums are those of the usage lists to the message."""
+"""Journey 9 in a browser: a month is exported for billing, and its sums equal those of the usage ledger to the
+message."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ async def test_a_month_is_exported_and_equals_the_ledger(office: Site, pool: Poo
         await page.get_by_role(role, name=office.says(label), exact=True).focus()
         await press_key(page, "Enter")
     checksum = await page.locator("#checksum").input_value()
-    # Each sum by the lines of the file is that of the usage lists.
+    # Each sum over the file's lines equals that of the usage ledger.
     apart = page.locator("td .status")
     assert await apart.count() == 7
     assert {" ".join(one.split()) for one in await apart.all_inner_texts()} == {"● 0"}
@@ -62,7 +63,7 @@ async def test_a_month_is_exported_and_equals_the_ledger(office: Site, pool: Poo
         sums[key] = sums.get(key, 0) + int(row["quantity"])
     known = {(str(row[0]), row[1]): row[2] for row in await pool.fetch(LEDGER, *bounds(month))}
     assert sums == known
-    # It is offered no more, also to whoever comes back later.
+    # It can no longer be downloaded, not even from a page opened earlier.
     await page.reload()
     await page.locator("#checksum").wait_for()
     assert await page.get_by_role("link", name=office.says("Lock the month…")).count() == 0

@@ -1,4 +1,4 @@
-"""The outage drill: what an operator at three in the morning sees on the wall, and that its remedy or button works."""
+"""The outage drill: what an operator sees on the wall at three in the morning, and that the suggested remedy works."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SECRET = "a secret of an app at Meta"
 async def site(
     request: pytest.FixtureRequest, database_url: str, pool: Pool, browser: Chromium, tmp_path: Path
 ) -> AsyncIterator[Site]:
-    """A site whose worker goes when the test says so (`site.worker`)."""
+    """A site without a worker: the test runs one when it needs it."""
     async with (
         installation(database_url, tmp_path) as made,
         made.serving(),
@@ -45,15 +45,16 @@ async def site(
         assert found.complaints == []
 
 
-#: What the checks say of statements that wait.
+#: The check's text about blocked statements.
 BLOCKED = "%(count)s statements wait for others, the longest for %(seconds)s s"
-#: What the wall says of callbacks that Meta did not sign, and of a disk.
+#: The wall's text about callbacks that Meta did not sign, and about a disk.
 UNSIGNED = "callbacks arrive that are not signed with the app's secret, the last at %(at)s"
 FREE = "%(free)s GB of %(total)s GB are free at %(place)s (%(percent)s %%)"
 
 
-def told(site: Site, word: str) -> str:
-    """A sentence as its reader has it, of one whose values are not known its longest piece without any; names stay."""
+def shown_text(site: Site, word: str) -> str:
+    """A text in the reader's language. Of a text whose values are unknown, its longest part without a placeholder;
+    names stay as they are."""
     if isinstance(word, Sentence):
         assert site.says(word.english)
         return site.locale.sentence(word)
@@ -62,60 +63,60 @@ def told(site: Site, word: str) -> str:
     return max(re.split(r"%\(\w+\)s|%%", site.says(word)), key=len).strip()
 
 
-#: The wall names what is wrong by its second refresh at the latest: the bell may have looked just before the first. By
-#: its own clock that is within so many milliseconds.
+#: The wall shows a problem by its second refresh at the latest: the bell may have read the state just before the first.
+#: By the page's own clock that is within this many milliseconds.
 REFRESHES, WITHIN = 2, 5_000
 
 
-async def found(site: Site, words: tuple[str, ...]) -> None:
-    """Wait until the checks find something with all of these words."""
+async def until_check_fails(site: Site, words: tuple[str, ...]) -> None:
+    """Wait until a check fails with all of these words."""
     while True:
         async with site.pool.acquire() as conn:
             checks = await doctor.examine(conn, site.made.settings, far=False)
         for one in checks:
             said_of = " ".join(site.locale.sentence(part) for part in (one.check, one.detail, one.remedy))
-            if one.state != "ok" and all(told(site, word) in said_of for word in words):
+            if one.state != "ok" and all(shown_text(site, word) in said_of for word in words):
                 return
         await asyncio.sleep(0.2)
 
 
-async def wall(site: Site, *words: str, gone: bool = False, because: str = "") -> None:
-    """Wait until the checks find something with all of these words (and with `because`), which the wall names soon
-    and says what to do; or until it names that no more."""
+async def until_on_wall(site: Site, *words: str, gone: bool = False, because: str = "") -> None:
+    """Wait until a check fails with all of these words (and with `because`), the wall shows it by its second refresh,
+    and says what to do. With `gone`: until the wall no longer shows it."""
     trouble = site.page.locator("article.trouble")
     for word in words:
-        trouble = trouble.filter(has_text=told(site, word))
+        trouble = trouble.filter(has_text=shown_text(site, word))
     if gone:
         await trouble.first.wait_for(state="detached")
         return
-    await found(site, (*words, because) if because else words)
+    await until_check_fails(site, (*words, because) if because else words)
     begun: asyncio.Queue[str] = asyncio.Queue()
 
-    def heard(asked: Request) -> None:
+    def note_refresh(asked: Request) -> None:
         if asked.url == site.base + "/console/now" and "hx-request" in asked.headers:
             begun.put_nowait(asked.url)
 
-    site.page.on("request", heard)
+    site.page.on("request", note_refresh)
     try:
-        # One refresh may be on its way already, and the last one is over when the next begins.
+        # One refresh may be in flight already, and the last one is complete when the next begins.
         for _ in range(REFRESHES + 2):
             if await trouble.count():
                 break
             await begun.get()
         assert await trouble.count(), words
     finally:
-        site.page.remove_listener("request", heard)
+        site.page.remove_listener("request", note_refresh)
     assert site.says("What to do") in await trouble.first.inner_text()
 
 
-async def told_to_run(site: Site, check: str) -> str:
-    """The command, or the statement, in what the wall says is to be done about a check."""
-    trouble = site.page.locator("article.trouble").filter(has_text=told(site, check))
+async def suggested_command(site: Site, check: str) -> str:
+    """The command or SQL statement that the wall suggests for a failed check."""
+    trouble = site.page.locator("article.trouble").filter(has_text=shown_text(site, check))
     return await trouble.locator("code").first.inner_text()
 
 
-async def press(site: Site, path: str, button: str, **typed: str) -> None:
-    """A button on another page, in a tab of its own: the wall stays as it is."""
+async def press_in_new_tab(site: Site, path: str, button: str, **typed: str) -> None:
+    """Press a button on another page, in a new tab: the wall stays open."""
     page = await site.context.new_page()
     site.watch(page)
     try:
@@ -136,18 +137,18 @@ async def test_each_outage_is_named_on_the_wall_and_mended(site: Site, tmp_path:
     await site.page.goto(site.base + "/console/now")
     assert int(await site.page.locator("[data-wall]").get_attribute("data-live") or "") * REFRESHES <= WITHIN
     # No worker: nothing is sent, and the supplier is not connected.
-    await wall(site, said("workers"))
+    await until_on_wall(site, said("workers"))
     async with AsyncExitStack() as working:
         await working.enter_async_context(made.working())
-        await wall(site, said("workers"), gone=True)
-        await wall(site, said("supplier %(name)s", name="main"), gone=True)
+        await until_on_wall(site, said("workers"), gone=True)
+        await until_on_wall(site, said("supplier %(name)s", name="main"), gone=True)
         # The supplier dies, and comes back.
         await made.smsc.stop()
-        await wall(site, said("supplier %(name)s", name="main"))
+        await until_on_wall(site, said("supplier %(name)s", name="main"))
         await made.smsc.start()
-        await wall(site, said("supplier %(name)s", name="main"), gone=True)
-    # The worker goes; what is accepted meanwhile is late.
-    await wall(site, said("workers"))
+        await until_on_wall(site, said("supplier %(name)s", name="main"), gone=True)
+    # The worker stops; messages accepted meanwhile become overdue.
+    await until_on_wall(site, said("workers"))
     async with aiohttp.ClientSession() as client:
         headers = {"Authorization": f"Bearer {made.key}", "Idempotency-Key": str(uuid4())}
         body = {"to": "+258841234567", "message": "Hello"}
@@ -156,25 +157,25 @@ async def test_each_outage_is_named_on_the_wall_and_mended(site: Site, tmp_path:
     await pool.execute(
         "UPDATE queue SET due_at = due_at - interval '10 minutes', since = since - interval '10 minutes'"
     )
-    await wall(site, said("queue"), "%(kind)s is %(seconds)s s overdue")
+    await until_on_wall(site, said("queue"), "%(kind)s is %(seconds)s s overdue")
     async with made.working():
-        await wall(site, said("queue"), "%(kind)s is %(seconds)s s overdue", gone=True)
-        await wall(site, said("workers"), gone=True)
-        # Statements wait for somebody's transaction, which the query that the wall tells names.
+        await until_on_wall(site, said("queue"), "%(kind)s is %(seconds)s s overdue", gone=True)
+        await until_on_wall(site, said("workers"), gone=True)
+        # Statements wait for somebody's lock; the query that the wall suggests names the culprit.
         blocking = await asyncpg.connect(made.settings.database_url)
         async with pool.acquire() as other:
             await blocking.execute("SELECT pg_advisory_lock(4711)")
             waiting = asyncio.create_task(other.execute("SELECT pg_advisory_lock(4711)", timeout=300))
-            await wall(site, said("speed of the database"), because=BLOCKED)
-            rows = await pool.fetch(await told_to_run(site, said("speed of the database")))
+            await until_on_wall(site, said("speed of the database"), because=BLOCKED)
+            rows = await pool.fetch(await suggested_command(site, said("speed of the database")))
             (culprit,) = {pid for row in rows if "(4711)" in row["query"] for pid in row["pg_blocking_pids"]}
             assert culprit == blocking.get_server_pid()
             await pool.execute("SELECT pg_terminate_backend($1)", culprit)
             await waiting
             await other.execute("SELECT pg_advisory_unlock(4711)")
         blocking.terminate()
-        await wall(site, said("speed of the database"), gone=True)
-        # A certificate ends tomorrow, until it is replaced.
+        await until_on_wall(site, said("speed of the database"), gone=True)
+        # A certificate expires tomorrow, until it is replaced.
         file = Path(Authority(tmp_path).issue("client"))
         key = suppliers.seal_key(made.settings)
         async with pool.acquire() as conn:
@@ -182,10 +183,10 @@ async def test_each_outage_is_named_on_the_wall_and_mended(site: Site, tmp_path:
             settings = {"host": "127.0.0.1", "port": 1, "system_id": "a", "tls_certificate_file": str(file)}
             await suppliers.add(conn, key, name="shown", kind="smpp", settings=settings, secret="s")
             await suppliers.set_state(conn, supplier="shown", state="paused")
-        await wall(site, said("certificate of %(whose)s", whose="shown"), str(file))
+        await until_on_wall(site, said("certificate of %(whose)s", whose="shown"), str(file))
         file.write_text(Path(Authority(tmp_path).issue("another", days=400)).read_text())
-        await wall(site, said("certificate of %(whose)s", whose="shown"), gone=True)
-        # Callbacks come that Meta did not sign, and then one that it did.
+        await until_on_wall(site, said("certificate of %(whose)s", whose="shown"), gone=True)
+        # Callbacks with a wrong signature arrive, and then one with the right one.
         async with pool.acquire() as conn:
             account = await accounts.add(
                 conn,
@@ -209,22 +210,22 @@ async def test_each_outage_is_named_on_the_wall_and_mended(site: Site, tmp_path:
                 return answer.status
 
         assert await call_back("changed at Meta") == 403
-        await wall(site, said("whatsapp %(id)s", id="900"), UNSIGNED)
+        await until_on_wall(site, said("whatsapp %(id)s", id="900"), UNSIGNED)
         there = f"/console/whatsapp/accounts/{made.actor.organization_id}/{account.id}/app"
-        await press(site, there, "Save it", app_secret="changed at Meta")
+        await press_in_new_tab(site, there, "Save it", app_secret="changed at Meta")
         assert await call_back("changed at Meta") == 200
-        await wall(site, said("whatsapp %(id)s", id="900"), UNSIGNED, gone=True)
-        # What is held is released where the wall leads to.
-        await press(site, f"/console/suppliers/{before.id}/pause", "Pause")
-        await wall(site, said("supplier %(name)s", name="main"))
-        await press(site, f"/console/suppliers/{before.id}", "Resume")
-        await wall(site, said("supplier %(name)s", name="main"), gone=True)
+        await until_on_wall(site, said("whatsapp %(id)s", id="900"), UNSIGNED, gone=True)
+        # A paused supplier is resumed on the page that the wall links to.
+        await press_in_new_tab(site, f"/console/suppliers/{before.id}/pause", "Pause")
+        await until_on_wall(site, said("supplier %(name)s", name="main"))
+        await press_in_new_tab(site, f"/console/suppliers/{before.id}", "Resume")
+        await until_on_wall(site, said("supplier %(name)s", name="main"), gone=True)
 
 
 @pytest.mark.lasts(15)
 @pytest.mark.parametrize("site", looks(NIGHT), indirect=True)
 async def test_a_wall_that_could_not_be_renewed_asks_again_within_five_seconds(site: Site) -> None:
-    """By the page's own clock, which stands still but for what the test lets pass."""
+    """With the page's clock stopped, except for the time that the test lets pass."""
     page, here = site.page, site.base + "/console/now"
     await set_up(site)
     await page.clock.install()
@@ -247,7 +248,7 @@ async def test_a_wall_that_could_not_be_renewed_asks_again_within_five_seconds(s
 async def full(
     request: pytest.FixtureRequest, database_url: str, pool: Pool, browser: Chromium, tmp_path: Path
 ) -> AsyncIterator[Site]:
-    """A site that wants more of its disk to be free than there is."""
+    """A site that requires more free disk space than there is."""
     async with (
         installation(database_url, tmp_path, HELIOGRAPH_DISK_FREE_PERCENT="100") as made,
         made.serving(),
@@ -262,10 +263,10 @@ async def full(
 async def test_a_disk_that_is_nearly_full_is_named_on_the_wall(full: Site) -> None:
     await set_up(full)
     await full.page.goto(full.base + "/console/now")
-    await wall(full, said("disk"), FREE, "HELIOGRAPH_METADATA_RETENTION_MONTHS")
+    await until_on_wall(full, said("disk"), FREE, "HELIOGRAPH_METADATA_RETENTION_MONTHS")
 
 
-#: What is not answered is waited for a tenth as long.
+#: Makes timeouts of requests ten times shorter.
 IMPATIENT = "patient = AbortSignal.timeout; AbortSignal.timeout = (ms) => patient.call(AbortSignal, ms / 10)"
 PATIENT = "AbortSignal.timeout = patient"
 
@@ -292,12 +293,12 @@ async def test_a_wall_that_is_not_renewed_says_so_at_its_head(site: Site) -> Non
         await page.route(here, trouble)
         await band.wait_for(state="visible")
         assert re.search(r"\d\d:\d\d:\d\d", await band.inner_text())
-        # Nor does it say at its foot that all is normal.
+        # Nor does its footer say that everything is normal.
         await word.get_by_text(neutral).wait_for()
         await page.evaluate(PATIENT)
         await page.unroute(here, trouble)
         await band.wait_for(state="hidden")
-    # A form that nobody answers is not said to lack a network, and keeps what was typed.
+    # A form that gets no response does not blame the network, and keeps the input.
     await page.goto(site.base + "/console/organizations/new")
     await page.locator("#name").fill("Padaria Sol")
     await page.route("**/console/session", refused)

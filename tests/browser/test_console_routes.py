@@ -1,4 +1,4 @@
-"""Routes in a browser, by keyboard alone: one is added after a preview of what it moves, changed, and undone."""
+"""Routes in a browser, by keyboard alone: one is added after a preview of its effect, changed, and removed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .test_console import set_up
 
 
 async def press(site: Site, role: str, name: str) -> None:
-    """Go to a link or button, and press it."""
+    """Focus a link or button, and press it."""
     await site.page.get_by_role(role, name=name, exact=True).first.focus()  # type: ignore[arg-type]
     await press_key(site.page, "Enter")
 
@@ -28,7 +28,7 @@ async def test_a_route_is_added_changed_and_taken_back_by_keyboard(site: Site) -
             conn, suppliers.seal_key(site.made.settings), name="backup", kind="smpp", settings={}, secret="x"
         )
         (main,) = [one for one in await suppliers.routing.load(conn) if one.name == "main"]
-    # Two suppliers would share what goes to Mozambique; a route gives it to one of them.
+    # Two suppliers would share traffic to Mozambique; a route sends all of it to one of them.
     await site.pool.execute(
         "INSERT INTO traffic (organization_id, hour, channel, mode, country, sender, supplier_id, status, count,"
         " segments, to_sent, to_delivered) VALUES ($1, date_trunc('day', now(), 'UTC') - interval '12 hours', 'sms',"

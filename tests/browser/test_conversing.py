@@ -1,4 +1,4 @@
-"""Sending and answering in a real browser, against a worker and a simulated network."""
+"""Sending and answering messages in a real browser, with a worker and a simulated network."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .conftest import Site, press_key
 ANA, RUI = "+258841234567", "+258842222222"
 
 
-async def hear(pool: Pool, site: Site, text: str, *, by: str = ANA) -> UUID:
-    """What a handset wrote to a number of the organization's, as a worker takes it in; returns its conversation."""
+async def receive_message(pool: Pool, site: Site, text: str, *, by: str = ANA) -> UUID:
+    """Process an inbound message to one of the organization's numbers as a worker does; returns its conversation."""
     async with pool.acquire() as conn:
         await timers.ensure(conn, inbox.TIMER)
         if not await conn.fetchval("SELECT EXISTS (SELECT FROM sender_ids WHERE value = '90210')"):
@@ -36,7 +36,7 @@ async def hear(pool: Pool, site: Site, text: str, *, by: str = ANA) -> UUID:
 
 @pytest.mark.lasts(20)
 async def test_by_keyboard_sent_delivered_and_answered(site: Site) -> None:
-    """A text is previewed while it is typed and sent by keyboard; what comes back is answered in the inbox."""
+    """A text is previewed while it is typed, sent by keyboard, and the reply is answered in the inbox."""
     page = site.page
     await page.goto(await site.link())
     await page.wait_for_url(site.base + "/")
@@ -48,7 +48,7 @@ async def test_by_keyboard_sent_delivered_and_answered(site: Site) -> None:
     await page.locator("#preview", has_text="Unicode").wait_for()
     await press_key(page, "Alt+p")
     await page.locator("#look:focus").wait_for()
-    # The button writes it plainly, in the field.
+    # The button replaces the characters in the field.
     await page.locator("button[name=replace]").focus()
     await press_key(page, "Enter")
     await page.locator("#preview", has_text="GSM-7").wait_for()
@@ -56,7 +56,7 @@ async def test_by_keyboard_sent_delivered_and_answered(site: Site) -> None:
     await press_key(page, "Control+Enter")
     await page.wait_for_url("**/send?sent=*")
     await page.locator("#state[data-final]", has_text="Delivered").wait_for()
-    await hear(site.pool, site, "When do you open?")
+    await receive_message(site.pool, site, "When do you open?")
     await page.goto(site.base + "/inbox")
     await press_key(page, "j")
     await press_key(page, "Enter")
@@ -72,20 +72,23 @@ async def test_by_keyboard_sent_delivered_and_answered(site: Site) -> None:
 
 @pytest.mark.lasts(20)
 async def test_what_is_typed_and_opened_stays_until_it_is_sent(site: Site) -> None:
-    """They write, and one presses other buttons and looks at other conversations, while an answer is being typed."""
+    """While an answer is being typed, messages arrive, other buttons are pressed and other conversations opened."""
     page = site.page
     await site.enter()
-    first, second = await hear(site.pool, site, "When do you open?"), await hear(site.pool, site, "Hello", by=RUI)
+    first, second = (
+        await receive_message(site.pool, site, "When do you open?"),
+        await receive_message(site.pool, site, "Hello", by=RUI),
+    )
     await page.goto(f"{site.base}/inbox/{first}")
     field, menu, said = page.locator("#message"), page.locator(".thread details.who"), page.locator(".bubbles")
     await field.fill("At nine, except")
     await menu.locator("summary").click()
     await page.locator("#name").fill("Ana Sil")
-    await hear(site.pool, site, "And on Sunday?")
+    await receive_message(site.pool, site, "And on Sunday?")
     await said.get_by_text("And on Sunday?").wait_for()
     assert await menu.get_attribute("open") is not None
     assert (await page.locator("#name").input_value(), await field.input_value()) == ("Ana Sil", "At nine, except")
-    # Another button sends its own form, without the answer.
+    # Another button submits its own form, without the answer.
     await page.keyboard.press("Escape")
     await page.get_by_role("button", name="Assign to me").click()
     await page.get_by_role("button", name="Not mine").wait_for()
@@ -109,20 +112,20 @@ async def test_what_is_typed_and_opened_stays_until_it_is_sent(site: Site) -> No
 
 @pytest.mark.lasts(20)
 async def test_who_may_be_answered_again_is_answered_without_a_new_page(site: Site) -> None:
-    """The conversation said that they could be answered, and the field below it that they could not."""
+    """The page used to say that the person could be answered, while the field below said that they could not."""
     page = site.page
     await site.enter()
-    id = await hear(site.pool, site, "STOP")
+    id = await receive_message(site.pool, site, "STOP")
     await page.goto(f"{site.base}/inbox/{id}")
     assert await page.locator("#message").is_disabled()
-    await hear(site.pool, site, "START")
+    await receive_message(site.pool, site, "START")
     await page.locator("#message:enabled").fill("Welcome back.")
     await press_key(page, "Control+Enter")
     await page.locator(".bubbles .outbound", has_text="Welcome back.").wait_for()
 
 
 async def test_without_scripts_a_message_is_previewed_and_sent(site: Site) -> None:
-    """Journey 12: the buttons do what the scripts would."""
+    """Journey 12: buttons do what scripts would do."""
     page = await site.context.new_page()
     site.watch(page)
     link = await site.link(password=True)

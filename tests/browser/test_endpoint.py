@@ -1,5 +1,5 @@
-"""Journey 6: an endpoint that was dead for two hours. It is seen on the front page, what it answered is looked into,
-its secret is rotated, and all that it missed is sent again: nothing is lost, and nothing comes twice by its id."""
+"""Journey 6: an endpoint was down for two hours. The front page shows it, its responses are inspected, its secret is
+rotated, and everything it missed is sent again: nothing is lost, and nothing arrives twice with different ids."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tests.processes import LONG, until_true
 from .conftest import DAY, Site, looks
 
 MESSAGES, EARLIER = (500, 20) if LONG else (40, 5)
-#: Failures after which somebody looks: what is answered is kept of a burst's first ones only.
+#: After this many failures somebody looks: responses are stored only for the first ones of a burst.
 FIRST = 5
 PAGE = re.compile(r"/webhooks/[0-9a-f-]{36}\??$")
-#: What a broken program says.
+#: The response of a broken program.
 BROKEN = "the disk is full"
 
 
 @pytest.fixture
 def settings_of_site() -> dict[str, str]:
-    """Attempts end soon, so what was missed is not on its way any more."""
+    """Attempts end soon, so that missed events are no longer in flight."""
     return {"HELIOGRAPH_WEBHOOK_SCHEDULE": "0,0.1"}
 
 
 async def send(site: Site, first: int, count: int) -> None:
-    """Messages, by a program."""
+    """Send messages through the API."""
     async with aiohttp.ClientSession(site.base, headers={"authorization": f"Bearer {site.made.key}"}) as session:
         for n in range(first, first + count):
             body, key = {"to": f"+25884{1_000_000 + n}", "message": "Hello"}, {"idempotency-key": f"m-{n}"}
@@ -74,7 +74,7 @@ async def test_what_a_dead_endpoint_missed_is_recovered(site: Site) -> None:
         moved = "UPDATE webhook_endpoints SET failing_since = failing_since - interval '2 hours' WHERE id = $1::uuid"
         await pool.execute(moved, endpoint)
 
-        # Seen at home, and what it answered is three clicks away.
+        # It is shown on the home page, and its response is three clicks away.
         await page.goto(site.base + "/")
         await page.locator(".rail .groups a[href='/webhooks'] .count").wait_for()
         await page.locator(".attention", has_text=receiver.url).get_by_role("link").click()
@@ -85,7 +85,7 @@ async def test_what_a_dead_endpoint_missed_is_recovered(site: Site) -> None:
 
         await send(site, EARLIER + FIRST, MESSAGES - FIRST)
         await until_true(lambda: is_given_up(MESSAGES))
-        # Rotated: for a while both secrets sign, and the page says until when.
+        # After the rotation both secrets sign for a while, and the page says until when.
         await page.goto(where)
         await page.get_by_role("link", name=says("Rotate secret")).click()
         await page.get_by_role("button", name=says("Rotate the secret")).click()

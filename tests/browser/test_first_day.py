@@ -1,5 +1,5 @@
 """Journeys 1 and 2, the dashboard's part: from the first link to a colleague who works, and from nothing to a delivered
-message and its signed event, all of it by keyboard."""
+message and its signed event, all by keyboard."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from .conftest import DAY, NIGHT, PASSWORD, Site, looks, press_key
 
 
 async def press(where: Locator) -> None:
-    """Follow a link or press a button, without a pointer."""
+    """Follow a link or press a button by keyboard."""
     await where.focus()
     await press_key(where.page, "Enter")
 
 
 async def write(where: Locator, text: str) -> None:
-    """Type into a field, without a pointer."""
+    """Type into a field by keyboard."""
     await where.focus()
     await where.page.keyboard.type(text)
 
 
 async def authenticator(page: Page) -> pyotp.TOTP:
-    """The app, as the page offers it."""
+    """The authenticator app, set up with the secret that the page shows."""
     secret = re.search(r"\b(?:[A-Z2-7]{4} ){7}[A-Z2-7]{4}\b", await page.locator("main").inner_text())
     assert secret
     return pyotp.TOTP(secret[0].replace(" ", ""))
@@ -78,7 +78,7 @@ async def test_from_the_first_link_to_a_colleague(site: Site) -> None:
     await sign_out(site)
     assert "rui" not in await page.locator("main").inner_text()
 
-    # The owner comes back with the second factor, by one of the codes that were kept.
+    # The owner signs in again with the second factor, a saved recovery code.
     await write(page.locator("#email"), "owner@example.com")
     await write(page.locator("#password"), PASSWORD)
     await press_key(page, "Enter")
@@ -102,7 +102,7 @@ async def test_steps_are_ticked_by_what_happens(site: Site) -> None:
         sender = await sender_ids.request(conn, site.made.actor, value="PADARIA")
         await sender_ids.review(conn, site.made.actor, id=sender.id, status="approved")
 
-    # Home stays open beside it, is never loaded again, and ticks each step by itself.
+    # The home page stays open in another tab, is never reloaded, and ticks each step by itself.
     beside = await site.context.new_page()
     site.watch(beside)
 
@@ -127,7 +127,7 @@ async def test_steps_are_ticked_by_what_happens(site: Site) -> None:
     await ticked("Create a test key")
     await page.goto(site.base + "/")
 
-    # The catcher is open before the send, so that it shows its event.
+    # Open the catcher before sending, so that it shows the event.
     await press(page.locator(".steps li", has_text=says("Have outcomes sent to your program")).get_by_role("link"))
     await press(page.get_by_role("button", name=says("Open the catcher for an hour")))
     await page.locator("#secret").wait_for()

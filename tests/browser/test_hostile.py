@@ -1,5 +1,5 @@
-"""Journey 15: hostile values in whatever people and programs may write are shown as they are, on every page, and
-nothing of them runs: no script, no request, no complaint of the policy."""
+"""Journey 15: hostile values in everything that people and programs can write are shown as text on every page, and none
+of them takes effect: no script, no request, no violation of the content security policy."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from tests.processes import until_true
 from tests.rules import whatsapp_factories
 
 from .conftest import NIGHT, Site, looks
-from .test_conversing import hear
+from .test_conversing import receive_message
 
-#: What would be run, computed, loaded or turned round.
+#: Values that could be executed, evaluated, loaded or displayed in reverse.
 RUNS = '"><img src=/evil onerror=evil()><script>evil()</script>{{7*7}}${7*7}'
 TURNS = "\u202egnp.exe\u202d"
 FORMULA = '=HYPERLINK("https://evil.example","x")'
-#: Between cells, where a comma is a decimal sign and where it is not.
+#: Cell separators, by whether a comma is a decimal sign.
 SEPARATORS = {"en": ",", "pt": ";"}
 LEADS = frozenset({"/go", "/go/{anything}", "/palette"})
 WATCH = "window.evil = () => console.error('it ran')"
@@ -112,7 +112,7 @@ async def test_what_is_written_stays_text(site: Site) -> None:
     assert shown.count(RUNS) >= 10
     assert "49${" not in shown
 
-    # Taken away, a formula is a text.
+    # In a downloaded file, a formula is text.
     await page.goto(site.base + "/contacts")
     await page.locator("form[action^='/contacts/export'] button[value=csv]").click()
 
@@ -127,20 +127,21 @@ async def test_what_is_written_stays_text(site: Site) -> None:
     site.complaints = [one for one in site.complaints if "status of 404" not in one]
 
 
-#: All that a page shows, fields included, and what is folded away: of attempts, only the last one's answer is open.
+#: All text of a page, including fields and collapsed sections: of the attempts, only the last one's response is
+#: expanded.
 SHOWN = """() => {
   for (const one of document.querySelectorAll('main details')) one.open = true;
   return [document.body.innerText, ...[...document.querySelectorAll('input, textarea')].map(one => one.value)]
     .join('\\n');
 }"""
-#: What a file may be called, quotes aside: browsers write those otherwise.
+#: A hostile file name, without quotes because browsers encode those differently.
 FILE = "<img src=x onerror=evil()>.csv"
 
 
 @pytest.mark.lasts(30)
 @pytest.mark.parametrize("site", looks(NIGHT), indirect=True, ids=str)
 async def test_what_comes_from_others_stays_text(site: Site, tmp_path: Path) -> None:
-    """From handsets, files, endpoints, Meta and the operator; and what is taken away as files computes nothing."""
+    """Values from handsets, files, endpoints, Meta and operators; and no formula in downloaded files takes effect."""
     page, actor, says = site.page, site.made.actor, site.says
     await page.add_init_script(WATCH)
     await site.enter()
@@ -155,13 +156,13 @@ async def test_what_comes_from_others_stays_text(site: Site, tmp_path: Path) -> 
             event = await replays.send_example(conn, actor, endpoint_id=hook.id, request_id="one")
 
         async def was_answered() -> bool:
-            # An attempt that the machine had no time for is one without an answer: another one follows it.
+            # An attempt that timed out on a busy machine has no response: another one follows it.
             return bool(await site.pool.fetchval("SELECT count(*) FROM webhook_attempts WHERE status = 500"))
 
         await until_true(was_answered)
     finally:
         await receiver.stop()
-    await hear(site.pool, site, RUNS)
+    await receive_message(site.pool, site, RUNS)
     key = apps.seal_key(site.made.settings)
     async with site.pool.acquire() as conn:
         text = await saved_texts.create(conn, actor, name=RUNS, body=RUNS.replace("{{7*7}}", ""))
@@ -230,7 +231,7 @@ async def test_what_comes_from_others_stays_text(site: Site, tmp_path: Path) -> 
     await shows(page.url.removeprefix(site.base))
     await shows("/contacts/imports", FILE)
 
-    # Whatever is taken away is text in a table.
+    # Whatever is downloaded is text in a table.
     headers = {"authorization": f"Bearer {site.made.key}", "idempotency-key": "formula"}
     sent = {"to": "+258841234567", "message": FORMULA, "clientReference": FORMULA}
     async with (
@@ -259,4 +260,4 @@ async def test_what_comes_from_others_stays_text(site: Site, tmp_path: Path) -> 
         cells = [one for line in csv.reader(file, delimiter=SEPARATORS[site.locale.language]) for one in line]
         assert [one for one in cells if re.match(r"[=@\t\r\n]|[+-](?![0-9])", one)] == [], row["kind"]
         told |= {row["kind"] for one in cells if "hyperlink" in one.lower()}
-    assert told == {"messages", "contacts", "audit"}  # an opt-out is taken away without its reason
+    assert told == {"messages", "contacts", "audit"}  # downloaded opt-outs do not include the reason

@@ -1,4 +1,4 @@
-"""Journey 3: a messy file of 10,000 rows through all five steps, while web and worker are killed in the middle."""
+"""Journey 3: a messy file of 10,000 rows goes through all five steps, while web process and worker are killed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.processes import installation, until_true
 from .conftest import NIGHT, Chromium, Look, browsing, looks
 
 ROWS = 10_000
-#: What a page says of an import that was undone.
+#: A page's text about an import that was undone.
 GONE = "Contacts it created are deleted, and those it changed are restored; anything changed since was kept."
 FAST = {"HELIOGRAPH_LEASE_SECONDS": "2"}
 
 
 def messy(path: Path) -> tuple[int, int]:
-    """A sheet as they come: a mark, `;`, quoted line breaks, national numbers, 3 % that cannot be imported. Returns how
-    many people are in it, and how many rows are rejected."""
+    """A realistic sheet: a byte order mark, `;` separators, quoted line breaks, national numbers, 3 % invalid rows.
+    Returns the number of people in it, and of rejected rows."""
     chance, rejected, people = random.Random(11), 0, 0
     lines = ["Telemóvel;Nome;Etiquetas"]
     for n in range(ROWS):
@@ -69,12 +69,12 @@ async def test_a_messy_file_while_processes_are_killed(
         await page.wait_for_url("**/read")
         await page.get_by_role("button", name=says("Continue")).click()
         await page.wait_for_url("**/map")
-        # What becomes of numbers follows the choice of a country without a new page.
+        # The preview of numbers follows the chosen country without a page load.
         country = page.get_by_label(says("Numbers without + and country code belong to"))
         national = page.locator("#national", has_text="+2588400")
         await country.select_option("")
         await national.wait_for(state="detached")
-        # Who chooses again before an answer is there sees what was chosen last.
+        # Someone who changes the choice before the response arrives sees the last choice.
         asked = asyncio.Event()
 
         async def held(route: Route) -> None:
@@ -92,7 +92,7 @@ async def test_a_messy_file_while_processes_are_killed(
         run = page.get_by_role("button", name=told)
         await run.wait_for()
         assert await page.get_by_text(site.locale.country("MZ")).count() == 1
-        # The next worker ends by kill -9 right after it has committed a part of the file.
+        # The next worker is killed right after it has committed a part of the file.
         await worker.kill()
         await run.click()
         await page.wait_for_url("**/contacts/imports/*")
@@ -104,7 +104,7 @@ async def test_a_messy_file_while_processes_are_killed(
         assert 0 < half["rows"] < ROWS
         web, worker = await made.api(), await made.worker()
         await until_true(lambda: answers(made.base_url))
-        # The page goes on by itself, where it stood.
+        # The page continues by itself from where it was.
         await page.get_by_text(says("Finished")).wait_for()
         counts = await pool.fetchrow("SELECT rows, created, updated, unchanged, rejected FROM contact_imports")
         assert tuple(counts) == (ROWS, people, 0, 0, rejected)
@@ -121,5 +121,5 @@ async def test_a_messy_file_while_processes_are_killed(
         await page.get_by_text(says(GONE)).wait_for()
         print(f"journey 3 {look}: {time.monotonic() - began:.1f} s")
         assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
-        # What the browser says of a server that is not there is no fault of the page's.
+        # Browser errors about the server that was down are not the page's fault.
         assert [one for one in site.complaints if "ERR_CONNECTION" not in one and "ERR_EMPTY" not in one] == []

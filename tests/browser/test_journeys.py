@@ -14,7 +14,8 @@ WHERE = re.compile(r"/messages/[0-9a-f-]{36}$")
 
 @pytest.mark.lasts(20)
 async def test_from_the_first_link_to_a_delivered_message(site: Site) -> None:
-    """The link signs in, a key is made, a program sends with it, and the page sees the message delivered by itself."""
+    """The link signs in, a key is created, a program sends with it, and the page shows the message as delivered by
+    itself."""
     page = site.page
     await page.goto(await site.link())
     await page.wait_for_url(site.base + "/")
@@ -32,7 +33,7 @@ async def test_from_the_first_link_to_a_delivered_message(site: Site) -> None:
         session.post(site.base + "/v1/sms/send", json=body, headers=headers) as answer,
     ):
         assert answer.status == 202
-    # The palette finds it by what was pasted.
+    # The palette finds it by the pasted id.
     await press_key(page, "Control+k")
     await page.locator(".palette input").fill("order-1")
     await press_key(page, "Enter")
@@ -48,7 +49,7 @@ async def test_from_the_first_link_to_a_delivered_message(site: Site) -> None:
 
 @pytest.mark.lasts(10)
 async def test_without_scripts(site: Site) -> None:
-    """Journey 12: sign in with a pasted link, choose a password, sign in with it, make a key; send, find and cancel a
+    """Journey 12: sign in with a pasted link, choose a password, sign in with it, create a key; send, find and cancel a
     message; register an endpoint: all of it works."""
     link = await site.link()
     page = await site.context.new_page()
@@ -103,16 +104,16 @@ async def test_without_scripts(site: Site) -> None:
     await page.locator("select[name=theme]").select_option("dark")
     await page.get_by_role("button", name="Apply").click()
     assert await page.locator("html").get_attribute("data-theme") == "dark"
-    # Scripts that were kept away are what the console complains of, and nothing else.
+    # The console complains of the blocked scripts, and of nothing else.
     site.complaints = [one for one in site.complaints if "ERR_FAILED" not in one]
 
 
 async def test_by_keyboard_alone(site: Site) -> None:
-    """From the sign-in form to a page of the rail without a pointer; the skip link leads to the content."""
+    """From the sign-in form to a page of the navigation by keyboard; the skip link leads to the content."""
     page = site.page
     await site.link(password=True)
     await page.goto(site.base + "/login")
-    await page.locator("#email:focus").wait_for()  # a loaded page has not chosen its first field yet
+    await page.locator("#email:focus").wait_for()  # a loaded page has not focused its first field yet
     await page.keyboard.type("owner@example.com")
     await press_key(page, "Tab")
     await page.keyboard.type(PASSWORD)
@@ -122,7 +123,8 @@ async def test_by_keyboard_alone(site: Site) -> None:
     assert await page.evaluate("document.activeElement.textContent") == "Skip to the content"
     await press_key(page, "Enter")
     assert await page.evaluate("document.activeElement.id") == "main"
-    # Who comes past the search field goes on; who types there has the palette, and the field again when it is left.
+    # Tab passes through the search field; typing there opens the palette, which returns the focus to the field when
+    # closed.
     field, palette = page.locator("#seek"), page.locator("dialog.palette")
     while not await field.evaluate("node => node === document.activeElement"):
         await press_key(page, "Tab")
@@ -140,7 +142,7 @@ async def test_by_keyboard_alone(site: Site) -> None:
     await page.wait_for_url(site.base + "/messages")
     await press_key(page, "/")
     assert await page.evaluate("document.activeElement.id") == "q"
-    # On a telephone, which has neither the field nor the keys, the palette is behind "More".
+    # On a phone, which has neither the field nor the keys, the palette is under "More".
     await page.set_viewport_size({"width": 320, "height": 640})
     assert await field.is_hidden()
     await page.locator("details.more > summary").click()

@@ -1,4 +1,4 @@
-"""Journeys 5 and 11: from a failed message to its reason in a few steps, and nothing typed is lost or done twice."""
+"""Journeys 5 and 11: from a failed message to its reason in a few steps, and no input is lost or submitted twice."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from playwright.async_api import Locator, Page, Route
 from heliograph.why.words import entries, why
 from tests.processes import until_true
 
-from .conftest import PASSWORD, Site, press_key, until_says
+from .conftest import PASSWORD, Site, press_key, until_true_in_page
 
 PHONE = "+258841234567"
 
 
 async def send(site: Site) -> tuple[str, str]:
-    """(id, x-request-id) of a message."""
+    """Send a message; returns its id and x-request-id."""
     headers = {"authorization": f"Bearer {site.made.key}", "idempotency-key": "one"}
     body = {"to": PHONE, "message": "Hello"}
     async with (
@@ -32,7 +32,8 @@ async def send(site: Site) -> tuple[str, str]:
 
 
 def holding() -> tuple[Callable[[Route], Awaitable[None]], asyncio.Event, asyncio.Event]:
-    """(handler of a route, whether something was asked for, whether it may come): nothing comes before it may."""
+    """A route handler that delays responses, an event set when a request was made, and one that releases the
+    responses."""
     asked, may_come = asyncio.Event(), asyncio.Event()
 
     async def held(route: Route) -> None:
@@ -43,13 +44,13 @@ def holding() -> tuple[Callable[[Route], Awaitable[None]], asyncio.Event, asynci
     return held, asked, may_come
 
 
-#: Types once more, and ends when what answers to that has begun (250 ms later, sending.js).
+#: Types again, and resolves when the request caused by it has begun (250 ms later, sending.js).
 TYPED = """() => {
   document.getElementById("message").dispatchEvent(new Event("input", { bubbles: true }));
   return new Promise((then) => setTimeout(then, 500));
 }"""
 
-#: Whether the form has another token than this one.
+#: Whether the form's token differs from this one.
 RENEWED = "old => document.querySelector('form[data-preview] [name=_token]').value !== old"
 
 
@@ -65,7 +66,7 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
         "UPDATE messages SET status = 'failed', failed_at = now(), failure_code = 'expired' WHERE id = $1", UUID(id)
     )
 
-    # From the customer's number: look, open. From the id of the request: at once.
+    # By the customer's number: search, then open. By the request's id: at once.
     await page.goto(site.base + "/messages")
     await page.get_by_label("Search").last.fill("258 84 123 4567")
     await press_key(page, "Enter")
@@ -78,7 +79,7 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     await page.wait_for_url(f"{site.base}/messages/{id}")
     reason = await page.locator("#state .muted").inner_text()
     assert reason in await page.locator("main").inner_text()
-    # The sentence is that of the table, for each of the codes.
+    # The sentence is that of the table, for each code.
     for code in entries()["sms_failure"]:
         await site.pool.execute("UPDATE messages SET failure_code = $2 WHERE id = $1", UUID(id), code)
         await page.reload()
@@ -97,10 +98,10 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     await press_key(page, "g")
     await press_key(page, "r")
     await page.wait_for_url(site.base + "/requests")
-    # A region that cannot be renewed says so in its place, and is tried again by its button.
+    # A region whose refresh failed says so in place, and its button retries.
     renewed = page.locator(".renewed").first
     await renewed.get_by_text("Renewed at").wait_for()
-    # A day has 24 hours here as everywhere else on the page.
+    # 24-hour time, here as everywhere else on the page.
     said = re.search(r"Renewed at (\d\d):(\d\d):\d\d(?!\s?[AP]M)", await renewed.inner_text())
     assert said is not None
     # Like all times of the page, in its time zone and not in that of the browser, which is half a day away.
@@ -113,8 +114,8 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     await renewed.get_by_role("button", name="Try again").click()
     await renewed.get_by_role("button", name="Pause").wait_for()
 
-    # What is said of an address while it is typed fails in its own place, and is tried again there; the preview of a
-    # send asks whoever has been signed out to sign in, and comes then.
+    # A failed check of a URL while it is typed is reported in its own place, and retried there; the preview of a send
+    # asks a user whose session has ended to sign in, and then appears.
     async def failing(route: Route) -> None:
         await route.fulfill(status=500)
 
@@ -130,11 +131,11 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     dialog = page.locator("#signed-out")
 
     async def has_ended() -> bool:
-        # One that was just looked at is known for a second.
+        # A session is cached for a second.
         return (await page.request.get(site.base + "/session")).status == 401
 
     async def elsewhere() -> None:
-        """The session ends, and they sign in anew in another tab."""
+        """The session ends, and the user signs in again in another tab."""
         await site.pool.execute("DELETE FROM sessions")
         await until_true(has_ended)
         other = await site.context.new_page()
@@ -147,7 +148,7 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     await until_true(has_ended)
     await page.locator("#message").fill("Hello, a whole preview")
     await dialog.get_by_label("Password").fill(PASSWORD)
-    # Until the form has the token of the new session nothing more is asked with the old one.
+    # Until the form has the new session's token, no further request is made with the old one.
     held, asked, may_come = holding()
     await page.route("**/session", held)
     await dialog.get_by_role("button", name="Sign in").click()
@@ -156,7 +157,7 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     may_come.set()
     await page.locator("#preview").get_by_text("Hello, a whole preview").wait_for()
     await page.unroute("**/session", held)
-    # Whoever signed in anew in another tab sends the form that they had open before.
+    # A user who signed in again in another tab submits the form that was open before.
     await page.goto(site.base + "/team/invite")
     await page.get_by_label("E-mail").first.fill("eva@example.com")
     await page.locator('input[name="role"]').last.check()
@@ -164,16 +165,16 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     await page.locator("main form button").last.click()
     await page.locator("#link").wait_for()
     assert await site.pool.fetchval("DELETE FROM invitations RETURNING email") == "eva@example.com"
-    # So is what a page asks while they type, once they have come back to it.
+    # Checks while typing also work again, once they have returned to this tab.
     await page.goto(site.base + "/send")
     await elsewhere()
     token = await page.locator("form[data-preview] input[name=_token]").input_value()
     await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    await until_says(page, RENEWED, token)
+    await until_true_in_page(page, RENEWED, token)
     await page.locator("#message").fill("Hello from two tabs")
     await page.locator("#preview").get_by_text("Hello from two tabs").wait_for()
 
-    # The network goes away and comes back while a form is open; then the session ends.
+    # The network goes down and comes back while a form is open; then the session ends.
     await page.goto(site.base + "/team/invite")
     await page.get_by_label("E-mail").first.fill("rui@example.com")
     await page.locator('input[name="role"]').last.check()
@@ -191,19 +192,19 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     await dialog.get_by_text("E-mail or password is not right.").wait_for()
     await dialog.get_by_label("Password").fill(PASSWORD)
     await dialog.get_by_role("button", name="Sign in").click()
-    await page.get_by_label("E-mail").wait_for(state="detached")  # the form went out, and its answer is there
+    await page.get_by_label("E-mail").wait_for(state="detached")  # the form was submitted, and the response has arrived
     assert await site.pool.fetchval("SELECT count(*) FROM invitations") == 1
     site.complaints = [
         one for one in site.complaints if not re.search("ERR_INTERNET_DISCONNECTED|status of (4(01|22)|500)", one)
     ]
 
 
-#: What is open stands beside its list, where it is seen, however long the list is.
+#: An open panel is beside its list, where it is visible, however long the list is.
 BESIDE = """() => {
   const panel = document.getElementById("panel").getBoundingClientRect();
   return panel.left > document.querySelector(".beside > *").getBoundingClientRect().left && panel.top < innerHeight;
 }"""
-#: Whether each box of a row is within its table, and beside what it marks.
+#: Whether each row's checkbox is within its table, and does not overlap what it marks.
 MARKS = """() => [...document.querySelectorAll('.mark-row')].every((one) => {
   const box = one.getBoundingClientRect(), table = one.closest('.table').getBoundingClientRect();
   return box.left >= table.left && box.right <= one.nextElementSibling.getBoundingClientRect().left;
@@ -214,7 +215,7 @@ document.addEventListener("click", (event) => { if (event.target.closest("a.row-
 
 
 async def select(page: Page, cell: Locator) -> None:
-    """A cell's text, by the mouse."""
+    """Select a cell's text with the mouse."""
     await cell.scroll_into_view_if_needed()
     box = await cell.locator("span").first.bounding_box()
     assert box is not None
@@ -225,15 +226,15 @@ async def select(page: Page, cell: Locator) -> None:
 
 
 async def counted(site: Site) -> list[int]:
-    """How many of what the forms below make there are."""
+    """The number of objects of each kind that the forms below create."""
     tables = ("contacts", "invitations", "api_keys", "webhook_endpoints", "messages", "campaigns", "saved_texts")
     return [await site.pool.fetchval(f"SELECT count(*) FROM {name}") for name in tables]
 
 
 @pytest.mark.lasts(20)
 async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
-    """Journey 11: every form that makes something is sent by a double click; Back and sending again from another tab
-    find what is there."""
+    """Journey 11: every form that creates something is submitted by a double click; Back, and submitting again from
+    another tab, find the existing object."""
     page = site.page
     await site.enter()
     before = await counted(site)
@@ -263,7 +264,7 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
     await page.get_by_role("button", name="Check", exact=True).dblclick()
     await page.get_by_role("button", name="Send to all of them").dblclick()
     await page.locator("#state .lead", has_text="Completed").wait_for()
-    # A campaign of one and a single send.
+    # A campaign with one recipient, and a single message.
     assert [new - old for new, old in zip(await counted(site), before, strict=True)] == [1, 1, 1, 1, 2, 1, 1]
 
     endpoint = await site.pool.fetchval("SELECT id FROM webhook_endpoints ORDER BY id DESC LIMIT 1")
@@ -273,7 +274,7 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
     await page.goto(f"{site.base}/webhooks/{endpoint}")
     await page.locator("[data-rows] a.row-link").first.wait_for()
 
-    # Of a message that is on its way something more may come.
+    # A message in flight can still change.
     await site.pool.execute("UPDATE messages SET status = 'sent', delivered_at = NULL")
     # Back after a swap: the list is as it was, and the panel that was open is open again.
     for path, inside in (
@@ -284,8 +285,8 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
     ):
         await page.goto(site.base + path)
         here = page.url
-        # Anywhere in its row, as on its link; but a text that is selected in a row leads nowhere.
-        # A cell that says how long ago something was changes when its list renews itself, and then loses its selection.
+        # A click anywhere in a row works like one on its link, but selecting text does not navigate. A cell with a
+        # relative time changes when its list refreshes, and then loses its selection.
         last = page.locator("[data-rows] tbody tr").first.locator("td[data-name]:not(:has(time, a))").last
         await page.wait_for_load_state("load")
         await page.evaluate(LED)
@@ -296,14 +297,14 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
         await page.wait_for_url(re.compile(r"[?&]open="))
         assert await page.evaluate("led") == 1
         await page.locator(inside).wait_for()
-        await until_says(page, BESIDE)
+        await until_true_in_page(page, BESIDE)
         assert await page.evaluate(MARKS)
         await page.go_back()
         await page.wait_for_url(here)
         await page.locator("#panel").wait_for(state="hidden")
         await page.go_forward()
         await page.locator(inside).wait_for()
-        # It says when it was renewed and can be held, unless nothing more comes of it.
+        # It says when it was refreshed and can be paused, unless nothing can change any more.
         if path == "/messages":
             line = page.locator("#panel .renewed")
             await line.get_by_text("Renewed at").wait_for()
@@ -313,7 +314,7 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
         await press_key(page, "Escape")
         await page.locator("#panel").wait_for(state="hidden")
 
-    # From a row's page the next one of its list is a key away, and so is the reason.
+    # On a message's page a key leads to the next one of its list, and another to the reason.
     await page.goto(site.base + "/messages")
     rows = page.locator("[data-rows] a.row-link")
     first, second = [site.base + str(await rows.nth(n).get_attribute("href")) for n in (0, 1)]
@@ -326,7 +327,7 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
     await page.wait_for_load_state("load")
     await press_key(page, "w")
     assert await page.evaluate("document.activeElement.id") == "why"
-    # Who uses keys reads the exact time of what is told as a distance.
+    # Keyboard users can read the exact time behind a relative one.
     exact = page.locator("main time[title]").first
     await exact.focus()
     told = await exact.evaluate("one => getComputedStyle(one, '::after').content")
@@ -335,7 +336,7 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
     await page.wait_for_url(first)
     await page.goto(site.base + "/contacts")
 
-    # Whoever is so quick that the page has no script yet finds open what the address says.
+    # With a page whose scripts have not started yet, the panel named by the URL is open.
     held, asked, may_come = holding()
     await page.locator("[data-rows] a.row-link").first.click()
     await page.wait_for_url(re.compile(r"[?&]open="))
@@ -352,7 +353,7 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
     await press_key(page, "Escape")
     await page.locator("#panel").wait_for(state="hidden")
 
-    # Two tabs: what one of them deletes is said to be gone in the other, which does not break.
+    # Two tabs: what is deleted in one is reported as gone in the other, which keeps working.
     async with site.pool.acquire() as conn:
         id = await conn.fetchval("SELECT id FROM contacts")
     await page.goto(f"{site.base}/contacts/{id}/edit")
@@ -373,7 +374,7 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
     await other.get_by_text("Undone: 1 contact is as before.").wait_for()
     await page.go_back()
     await page.locator("#name").fill("Ana Maria")
-    # Who waits sees that it is on its way: here the look at the session that comes before a form is late.
+    # Progress is visible while a form is being submitted: here the check of the session that precedes it is slow.
     asked.clear()
     may_come.clear()
     await page.route("**/session", held)

@@ -1,5 +1,5 @@
-"""Journey 7 in a browser: a key is rotated while a program sends all the time, and none of its sends is refused; then
-an operator revokes the old one in the console."""
+"""Journey 7 in a browser: a key is rotated while a program keeps sending, and none of its requests is refused; then an
+operator revokes the old one in the console."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .test_console import set_up
 
 
 class Program:
-    """Sends one message after another with the key that it has."""
+    """Sends one message after another with its current key."""
 
     def __init__(self, site: Site) -> None:
         self._site, self.key, self.statuses = site, site.made.key, list[int]()
-        #: Those that the key which it has now sent.
+        #: Messages sent with the current key.
         self.sent = 0
 
     def change(self, key: str) -> None:
-        """From the next message on."""
+        """Use this key from the next message on."""
         self.key, self.sent = key, 0
 
     async def run(self) -> None:
@@ -40,7 +40,7 @@ class Program:
             return answer.status
 
     async def has_sent(self) -> bool:
-        """Some messages with the key that it has."""
+        """Whether it has sent some messages with its current key."""
         return self.sent > 3
 
 

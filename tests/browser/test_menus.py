@@ -1,5 +1,5 @@
-"""Menus and dialogs by keyboard: a menu stands in sight at every width, covers nothing that has the focus, and gives it
-back; a dialog that was closed does not do later what it was asked for."""
+"""Menus and dialogs by keyboard: a menu is completely visible at every width, covers nothing that has the focus, and
+returns the focus; a dialog that was closed does not carry out its action later."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.processes import until_true
 
 from .conftest import PASSWORD, Site, press_key
 
-#: Opens each menu of the page, and names those that reach beyond its sides.
+#: Opens each menu of the page, and lists those that extend beyond the page's sides.
 OUTSIDE = """() => {
   const found = [];
   for (const one of document.querySelectorAll('details.who')) {
@@ -22,14 +22,14 @@ OUTSIDE = """() => {
   }
   return found;
 }"""
-#: Whether what has the focus is covered by something else.
+#: Whether the focused element is covered by another one.
 COVERED = """() => {
   const one = document.activeElement, { left, top, width, height } = one.getBoundingClientRect();
   const there = document.elementFromPoint(left + width / 2, top + height / 2);
   return !one.contains(there) && !there.contains(one);
 }"""
 
-#: Fields that a phone would zoom into: those with letters of less than 16 px.
+#: Fields that a phone would zoom into: text fields with a font of less than 16 px.
 SMALL = """() => [...document.querySelectorAll("input, select, textarea")].filter((one) =>
   one.offsetWidth > 1 && !/checkbox|radio/.test(one.type) && parseFloat(getComputedStyle(one).fontSize) < 16
 ).map((one) => one.outerHTML)"""
@@ -45,14 +45,14 @@ async def test_menus_and_dialogs_by_keyboard(site: Site) -> None:
     await page.goto(await site.link(password=True))
     await page.wait_for_url(site.base + "/")
 
-    # The session ends, and what was sent waits for a sign-in over the page; Escape takes it back, and so does a button.
+    # The session ends, and the submitted form waits for a sign-in in a dialog; Escape and a button cancel it.
     await page.goto(site.base + "/contacts/new")
     await page.fill("#name", "Ana")
     await page.fill("#phone", "+258841234567")
     await site.pool.execute("DELETE FROM sessions")
 
     async def has_ended() -> bool:
-        # One that was just looked at is known for a second.
+        # A session is cached for a second.
         return (await page.request.get(site.base + "/session")).status == 401
 
     await until_true(has_ended)
@@ -66,7 +66,7 @@ async def test_menus_and_dialogs_by_keyboard(site: Site) -> None:
     await press_key(page, "Enter")
     await dialog.get_by_role("button", name="Close").click()
     await dialog.wait_for(state="hidden")
-    # As a part of the page does that is asked for anew.
+    # What a region does when its refresh finds that the session has ended.
     await page.evaluate("document.dispatchEvent(new CustomEvent('signed-out'))")
     await dialog.get_by_label("Password").fill(PASSWORD)
     await press_key(page, "Enter")
@@ -77,7 +77,7 @@ async def test_menus_and_dialogs_by_keyboard(site: Site) -> None:
     await page.get_by_role("heading", name="Rui").wait_for()
     assert [row["name"] for row in await site.pool.fetch("SELECT name FROM contacts")] == ["Rui"]
 
-    # A column goes one place further down with each press of the same key.
+    # Each press of the same key moves a column down by one.
     await page.goto(site.base + "/contacts")
     await page.get_by_text("Columns", exact=True).focus()
     await press_key(page, "Enter")
@@ -86,7 +86,7 @@ async def test_menus_and_dialogs_by_keyboard(site: Site) -> None:
         await press_key(page, "Enter")
         await page.locator(f".column-menu > .split:nth-of-type({place}) button[name=down]:focus").wait_for()
 
-    # Whoever leaves a menu by Tab sees where they come to.
+    # When Tab leaves a menu, the focus stays visible.
     await page.goto(site.base + "/keys")
     await page.locator("details.person > summary").focus()
     await press_key(page, "Enter")
@@ -95,7 +95,7 @@ async def test_menus_and_dialogs_by_keyboard(site: Site) -> None:
         assert stop in await page.evaluate("document.activeElement.innerText")
         assert not await page.evaluate(COVERED), stop
 
-    # A part of a form that was opened is no menu: neither another field nor Escape closes it.
+    # A disclosure within a form is not a menu: neither another field nor Escape closes it.
     await page.goto(site.base + "/send")
     part = page.locator("main details.more")
     await part.locator("summary").focus()
@@ -147,7 +147,7 @@ async def test_the_name_of_an_organization_has_room_in_the_bar(site: Site) -> No
     for width in (768, 1024):
         await page.set_viewport_size({"width": width, "height": 800})
         assert await page.evaluate(CUT) is False, width
-    # Where it has none, it is told.
+    # If it does not fit, it is cut, and its full text is available.
     await page.set_viewport_size({"width": 320, "height": 800})
     assert await page.evaluate(CUT) is True
     await page.get_by_title(name).wait_for()

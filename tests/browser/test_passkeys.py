@@ -1,4 +1,4 @@
-"""Passkeys in a real browser, with a device that Chromium's own protocol stands in for."""
+"""Passkeys in a real browser, with Chromium's virtual authenticator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .conftest import PASSWORD, Site
 
 
 async def device(page: Page) -> tuple[CDPSession, str]:
-    """A virtual authenticator of this page: it keeps passkeys and knows its person."""
+    """A virtual authenticator for this page, which stores passkeys and verifies its user."""
     session = await page.context.new_cdp_session(page)
     await session.send("WebAuthn.enable")
     made = await session.send(
@@ -33,7 +33,7 @@ async def device(page: Page) -> tuple[CDPSession, str]:
 
 @pytest.mark.lasts(15)
 async def test_a_passkey_signs_in_and_proves(site: Site) -> None:
-    """Made, named, used for signing in without password and code, used for proving, and taken away."""
+    """A passkey is created, named, used to sign in without password and code, used to re-authenticate, and deleted."""
     page = site.page
     base = site.base.replace("127.0.0.1", "localhost")
     site.bases.append(base)
@@ -55,9 +55,7 @@ async def test_a_passkey_signs_in_and_proves(site: Site) -> None:
 
     await site.pool.execute("UPDATE sessions SET proved_at = now() - interval '11 minutes'")
     async with asyncio.timeout(120):
-        while (
-            "Confirm that it is you" not in await page.title()
-        ):  # what is remembered of a session is half a second old
+        while "Confirm that it is you" not in await page.title():  # a session is cached for half a second
             await page.goto(f"{base}/account/password")
     await page.click("button:has-text('Use a passkey')")
     await page.wait_for_selector("#password")
@@ -66,7 +64,7 @@ async def test_a_passkey_signs_in_and_proves(site: Site) -> None:
     await page.goto(f"{base}/account")
     await page.click("details.who > summary")
     await page.click("button:has-text('Sign out')")
-    # Where the device can be asked by the field itself, it answers without a click.
+    # If the field itself can ask the authenticator, it responds without a click.
     await page.wait_for_url(f"{base}/")
     told = await site.pool.fetch("SELECT after FROM audit_log WHERE action = 'user.signed_in' ORDER BY id")
     assert '"passkey"' in told[-1]["after"]

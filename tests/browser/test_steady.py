@@ -1,8 +1,8 @@
-"""Nothing on a page moves by itself once it is shown: neither when its scripts begin, nor when its regions renew
-themselves. Who presses a button that has just moved presses another.
+"""Nothing on a page moves by itself once it is shown: neither when its scripts start, nor when its regions refresh.
+Otherwise somebody would press a button other than the one they aimed at.
 
-Styles wait until the whole page is there, and scripts until it was painted without them, as on a slow network: on a
-fast one they would be there before the first picture at times, and only some runs would see what they move.
+Styles are delayed until the whole page has arrived, and scripts until it has been painted without them, as on a slow
+network. On a fast one they would sometimes be there before the first paint, and only some runs would see what moves.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from .conftest import DAY, LONG, NIGHT, PATIENCE, Site
 from .test_console import set_up
 
 WIDTHS = (1280, 320)
-#: One or two of each kind, for the short form: with charts, lists with marks, ids, regions, forms.
+#: One or two pages of each kind, for the short form: with charts, lists with check boxes, ids, regions, forms.
 SOME = ("/", "/send", "/messages", "/contacts", "/keys", "/usage", "/audit")
-#: `steady.moved`: what moved, with the browser's figure for it. `steady.renew()`: whether regions that renewed
-#: themselves show what they showed; what is new may move what is below it.
+#: `steady.moved`: what moved, with the browser's layout-shift score. `steady.renew()`: whether refreshed regions show
+#: what they showed before; new content may move what is below it.
 WATCH = """(() => {
   const moved = [], renewed = new Set();
   const name = (node) => {
@@ -71,14 +71,14 @@ WATCH = """(() => {
 
 
 class Watch:
-    """What moved on the pages that were looked at."""
+    """Layout shifts on the pages visited."""
 
     def __init__(self, site: Site) -> None:
         self.site, self.page, self.moved = site, site.page, list[str]()
         self.parsed, self.painted = asyncio.Event(), asyncio.Event()
 
     async def begin(self) -> None:
-        """From now on, styles and scripts come late."""
+        """Delay styles and scripts from now on."""
         await self.page.add_init_script(WATCH)
         await self.page.route("**/*.css*", lambda route: self._after(self.parsed, route))
         await self.page.route("**/*.js*", lambda route: self._after(self.painted, route))
@@ -88,7 +88,7 @@ class Watch:
         await route.continue_()
 
     async def look(self, path: str) -> None:
-        """At both widths."""
+        """Visit the page at both widths."""
         for width in WIDTHS:
             await self.page.set_viewport_size({"width": width, "height": 800})
             is_same = False
@@ -99,7 +99,7 @@ class Watch:
             self.moved.extend(f"{path} at {width}: {one}" for one in found)
 
     async def _shown(self, path: str) -> bool:
-        """Whether nothing new was shown meanwhile."""
+        """Load the page; returns whether its regions showed no new content after a refresh."""
         self.parsed.clear()
         self.painted.clear()
         await self.page.goto(self.site.base + path, wait_until="commit")

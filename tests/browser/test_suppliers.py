@@ -1,5 +1,5 @@
-"""Journey 8 in a browser: a supplier is added by the wizard against a simulated SMSC that writes its ids in hex, the
-offered button mends them, and its first message is delivered."""
+"""Journey 8 in a browser: the wizard adds a supplier, a simulated SMSC that writes its ids in hex; the suggested button
+fixes them, and the first message is delivered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .test_console import set_up
 
 @pytest.fixture
 async def smsc() -> AsyncIterator[Smsc]:
-    """Writes ids in hex in its answers, and in decimal in receipts."""
+    """It writes ids in hex in its responses, and in decimal in receipts."""
     made = Smsc(SmscOptions(port=0, systems={"acme": "geheim"}, resp_base="hex", dlr_base="dec", form="text"))
     await made.start()
     yield made
@@ -50,7 +50,7 @@ async def test_a_supplier_is_added_by_the_wizard(site: Site, smsc: Smsc) -> None
     await page.locator("#to").fill("+258841234567")
     await page.locator("#sender").fill("ACME")
     await page.get_by_role("button", name=says("Send it")).click()
-    # It is followed by itself, up to the ids that differ and the button that mends them.
+    # The page follows the test by itself, up to the ids that differ and the button that fixes them.
     await page.get_by_text("resp_id_base=hex").wait_for()
     await page.get_by_role("button", name=says("Set")).click()
     await page.get_by_text(says("names the same id")).wait_for()
@@ -58,7 +58,7 @@ async def test_a_supplier_is_added_by_the_wizard(site: Site, smsc: Smsc) -> None
     await page.wait_for_url("**/place")
     await page.get_by_role("button", name=says("Finish: it carries messages from now on")).click()
     await page.get_by_role("heading", name="hexadecimal").wait_for()
-    # A worker connects to it, as the page shows by itself.
+    # A worker connects to it, which the page shows by itself.
     await page.locator(".figure", has_text=says("connected")).wait_for()
     async with site.pool.acquire() as conn:
         (made,) = [one for one in await routing.load(conn) if one.name == "hexadecimal"]

@@ -1,4 +1,4 @@
-"""Two organizations in two tabs: what is typed stays, and goes out in the one that its page is of."""
+"""Two organizations in two tabs: input is kept, and is submitted to the organization that its page belongs to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COUNT = "SELECT count(*) FROM contacts WHERE organization_id = $1"
 
 
 async def write(site: Site, phone: str) -> None:
-    """A new contact, not saved yet."""
+    """Fill in a new contact, without saving it."""
     await site.page.goto(site.base + "/contacts/new")
     await site.page.locator("#name").fill("Rui")
     await site.page.locator("#phone").fill(phone)
@@ -33,7 +33,7 @@ async def test_a_form_stays_with_its_organization(site: Site) -> None:
     await page.wait_for_url(site.base + "/")
     elsewhere, back = page.locator("#other-organization"), page.locator("#other-organization button")
 
-    # In one tab a contact of the first is written, in another one they switch to the second.
+    # In one tab a contact of the first organization is filled in; in the other the user switches to the second.
     await write(site, "+258841234567")
     other = await site.context.new_page()
     site.watch(other)
@@ -51,7 +51,7 @@ async def test_a_form_stays_with_its_organization(site: Site) -> None:
     await page.wait_for_url(re.compile(r"/contacts(/[0-9a-f-]{36})?$"))
     assert await site.pool.fetchval(COUNT, own) == 1
 
-    # A list that renews itself shows nothing of the other organization, and says why.
+    # A list that refreshes shows nothing of the other organization, and says why.
     await other.goto(site.base + "/messages")
     await page.goto(site.base + "/")
     await page.locator(".organizations summary").click()
@@ -60,7 +60,7 @@ async def test_a_form_stays_with_its_organization(site: Site) -> None:
     await other.locator("#other-organization").wait_for()
     await other.close()
 
-    # The session ends in the second one. A new one looks at the first; the form goes out in the second.
+    # The session ends in the second one. A new one starts in the first, and the form is submitted to the second.
     await write(site, "+258842222222")
     await site.pool.execute("DELETE FROM sessions")
 
