@@ -1,6 +1,6 @@
-"""What hostile clients do to the door, as a process of its own, so that its work is not the measured client's:
-`python -m tests.faults.attackers KIND PORT SECONDS`. Each kind keeps a pace that one machine of an attacker's keeps
-easily. It says `begun` when its first round is done, and at its end how many connections it opened.
+"""What hostile clients do to the web process, as a separate process so that its work is not counted as the measured
+client's: `python -m tests.faults.attackers KIND PORT SECONDS`. Each kind keeps to a rate that one attacking machine can
+easily sustain. It prints `begun` after its first round, and at the end the number of connections opened.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import sys
 import time
 from collections.abc import Callable
 
-#: They all come from here; who is measured comes from elsewhere.
+#: The source address of every attack; the measured client uses another one.
 SOURCE = "127.0.0.66"
 _CHUNKED = b"POST /v1/sms/send HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 _DOCUMENT = b"GET /v1/openapi.json HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
-def opened(port: int, first: bytes) -> socket.socket | None:
-    """A connection on which `first` was sent as far as it went; None if there is none to be had."""
+def connect_and_send(port: int, first: bytes) -> socket.socket | None:
+    """A new connection on which `first` has been sent, or as much of it as the socket took; None if the connection
+    failed."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     sock.settimeout(1.0)
@@ -34,15 +35,15 @@ def opened(port: int, first: bytes) -> socket.socket | None:
     return sock
 
 
-def pouring(first: bytes, piece: bytes) -> Callable[[int, float], int]:
-    """Eight connections that begin with `first` and send `piece` for ever; one that ends is followed by another."""
+def endless(first: bytes, piece: bytes) -> Callable[[int, float], int]:
+    """Eight connections that send `first` and then `piece` without end; a closed one is replaced."""
 
     def run(port: int, until: float) -> int:
         socks: list[socket.socket] = []
         count = 0
         while time.monotonic() < until:
             while len(socks) < 8:
-                sock = opened(port, first)
+                sock = connect_and_send(port, first)
                 count += 1
                 if sock is None:
                     break
@@ -56,7 +57,7 @@ def pouring(first: bytes, piece: bytes) -> Callable[[int, float], int]:
                 except OSError:
                     socks.remove(sock)
                     sock.close()
-            _begun(count)
+            _announce(count)
             time.sleep(0.02)
         for sock in socks:
             sock.close()
@@ -65,22 +66,22 @@ def pouring(first: bytes, piece: bytes) -> Callable[[int, float], int]:
     return run
 
 
-def holding(first: bytes, number: int, pace: float) -> Callable[[int, float], int]:
-    """`number` connections that send `first` and read nothing; what ends is followed by another, one each `pace`
-    seconds."""
+def idle(first: bytes, number: int, pace: float) -> Callable[[int, float], int]:
+    """Up to `number` connections that send `first` and never read; one is opened every `pace` seconds, and beyond
+    `number` the oldest is closed."""
 
     def run(port: int, until: float) -> int:
         socks: list[socket.socket] = []
         count = 0
         while time.monotonic() < until:
-            sock = opened(port, first)
+            sock = connect_and_send(port, first)
             count += 1
             if sock is not None:
                 socks.append(sock)
             if len(socks) > number:
                 socks.pop(0).close()
             if count >= min(number, 100):
-                _begun(count)
+                _announce(count)
             time.sleep(pace)
         for sock in socks:
             with contextlib.suppress(OSError):
@@ -91,21 +92,21 @@ def holding(first: bytes, number: int, pace: float) -> Callable[[int, float], in
 
 
 KINDS = {
-    "trailers": pouring(_CHUNKED + b"0\r\nX: ", b"a" * 65_536),
-    "many trailers": pouring(_CHUNKED + b"0\r\n", b"X: y\r\n" * 10_000),
-    "headers": pouring(b"GET /v1/health HTTP/1.1\r\nHost: a\r\nX: ", b"a" * 65_536),
-    "many headers": pouring(b"GET /v1/health HTTP/1.1\r\nHost: a\r\n", b"X: y\r\n" * 10_000),
-    "no reading": holding(_DOCUMENT * 64, 400, 0.005),
-    "connections": holding(b"", 8_192, 0.001),
+    "trailers": endless(_CHUNKED + b"0\r\nX: ", b"a" * 65_536),
+    "many trailers": endless(_CHUNKED + b"0\r\n", b"X: y\r\n" * 10_000),
+    "headers": endless(b"GET /v1/health HTTP/1.1\r\nHost: a\r\nX: ", b"a" * 65_536),
+    "many headers": endless(b"GET /v1/health HTTP/1.1\r\nHost: a\r\n", b"X: y\r\n" * 10_000),
+    "no reading": idle(_DOCUMENT * 64, 400, 0.005),
+    "connections": idle(b"", 8_192, 0.001),
 }
 
-_said = False
+_announced = False
 
 
-def _begun(count: int) -> None:
-    global _said
-    if not _said and count:
-        _said = True
+def _announce(count: int) -> None:
+    global _announced
+    if not _announced and count:
+        _announced = True
         print("begun", flush=True)
 
 

@@ -1,5 +1,5 @@
-"""Processes that end while callbacks come in and are worked through: Meta repeats what was not answered, as it does,
-and everything is there once.
+"""Processes are killed while callbacks arrive and are processed: Meta repeats what was not acknowledged, and everything
+is applied exactly once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.rules.whatsapp_factories import message as outbound
 
 pytestmark = pytest.mark.lasts(23)
 
-#: Ends a process before and after a commit; the last are killed at any moment.
+#: Where a process ends: before a commit, after a commit, and for the last at any moment.
 API = [{"HELIOGRAPH_CRASH_AT": "callback.before_commit"}, {"HELIOGRAPH_CRASH_AT": "callback.after_commit"}, {}]
 WORKER = [{"HELIOGRAPH_CRASH_AT": "callbacks.before_commit"}, {"HELIOGRAPH_CRASH_AT": "callbacks.after_commit"}, {}]
 CRASHES = 6 if LONG else 2
@@ -36,8 +36,8 @@ USERS, MESSAGES = 40, 40
 
 
 class Meta:
-    """Posts batches of all there is to say, and repeats those that were not answered with 200, grouped anew. Says
-    things twice until it is told to finish."""
+    """Posts all updates in batches, and repeats those that were not answered with 200 in new batches. Repeats
+    acknowledged updates, too, until it is told to finish."""
 
     def __init__(self, base_url: str, app: UUID, changes: list[Change]) -> None:
         self._address = f"{base_url}/in/whatsapp/{app}"
@@ -128,7 +128,7 @@ async def crash(one: Installation, api_setting: dict[str, str], worker_setting: 
 
 
 def said(acme: Made, ids: list[UUID]) -> list[Change]:
-    """A message and a word of each user, and all statuses of each message, in no order."""
+    """Two inbound messages from each user and all statuses of each outbound message, unsorted."""
     changes = [message(acme, text, by=f"+2588412{n:05d}") for n in range(USERS) for text in ("hello", "STOP")]
     for id in ids:
         for word in ("sent", "delivered", "read"):
@@ -137,7 +137,7 @@ def said(acme: Made, ids: list[UUID]) -> list[Change]:
 
 
 async def judge(pool: asyncpg.Pool[asyncpg.Record], acme: Made, ids: list[UUID]) -> None:
-    """Everything once."""
+    """Everything was applied exactly once."""
     rows = await pool.fetch("SELECT kind FROM events WHERE kind <> 'sender_id.approved'")
     kinds = Counter(row[0] for row in rows)
     assert kinds == {

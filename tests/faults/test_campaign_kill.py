@@ -1,4 +1,4 @@
-"""kill -9 of workers while they stage a campaign: each recipient gets it once, and the counts are right."""
+"""kill -9 of workers while they stage a campaign: each recipient gets one message, and the counts are right."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.database import Cluster
 from tests.processes import GRANT, LONG, Installation, Program, installation, until_true
 
 KILLS = 60 if LONG else 6
-#: Recipients: enough for a kill to find some of them staged and others not.
+#: Recipients: enough that a kill finds some of them staged and others not.
 MANY = 200_000 if LONG else 12_000
 FEW = 2_500
 FAST = {"HELIOGRAPH_LEASE_SECONDS": "2", "HELIOGRAPH_UNCERTAIN_GRACE_SECONDS": "3"}
@@ -35,7 +35,8 @@ def number(n: int) -> str:
 
 
 async def begin(made: Installation, conn: asyncpg.Connection[asyncpg.Record], amount: int) -> UUID:
-    """A campaign to so many contacts, of which each third has both tags; no supplier takes anything yet."""
+    """A campaign to this many contacts, a third of whom have only one of its two tags; no supplier accepts anything
+    yet."""
     await conn.execute("UPDATE suppliers SET state = 'paused'")
     for first in range(0, amount, 5_000):
         entries = [
@@ -49,8 +50,10 @@ async def begin(made: Installation, conn: asyncpg.Connection[asyncpg.Record], am
         return (await sms_channel.create(conn, made.actor, spec=spec, request_id="req")).id
 
 
-async def check(made: Installation, conn: asyncpg.Connection[asyncpg.Record], id: UUID, amount: int) -> Campaign:
-    """Everybody has one message, with their own text, and it was paid once."""
+async def assert_staged_once(
+    made: Installation, conn: asyncpg.Connection[asyncpg.Record], id: UUID, amount: int
+) -> Campaign:
+    """Each recipient has one message, with their own text, paid for once."""
     rows = await conn.fetch("SELECT recipient, body FROM messages")
     assert len(rows) == amount
     assert {row["recipient"]: row["body"] for row in rows} == {number(n): f"Hello P{n}" for n in range(amount)}
@@ -95,7 +98,7 @@ async def test_random_kills_while_staging(database_server: Cluster, tmp_path: Pa
                 return found.status == "running" and found.counts.queued == MANY
 
             await until_true(staged, within=120)
-            await check(made, conn, id, MANY)
+            await assert_staged_once(made, conn, id, MANY)
             print(f"seed {seed}, at the kills: {reached}")
         finally:
             await conn.close()
@@ -116,34 +119,34 @@ async def test_a_crash_before_and_after_each_commit(database_server: Cluster, tm
             )
             id = await begin(made, conn, FEW)
             for step in (1, 2):
-                await crashed(await made.worker(HELIOGRAPH_CRASH_AT=f"campaign.before_commit:{step}"))
-                await crashed(await made.worker(HELIOGRAPH_CRASH_AT=f"campaign.after_commit:{step}"))
+                await assert_crashed(await made.worker(HELIOGRAPH_CRASH_AT=f"campaign.before_commit:{step}"))
+                await assert_crashed(await made.worker(HELIOGRAPH_CRASH_AT=f"campaign.after_commit:{step}"))
             await made.worker()
 
             async def staged() -> bool:
                 return (await record.get(conn, made.actor, id=id)).counts.queued == FEW
 
             await until_true(staged)
-            await check(made, conn, id, FEW)
+            await assert_staged_once(made, conn, id, FEW)
             await conn.execute("UPDATE suppliers SET state = 'active'")
 
             async def completed() -> bool:
                 return (await record.get(conn, made.actor, id=id)).status == "completed"
 
             await until_true(completed, within=120)
-            found = await check(made, conn, id, FEW)
+            found = await assert_staged_once(made, conn, id, FEW)
             assert found.counts.delivered == FEW
             submits = Counter(f"+{one.destination}" for one in made.smsc.received)
             assert submits == {number(n): 1 for n in range(FEW)}
 
-            async def told() -> bool:
+            async def event_arrived() -> bool:
                 return bool(events())
 
             def events() -> list[dict[str, object]]:
                 bodies = [msgspec.json.decode(one.body) for one in made.receiver.events]
                 return [one for one in bodies if one["type"] == "campaign.completed"]
 
-            await until_true(told)
+            await until_true(event_arrived)
             assert {one["data"]["campaign"]["id"] for one in events()} == {str(id)}  # type: ignore[index]
             assert await conn.fetchval("SELECT count(*) FROM events WHERE kind = 'campaign.completed'") == 1
             assert not made.complaints
@@ -151,5 +154,5 @@ async def test_a_crash_before_and_after_each_commit(database_server: Cluster, tm
             await conn.close()
 
 
-async def crashed(program: Program) -> None:
+async def assert_crashed(program: Program) -> None:
     assert await program.ended() == -signal.SIGKILL, program.err

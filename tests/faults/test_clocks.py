@@ -1,5 +1,5 @@
-"""A machine whose clock is wrong by an hour or a year: nothing comes early, late or not at all, nothing is dropped, and
-its processes say so."""
+"""A machine whose clock is wrong by an hour or a year: nothing happens early, late or never, nothing is dropped, and
+the processes report the difference."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from tests.faults.others import MOST, NOISE, SECONDS, steadily
+from tests.faults.bystanders import MOST, NOISE, SECONDS, send_steadily
 from tests.judge import judge, settled
 from tests.load import Client, Load
 from tests.ports import held_port
 from tests.processes import LONG, Installation, Program, installation, until, until_true
 
 HOUR, YEAR = timedelta(hours=1), timedelta(days=400)
-#: The clocks of (web process, worker) are so far ahead, from when they run.
+#: How far the clocks of (web process, worker) jump ahead while they run.
 SHIFTS = (
     [(shift, timedelta()) for shift in (HOUR, -HOUR, YEAR, -YEAR)]
     + [(timedelta(), shift) for shift in (HOUR, -HOUR, YEAR, -YEAR)]
@@ -34,14 +34,14 @@ MESSAGES = 300 if LONG else 40
 async def test_clocks_that_go_wrong_while_the_processes_run(
     database_url: str, tmp_path: Path, port: int, web: timedelta, work: timedelta
 ) -> None:
-    # Those who are served by a web process whose clock is right.
+    # Recipients of the client whose web process has the right clock.
     numbers = itertools.count(5_000_000)
     async with (
         installation(database_url, tmp_path) as made,
         Client(made.base_url.replace(str(made.port), str(port)), made.key) as other,
     ):
-        before = await kept(database_url)
-        quiet = await in_quiet(made, port, other, numbers) if LONG else 0.0
+        before = await partitions(database_url)
+        quiet = await baseline_p99(made, port, other, numbers) if LONG else 0.0
         programs = {
             shift: program
             for shift, program in (
@@ -52,22 +52,22 @@ async def test_clocks_that_go_wrong_while_the_processes_run(
         }
         async with Client(made.base_url, made.key) as client:
             await until_true(partial(client.ask, "GET", "/health"))
-            await until_true(partial(degraded, client))
+            await until_true(partial(clock_is_degraded, client))
         for program in programs.values():
             await until(lambda program=program: "clock differs" in program.err)
         async with Load(made.base_url, made.key) as load:
             await load.reaches(MESSAGES // 2)
-            await hasten(database_url)
+            await make_timers_due(database_url)
             await load.reaches(MESSAGES)
         if LONG:
-            during = await steadily(other, numbers, SECONDS)
+            during = await send_steadily(other, numbers, SECONDS)
             print(f"clocks: p99 of the others {quiet * 1e3:.1f} ms before, {during * 1e3:.1f} ms with {web}, {work}")
             assert during < MOST * max(quiet, NOISE)
         await settled(database_url)
         await judge(made, load.ledger | other.ledger, in_flight=0)
         assert not made.complaints
-        # All that is shared out by time is where it was, and what was made lies in the present month.
-        assert await kept(database_url) == before
+        # Partitions are unchanged, and everything created lies in the present month.
+        assert await partitions(database_url) == before
         conn = await asyncpg.connect(database_url)
         try:
             spread = await conn.fetchval(
@@ -96,30 +96,30 @@ async def test_a_process_whose_clock_is_wrong_says_so_and_does_not_start(databas
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Of a web process beside the installation's own."""
+    """The port of an additional web process."""
     with held_port() as found:
         yield found
 
 
-async def in_quiet(made: Installation, port: int, client: Client, numbers: Iterator[int]) -> float:
-    """p99 of what `client` sends by a web process on the port, which goes on, and a worker, which does not: clocks are
-    right. Seconds."""
+async def baseline_p99(made: Installation, port: int, client: Client, numbers: Iterator[int]) -> float:
+    """The p99 for `client`, in seconds, while all clocks are right: through a web process on this port, which keeps
+    running, and a worker, which is stopped afterwards."""
     await made.api(port=port)
     worker = await made.worker()
     await until_true(partial(client.ask, "GET", "/health"))
-    await steadily(client, numbers, 1.0)
-    found = await steadily(client, numbers, SECONDS)
+    await send_steadily(client, numbers, 1.0)
+    found = await send_steadily(client, numbers, SECONDS)
     assert await worker.stop() == 0
     return found
 
 
-async def degraded(client: Client) -> bool:
+async def clock_is_degraded(client: Client) -> bool:
     _, body = await client.ask("GET", "/health")
     return bool(body["checks"]["clock"] == "degraded")
 
 
-async def kept(url: str) -> set[str]:
-    """The partitions there are."""
+async def partitions(url: str) -> set[str]:
+    """The names of all partitions."""
     conn = await asyncpg.connect(url)
     try:
         return {row[0] for row in await conn.fetch("SELECT inhrelid::regclass::text FROM pg_inherits")}
@@ -127,8 +127,8 @@ async def kept(url: str) -> set[str]:
         await conn.close()
 
 
-async def hasten(url: str) -> None:
-    """Let everything that is done now and then be due."""
+async def make_timers_due(url: str) -> None:
+    """Make all periodic work due now."""
     conn = await asyncpg.connect(url)
     try:
         await conn.execute("UPDATE timers SET next_at = now()")

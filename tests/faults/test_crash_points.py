@@ -1,5 +1,5 @@
-"""Named crash points: a process that ends before or after a commit, or a call to somebody else, loses and doubles
-nothing, and neither does one that ends again while it recovers.
+"""Named crash points: a process that ends before or after a commit or a call to another system loses nothing and
+duplicates nothing, not even if it ends again while it recovers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.judge import judge, settled
 from tests.load import Load
 from tests.processes import LONG, WINDOW, Installation, Program, installation, until
 
-#: Which process passes the point. A point that is missing here is found by a test.
+#: The process that passes each point. A test finds points that are missing here.
 POINTS = {
     "accept.before_commit": "api",
     "accept.after_commit": "api",
@@ -34,27 +34,27 @@ POINTS = {
     "webhook.after_commit": "worker",
 }
 CRASHES = 20 if LONG else 1
-#: Drills at once: most of a drill is waiting for leases.
+#: Concurrent drills: a drill mostly waits for leases.
 TOGETHER = 6
 SESSIONS = 4
 FAST = {"HELIOGRAPH_LEASE_SECONDS": "2", "HELIOGRAPH_UNCERTAIN_GRACE_SECONDS": "3"}
 
 
 def test_every_point_in_the_code_is_drilled() -> None:
-    """Here, or in a test of its own that names it: work that a plain send does not pass needs another load."""
+    """Here, or in a test of its own: work that a plain send does not cause needs a different load."""
     sources = Path(heliograph.__path__[0])
-    points = named(sources, r'crash_point\(\s*"([^"]+)"')
-    # The engine's points bear the name of the channel whose work passes them.
-    of_channels = named(sources, r'crash_point\(f"\{[a-z_.]+kind\}\.([^"]+)"')
+    points = matches(sources, r'crash_point\(\s*"([^"]+)"')
+    # The engine's points are prefixed with the channel whose work passes them.
+    of_channels = matches(sources, r'crash_point\(f"\{[a-z_.]+kind\}\.([^"]+)"')
     assert of_channels
     points |= {f"{channel}.{point}" for channel in CHANNELS for point in of_channels}
-    elsewhere = named(Path(__file__).parents[1], r'CRASH_AT(?:=|": )f?"([a-z_.]+)')
+    elsewhere = matches(Path(__file__).parents[1], r'CRASH_AT(?:=|": )f?"([a-z_.]+)')
     assert POINTS.keys() <= points
     assert points <= POINTS.keys() | elsewhere
 
 
-def named(place: Path, pattern: str) -> set[str]:
-    """What the pattern finds in all the sources of a place."""
+def matches(place: Path, pattern: str) -> set[str]:
+    """The pattern's matches in all source files below a directory."""
     return {name for path in place.rglob("*.py") for name in re.findall(pattern, path.read_text())}
 
 
@@ -82,45 +82,45 @@ async def crash_worker(made: Installation, point: str) -> None:
         async with Load(made.base_url, made.key, senders=3) as load:
             for _ in range(CRASHES):
                 await load.reaches(len(load.ledger) + 10)
-                await crashed(await made.worker(HELIOGRAPH_CRASH_AT=f"{point}:{random.randint(1, 4)}"))
+                await assert_crashed(await made.worker(HELIOGRAPH_CRASH_AT=f"{point}:{random.randint(1, 4)}"))
                 again = await made.worker()
                 await again.ready()
                 await asyncio.sleep(random.uniform(0, 1))
                 await again.kill()
         last = await made.worker()
-        await judged(made, load, kills=2 * CRASHES)
-        await unmoved(made, last)
+        await settle_and_judge(made, load, kills=2 * CRASHES)
+        await assert_nothing_left(made, last)
 
 
 async def crash_api(made: Installation, point: str) -> None:
-    """The same for a web process; the load asks again whatever it has no answer for."""
+    """The same for a web process; the client repeats every unanswered request."""
     worker = await made.worker()
     async with Load(made.base_url, made.key, senders=3) as load:
         for _ in range(CRASHES):
-            await crashed(await made.api(HELIOGRAPH_CRASH_AT=f"{point}:{random.randint(1, 8)}"))
+            await assert_crashed(await made.api(HELIOGRAPH_CRASH_AT=f"{point}:{random.randint(1, 8)}"))
             again = await made.api()
             await load.reaches(len(load.ledger) + 5)
             await again.kill()
         await made.api()
         await load.reaches(len(load.ledger) + 10)
     assert load.unanswered > 0
-    await judged(made, load, kills=0)
+    await settle_and_judge(made, load, kills=0)
     assert worker.status is None
 
 
-async def crashed(program: Program) -> None:
-    """It has ended, as kill -9 would have ended it."""
+async def assert_crashed(program: Program) -> None:
+    """Assert that it ended as if by kill -9."""
     assert await program.ended() == -signal.SIGKILL, program.err
 
 
-async def judged(made: Installation, load: Load, *, kills: int) -> None:
+async def settle_and_judge(made: Installation, load: Load, *, kills: int) -> None:
     await settled(made.url)
     await judge(made, load.ledger, in_flight=kills * WINDOW * SESSIONS)
     assert not made.complaints
 
 
-async def unmoved(made: Installation, last: Program) -> None:
-    """Recovery is idempotent: a further start finds nothing to do."""
+async def assert_nothing_left(made: Installation, last: Program) -> None:
+    """Recovery is idempotent: another start finds nothing to do."""
     submits, callbacks = made.smsc.counters.submits, made.receiver.counters.requests
     assert await last.stop() == 0
     async with made.working():

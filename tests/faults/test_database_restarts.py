@@ -1,4 +1,4 @@
-"""PostgreSQL restarted under load, in order and not: requests are refused only while it is unavailable."""
+"""PostgreSQL is restarted under load, gracefully and not: requests are refused only while it is unavailable."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.judge import judge, settled
 from tests.load import Client, Load
 from tests.processes import LONG, WINDOW, installation, until, until_true
 
-#: What PostgreSQL is told: a fast shutdown, an immediate one, and nothing at all.
+#: How PostgreSQL is stopped: a fast shutdown, an immediate one, and without any.
 WAYS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT, "kill -9": signal.SIGKILL}
 RESTARTS = 30 if LONG else 4
-#: Seconds between two of them.
+#: Seconds between two restarts.
 EVERY = 60.0 if LONG else 2.0
-#: Seconds until messages are accepted again, once the database takes connections.
+#: Seconds until messages are accepted again, once the database accepts connections.
 BACK = 5.0
 SESSIONS = 4
 
@@ -47,7 +47,7 @@ async def test_restarts_of_the_database_under_load(public_place: Path, tmp_path:
             await load.reaches(20)
             for way in ways:
                 await asyncio.sleep(EVERY)
-                from_, to = await restarted(server, way)
+                from_, to = await restart(server, way)
                 away.append((from_, to))
                 await until(lambda to=to: any(one.status == 202 and one.asked > to for one in load.answers))
         assert [api.status, worker.status] == [None, None], "they live through it"
@@ -70,8 +70,8 @@ async def test_restarts_of_the_database_under_load(public_place: Path, tmp_path:
         print(verdict, f"refused: {refused}, unanswered: {load.unanswered}")
 
 
-async def restarted(server: Embedded, way: signal.Signals) -> tuple[float, float]:
-    """Ended so and started again; from when to when it was away (time.monotonic)."""
+async def restart(server: Embedded, way: signal.Signals) -> tuple[float, float]:
+    """Stop the server this way and start it again; returns when it went down and when it was back (time.monotonic)."""
     from_ = time.monotonic()
     assert server.pid is not None
     os.kill(server.pid, way)

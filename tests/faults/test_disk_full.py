@@ -1,6 +1,6 @@
-"""The disk of the database runs full under load: nothing is accepted that cannot be stored, and nothing is lost.
+"""The database's disk fills up under load: nothing is accepted that cannot be stored, and nothing is lost.
 
-Long form only. Needs root, for a small file system in memory of its own.
+Long form only. Needs root, to mount a small file system in memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 from heliograph.base.database.migrate import migrate
 from heliograph.base.embedded.server import Embedded
 from tests.embedded import Start
-from tests.faults.others import Others
+from tests.faults.bystanders import Bystanders
 from tests.judge import judge, settled
 from tests.load import Client, Load
 from tests.processes import LONG, WINDOW, installation, until, until_true
@@ -27,7 +27,7 @@ from tests.processes import LONG, WINDOW, installation, until, until_true
 SIZE = 512 * 2**20
 TIMES = 3
 SESSIONS = 2
-#: Small, or the log of changes would need more than there is.
+#: Small, because otherwise the WAL would need more than there is.
 SMALL = {"min_wal_size": "32MB", "max_wal_size": "64MB", "shared_buffers": "64MB", "wal_init_zero": "off"}
 
 pytestmark = [
@@ -56,7 +56,7 @@ async def test_a_disk_that_runs_full_under_load(small_disk: Path, tmp_path: Path
     server = embedded(small_disk / "postgres", extra_settings=SMALL, lock_timeout=5.0)
     await server.start()
     await migrate(server.owner_url, application=server.url)
-    keeper = asyncio.create_task(keep(server))
+    keeper = asyncio.create_task(restart_when_down(server))
     ballast = small_disk / "ballast"
     try:
         async with installation(server.url, tmp_path, sessions=SESSIONS) as made:
@@ -64,22 +64,22 @@ async def test_a_disk_that_runs_full_under_load(small_disk: Path, tmp_path: Path
             await worker.ready()
             async with Client(made.base_url, made.key) as client:
                 await until_true(partial(client.ask, "GET", "/health"))
-            async with Load(made.base_url, made.key) as load, Others(made, load) as others:
+            async with Load(made.base_url, made.key) as load, Bystanders(made, load) as bystanders:
                 await load.reaches(20)
                 for _ in range(TIMES):
                     before = sum(one.status == 503 for one in load.answers)
                     await asyncio.to_thread(fill, ballast)
-                    # What is left lasts for a while: until somebody is refused.
+                    # The remaining space lasts a while: until a request is refused.
                     await until(
                         lambda before=before: sum(one.status == 503 for one in load.answers) > before, within=240
                     )
-                    with others.hit():
+                    with bystanders.during_fault():
                         await asyncio.sleep(5)
                     ballast.unlink()
                     accepted = len(load.ledger)
                     await until(lambda accepted=accepted: len(load.ledger) > accepted + 20, within=120)
-                    await others.after()
-                others.judge("a full disk")
+                    await bystanders.after_fault()
+                bystanders.judge("a full disk")
             assert [api.status, worker.status] == [None, None], "they live through it"
             await settled(server.url, within=120)
             verdict = await judge(made, load.ledger, in_flight=2 * TIMES * WINDOW * SESSIONS)
@@ -90,8 +90,8 @@ async def test_a_disk_that_runs_full_under_load(small_disk: Path, tmp_path: Path
         ballast.unlink(missing_ok=True)
 
 
-async def keep(server: Embedded) -> None:
-    """PostgreSQL ends itself when it cannot write what it must; then it is started again, as its supervisor would."""
+async def restart_when_down(server: Embedded) -> None:
+    """Restart PostgreSQL whenever it ends because it could not write, as its supervisor would."""
     while True:
         await server.wait()
         while True:
@@ -103,8 +103,8 @@ async def keep(server: Embedded) -> None:
 
 
 def fill(file: Path) -> None:
-    """Leave a megabyte."""
-    with file.open("wb") as out, contextlib.suppress(OSError):  # the server takes some meanwhile
+    """Fill the disk up to the last megabyte."""
+    with file.open("wb") as out, contextlib.suppress(OSError):  # the server uses some meanwhile
         while (free := shutil.disk_usage(file.parent).free - 2**20) > 0:
             out.write(bytes(min(free, 2**20)))
             out.flush()

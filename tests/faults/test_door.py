@@ -1,5 +1,5 @@
-"""The door under attack: endless trailers and headers, answers that nobody reads, floods of connections. Nothing that
-was answered is lost, the process stays small, and (in the long form) the others hardly notice.
+"""The web process under attack: endless trailers and headers, unread responses, floods of connections. Nothing that was
+accepted is lost, the process stays small, and (in the long form) other clients hardly notice.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import psutil
 import pytest
 
 from tests.faults.attackers import KINDS
-from tests.faults.others import MOST, NOISE, steadily
+from tests.faults.bystanders import MOST, NOISE, send_steadily
 from tests.load import Client
 from tests.processes import LONG, installation, until_true
 
-#: Seconds of each attack, and of each quiet time that it is compared with.
+#: Seconds of each attack, and of each quiet period it is compared with.
 SECONDS = 15.0 if LONG else 0.6
 ROUNDS = 3 if LONG else 1
-#: Bytes that a process under attack may take beyond what it had.
+#: Bytes by which a process under attack may grow.
 MORE = 64 * 1_048_576
 
 pytestmark = pytest.mark.lasts(10)
 
 
 @contextlib.asynccontextmanager
-async def attacked(kind: str, port: int, seconds: float) -> AsyncIterator[None]:
-    """From its first round on until its end."""
+async def under_attack(kind: str, port: int, seconds: float) -> AsyncIterator[None]:
+    """An attack, from the end of its first round to its end."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.faults.attackers", kind, str(port), str(seconds)),
         stdout=asyncio.subprocess.PIPE,
@@ -51,7 +51,7 @@ async def attacked(kind: str, port: int, seconds: float) -> AsyncIterator[None]:
 
 @pytest.mark.timeout(1800 if LONG else 600)
 async def test_the_others_are_served_while_the_door_is_attacked(database_url: str, tmp_path: Path) -> None:
-    # Long deadlines: it is not they that save the process.
+    # Long deadlines, so that they are not what saves the process.
     settings = {"HELIOGRAPH_BODY_DEADLINE_SECONDS": "60"}
     numbers = itertools.count()
     async with (
@@ -64,15 +64,15 @@ async def test_the_others_are_served_while_the_door_is_attacked(database_url: st
             return (await client.ask("GET", "/health"))[0] == 200
 
         await until_true(ready)
-        await steadily(client, numbers, SECONDS)
+        await send_steadily(client, numbers, SECONDS)
         process = psutil.Process(program.pid)
         before = process.memory_info().rss
         for kind in KINDS:
             quiet, loud = [], []
             for _ in range(ROUNDS):
-                quiet.append(await steadily(client, numbers, SECONDS) if LONG else 0.0)
-                async with attacked(kind, made.port, SECONDS + 60):
-                    loud.append(await steadily(client, numbers, SECONDS))
+                quiet.append(await send_steadily(client, numbers, SECONDS) if LONG else 0.0)
+                async with under_attack(kind, made.port, SECONDS + 60):
+                    loud.append(await send_steadily(client, numbers, SECONDS))
                     assert process.memory_info().rss - before < MORE, kind
             if LONG:
                 before_ms, during_ms = (statistics.median(each) * 1e3 for each in (quiet, loud))

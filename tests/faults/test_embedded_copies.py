@@ -1,4 +1,4 @@
-"""Copies of the cluster that are being set up when the process is killed, told to exit, or canceled."""
+"""A copy of the cluster is being brought up when the process is killed, stopped, or canceled."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.embedded import QUICK, Start, quiet, until
 from tests.processes import alive
 from tests.rules.test_backups import copy_of
 
-#: Brings a copy up in a temporary directory, says which process its server is, and stays.
+#: Brings up a copy in a temporary directory, prints a backend's pid, and waits.
 BRING_UP = """
 import asyncio, sys, tempfile
 from pathlib import Path
@@ -49,7 +49,7 @@ run_in_order(main())
 
 @pytest.fixture
 async def copied(cluster_home: Path, public_place: Path, embedded: Start) -> Path:
-    """A copy of a small cluster, which lies in a directory with a space and a quote in its name."""
+    """A copy of a small cluster, whose directory has a space and a quote in its name."""
     home = cluster_home.rename(public_place / "Ana's data")
     server = embedded(home, extra_settings=QUICK | {"max_wal_senders": "4"})
     await server.start()
@@ -104,7 +104,7 @@ def test_commands_end_in_order_when_they_are_told_to(tmp_path: Path, monkeypatch
 async def test_the_progress_of_a_replay_is_told_as_postgresql_writes_positions(
     cluster_home: Path, embedded: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that has no archive to replay says how far it has written instead."""
+    """A server without an archive to replay reports its own write position instead."""
     server = embedded(cluster_home)
     await server.start()
     connect, asked, told = asyncpg.connect, list[str](), list[str]()
@@ -166,7 +166,8 @@ async def test_nothing_is_written_once_it_was_cancelled(
 async def test_an_archive_that_postgresql_cannot_read_does_not_pass_for_one_that_ends_there(
     public_place: Path, hidden: str
 ) -> None:
-    """As one that root copied from another machine: what came after the backup would be missing, without a word."""
+    """Like one that root copied from another machine: otherwise everything after the backup would be missing
+    silently."""
     archive, home = public_place / "archive", public_place / "new" / "postgres"
     archive.mkdir()
     archive.chmod(0o755)
@@ -183,7 +184,7 @@ async def test_an_archive_that_postgresql_cannot_read_does_not_pass_for_one_that
 
 
 def test_an_archive_that_is_there_keeps_its_owner_and_one_that_cannot_be_written_is_refused(public_place: Path) -> None:
-    """It may hold what belongs to others, such as the archives of other installations."""
+    """It may contain files of others, such as the archives of other installations."""
     shared, account = public_place / "shared", account_for(public_place, public_place / "data")
     shared.mkdir()
     shared.chmod(0o755)

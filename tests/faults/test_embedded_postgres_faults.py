@@ -1,4 +1,5 @@
-"""The embedded PostgreSQL in trouble: kills at any moment, orphans, foreign pids, slow recovery, stops that hang."""
+"""The embedded PostgreSQL in trouble: kills at any moment, orphans, foreign pids, slow recovery, shutdowns that
+hang."""
 
 from __future__ import annotations
 
@@ -115,7 +116,8 @@ async def test_a_live_stranger_with_the_pid_of_a_dead_server_is_left_alone(clust
     note, pid = cluster_home / "data" / "postmaster.pid", server.pid
     os.kill(pid or 0, signal.SIGKILL)
     await server.wait()
-    # Of PostgreSQL's own account: with any other it would see for itself that this is not PostgreSQL.
+    # The stranger runs as PostgreSQL's account: with another one PostgreSQL would see for itself that the pid is not
+    # its own.
     owner = note.stat()
     account = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []} if ROOT else {}
     stranger = subprocess.Popen(["sleep", "600"], cwd="/", **account)  # type: ignore[call-overload]
@@ -209,7 +211,7 @@ async def test_a_fast_stop_that_hangs_becomes_an_immediate_one(
     }
     server = embedded(cluster_home, extra_settings=hang, stop_timeout=0.5, on_progress=lines.append)
     await server.start()
-    lines.clear()  # a slow start tells of itself
+    lines.clear()  # a slow start reports progress
     await execute(server.superuser_url, "SELECT pg_switch_wal()")
     await until((cluster_home / "run" / "hung").exists)
     await server.stop()
@@ -227,7 +229,7 @@ async def test_stopping_twice_or_before_a_start_is_fine(cluster_home: Path, embe
     assert await server.wait() == 0
 
 
-#: What a test process does that is killed while its servers run.
+#: Stands for a test process that is killed while its servers run.
 LEAVE = """
 import asyncio, os, signal, subprocess, sys
 from tests.database import public_directory
@@ -248,7 +250,8 @@ with public_directory() as directory:
 
 @pytest.mark.parametrize("how", ["failed", "killed"])
 async def test_no_server_outlives_the_tests_that_started_it(cluster_model: Path, how: str) -> None:
-    """What was left on a killed supervisor's directory ran for days, with nobody to adopt it."""
+    """Servers of a killed supervisor used to run for days, because nobody started on their directory again and adopted
+    them."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", LEAVE, str(cluster_model), how),
         stdout=asyncio.subprocess.PIPE,

@@ -1,6 +1,6 @@
-"""An embedded cluster of an older major version is upgraded by a start, and a kill anywhere leaves one that works.
+"""Starting upgrades an embedded cluster of an older major version, and a kill at any point leaves one that works.
 
-The older PostgreSQL is the other one that comes in the wheel of the embedded server.
+The older PostgreSQL is the other one in the embedded server's wheel.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from tests.standby import PRIMARY
 OLD = programs().parents[1] / "pginstall"
 pytestmark = [
     pytest.mark.lasts(15),
-    # One older cluster, made once, for all of them.
+    # All of them share one older cluster, created once.
     pytest.mark.xdist_group("older cluster"),
     pytest.mark.skipif(not (OLD / "bin" / "postgres").exists(), reason="the wheel has one PostgreSQL only"),
 ]
 ROWS = 10_000
-#: Where a kill is tried: while files are copied, and around each rename.
+#: Where the process is killed: while files are copied, and around each rename.
 POINTS = (
     {"HELIOGRAPH_CRASH_AT": "upgrade.copied"},
     {"HELIOGRAPH_CRASH_AT": "upgrade.ready"},
     {"HELIOGRAPH_CRASH_AT": "upgrade.aside"},
 )
-#: Brings a cluster over, to be killed.
+#: Upgrades a cluster, until killed.
 START = """
 import asyncio, json, os, sys
 from pathlib import Path
@@ -74,7 +74,7 @@ def data_of(home: Path) -> str:
 
 
 async def make_old(home: Path) -> None:
-    """A cluster as an older Heliograph made it, with rows in it."""
+    """A cluster as an older Heliograph created it, with rows in it."""
     layout = Layout(home)
     files.prepare_home(layout)
     account = account_for(layout.home, layout.data)
@@ -91,7 +91,7 @@ async def make_old(home: Path) -> None:
 
 
 def only_old(place: Path) -> Path:
-    """A package as an older one was: its only PostgreSQL, where ours is, is the older one."""
+    """An older version's package: its only PostgreSQL is the older one, in the place of ours."""
     packages = place / "packages"
     if not packages.exists():
         (packages / install.PACKAGE).mkdir(parents=True)
@@ -101,7 +101,7 @@ def only_old(place: Path) -> Path:
 
 
 def forget_copies(home: Path) -> None:
-    """Copies of programs are called by the package's version, which is the same here."""
+    """Copies of programs are named after the package's version, which is the same for both here."""
     for copy in home.glob("install-*"):
         shutil.rmtree(copy)
 
@@ -116,13 +116,13 @@ def old_model() -> Iterator[Path]:
 
 @pytest.fixture
 def old_home(public_place: Path, old_model: Path) -> Path:
-    """An older cluster of the test's own, not running."""
+    """An older cluster for this test alone, not running."""
     subprocess.run(["cp", "-a", old_model, public_place / "postgres"], check=True)
     return public_place / "postgres"
 
 
 async def demand_all(home: Path) -> None:
-    """It is of this version, and everything is there."""
+    """Assert that the cluster has this version, and all its rows."""
     assert data_of(home) == is_installed()
     assert await ask(owner_url_of(home), "SELECT sum(n) FROM kept") == ROWS * (ROWS + 1) // 2
     assert not list(home.glob("*.new-*"))
@@ -147,7 +147,7 @@ async def test_a_start_upgrades_an_older_cluster(old_home: Path, embedded: Start
 
 
 async def test_one_that_was_killed_recovers_first(old_home: Path, embedded: Start) -> None:
-    """kill -9 of the older server: its last commits are in its log alone."""
+    """kill -9 of the older server: its last commits are only in its WAL."""
     durable = QUICK | {"synchronous_commit": "on"}
     server = embedded(old_home, packages=only_old(old_home.parent), extra_settings=durable)
     await server.start()
@@ -173,7 +173,7 @@ async def test_a_kill_around_a_rename_loses_nothing(old_home: Path, embedded: St
 
 
 def working_in(home: Path) -> list[str]:
-    """Processes that make a cluster there."""
+    """Processes that are creating a cluster there."""
     found = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
     return [words for words in found if f"{home}/" in words and ".new-" in words]
 
@@ -189,7 +189,8 @@ async def test_a_kill_while_it_is_copied_leaves_the_old_one(old_home: Path, embe
     server = embedded(old_home)
     await server.start()
     if list(old_home.glob("*.new-*")):
-        # What the killed one had begun, initdb or pg_upgrade, wrote on while this start cleaned up: the next one does.
+        # What the killed process had begun, initdb or pg_upgrade, kept writing while this start cleaned up: the next
+        # one does.
         await until(lambda: not working_in(old_home))
         await server.stop()
         await server.start()
@@ -197,7 +198,7 @@ async def test_a_kill_while_it_is_copied_leaves_the_old_one(old_home: Path, embe
 
 
 async def test_a_copy_that_was_not_exchanged_is_of_no_use_later(old_home: Path, embedded: Start) -> None:
-    """The old one may have gone on under the older version meanwhile."""
+    """The old cluster may have kept running under the older version meanwhile."""
     killed = begin(old_home, POINTS[1])
     assert killed.wait(300) == -9
     assert (old_home / "data-upgraded").exists()
@@ -236,7 +237,7 @@ def begin(home: Path, point: dict[str, str]) -> subprocess.Popen[bytes]:
 
 
 class Archiving:
-    """An installation that archives its WAL, with numbers in `kept` to tell moments by."""
+    """An installation that archives its WAL. Numbers in the table `kept` identify points in time."""
 
     def __init__(self, place: Path, embedded: Start) -> None:
         self.place, self.home, self.wal = place, place / "postgres", place / "wal"
@@ -248,14 +249,14 @@ class Archiving:
         return server
 
     async def add(self, server: Embedded, number: int) -> datetime:
-        """Keep a number, and say a moment after that."""
+        """Store a number; returns a moment after that."""
         await execute(server.owner_url, "INSERT INTO kept VALUES ($1)", number)
         at = await ask(server.owner_url, "SELECT clock_timestamp()")
         assert isinstance(at, datetime)
         return at
 
     async def back_up(self, server: Embedded, home: Path) -> Backup:
-        # It is named by its second.
+        # A backup is named after the second in which it was taken.
         await execute(server.owner_url, "SELECT pg_sleep(1.05 - extract(second FROM clock_timestamp())::numeric % 1)")
         conn = await asyncpg.connect(server.url)
         try:
@@ -266,7 +267,7 @@ class Archiving:
             await conn.close()
 
     async def restored(self, backup: Backup, name: str, until: datetime | None) -> Path:
-        """What a restore to a point in time leaves."""
+        """The cluster restored to a point in time."""
         home = self.place / name
         await restoring.into_directory(backup, home, archive=self.wal, until=until, by=SYSTEM, say=quiet)
         return home
@@ -278,7 +279,7 @@ class Archiving:
         return str(refusal.value)
 
     def segments(self, backup: Backup) -> dict[str, int]:
-        """What is archived behind a backup: segment → when it was written."""
+        """The archived segments that belong to a backup: name → modification time."""
         found = (self.wal / backup.manifest.archive).iterdir()
         return {path.name: path.stat().st_mtime_ns for path in found}
 
@@ -288,7 +289,7 @@ async def numbers(server: Embedded) -> set[int]:
 
 
 async def checked(server: Embedded) -> Check:
-    """What `doctor` says of backups."""
+    """The backup check of `doctor`."""
     settings = Settings(database_url=server.url, secret_key="x" * 32)
     conn = await asyncpg.connect(server.url)
     try:
@@ -333,7 +334,7 @@ async def test_points_in_time_before_and_after_an_upgrade_are_restored(public_pl
     server = await of.start(late)
     assert await numbers(server) == {100_001, 100_002, 100_003, 100_004}
     await server.stop()
-    # What was restored and started archived beside the WAL that it came from.
+    # The cluster that was restored and started archives to a directory of its own.
     assert of.segments(first) == archived
 
     refusal = await of.refused(first, after)
@@ -343,13 +344,14 @@ async def test_points_in_time_before_and_after_an_upgrade_are_restored(public_pl
     assert f"such as {first.path} (PostgreSQL 16" in refusal
     refusal = await of.refused(first, between)
     assert f"no backup in {public_place / 'store'} can be restored to that time" in refusal
-    # As it says: without a time, up to the upgrade.
+    # Without a time, it restores up to the upgrade, and says so.
     server = await of.start(await of.restored(first, "last", None))
     assert await numbers(server) == {100_001, 100_002}
 
 
 async def test_what_was_restored_archives_apart_and_asks_for_a_backup(public_place: Path, embedded: Start) -> None:
-    """Without archived WAL it goes on at the position of the copy, so its segments have the names of the original's."""
+    """Without archived WAL it continues at the copy's position, so its segments have the same names as the
+    original's."""
     of = Archiving(public_place, embedded)
     server = await of.start(of.home)
     await migrate(server.owner_url, application=server.url)
@@ -398,7 +400,7 @@ async def test_a_backup_of_an_older_version_is_verified_restored_and_brought_ove
     elsewhere = public_place / "elsewhere"
     found = await restoring.into_directory(taken, elsewhere, archive=None, until=None, by=SYSTEM, say=quiet)
     assert (found.rows["messages"], found.rows["queue"], found.unbalanced) == (1, 1, 0)
-    # It is what it was, and everything is held before anybody can connect; the next start upgrades it.
+    # It has the old content, and everything is on hold before anybody can connect; the next start upgrades it.
     assert data_of(elsewhere) == "16"
     server = embedded(elsewhere)
     await server.start()
@@ -408,7 +410,7 @@ async def test_a_backup_of_an_older_version_is_verified_restored_and_brought_ove
 
 
 async def test_a_dump_is_restored_into_an_older_server(public_place: Path, embedded: Start) -> None:
-    """The programs that load it are of this version, and set what PostgreSQL 16 does not know."""
+    """The programs that restore it are of this version, and set parameters that PostgreSQL 16 does not know."""
     home = public_place / "postgres"
     await make_old(home)
     server = embedded(home, packages=only_old(public_place))

@@ -1,6 +1,6 @@
-"""Fail-over under fire: the cheap supplier fails in one way or another while messages come in, and recovers.
+"""Failover under load: the cheap supplier fails in different ways while messages arrive, and recovers.
 
-Each second's share of the two suppliers is printed (`pytest -s`); docs/operations.md shows such a table.
+Each second's shares of the two suppliers are printed (`pytest -s`); docs/operations.md shows such a table.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tests.judge import judge, settled
 from tests.load import Client
 from tests.processes import LONG, SMSC, WINDOW, Installation, add_supplier, installation, until
 
-#: Messages a second.
+#: Messages per second.
 RATE = 20
-#: Seconds within which shares have moved: a circuit is probed each quarter of a minute, a measured rate rises slowly,
-#: and the machine may be busy with others. A bound, not a measurement.
+#: Seconds within which traffic has moved: an open circuit is probed every 15 s, a measured rate rises slowly, and the
+#: machine may be busy. A bound, not a measurement.
 WITHIN = 240
-#: Seconds for which a state is looked at once it is reached.
+#: Consecutive seconds for which a state must hold.
 CALM = 5 if LONG else 2
 SETTINGS = {
     "HELIOGRAPH_LEASE_SECONDS": "2",
@@ -37,11 +37,11 @@ SETTINGS = {
 
 
 class Fault(NamedTuple):
-    """How the cheap supplier fails, and how it is fixed."""
+    """How the cheap supplier fails, and how it is repaired."""
 
     begins: Callable[[Smsc], Awaitable[None]]
     ends: Callable[[Smsc], Awaitable[None]]
-    #: Messages go elsewhere while it lasts.
+    #: Whether messages go elsewhere while it lasts.
     moves: bool = True
 
 
@@ -53,7 +53,7 @@ def _configured(**changes: Any) -> Callable[[Smsc], Awaitable[None]]:
 
 
 async def _die(smsc: Smsc) -> None:
-    """Every connection is lost with whatever is on its way, and nobody is let in again."""
+    """Every connection is lost with everything in flight, and binds are refused."""
     smsc.configure(bind_status=0x08)
     smsc.drop()
 
@@ -62,7 +62,7 @@ FAULTS = {
     "dies": Fault(_die, _configured(bind_status=0)),
     "throttles": Fault(_configured(error_mix={0x58: 1.0}), _configured(error_mix={})),
     "answers in 10 s": Fault(_configured(latency=10.0), _configured(latency=0.02)),
-    # Who is cheapest is tried first, whatever its receipts say: the report shows it to the operator.
+    # The cheapest supplier is tried first, whatever its receipts say: the report shows it to the operator.
     "lies": Fault(_configured(receipt_mix={"UNDELIV": 1.0}), _configured(receipt_mix={}), moves=False),
 }
 
@@ -88,7 +88,7 @@ async def test_shares_move_away_and_back(database_server: Cluster, tmp_path: Pat
 
 
 async def under_fire(made: Installation, fault: Fault) -> list[tuple[str, int, int]]:
-    """(phase, taken by the cheap supplier, by the dear one) for each second."""
+    """(phase, accepted by the cheap supplier, by the expensive one) for each second."""
     cheap, dear = made.smsc, Smsc(SmscOptions(**SMSC))
     await dear.start()
     made.smscs.append(dear)
@@ -101,7 +101,8 @@ async def under_fire(made: Installation, fault: Fault) -> list[tuple[str, int, i
             await until(lambda: cheap.bound > 0 and dear.bound > 0)
 
             async def second(phase: str) -> float | None:
-                """One second of messages; the cheap supplier's share of what was taken in it. None: nothing was."""
+                """Send for one second; returns the cheap supplier's share of what was accepted in it. None: nothing
+                was."""
                 before = _taken(cheap), _taken(dear)
                 first = len(client.ledger)
                 await asyncio.gather(
@@ -112,7 +113,7 @@ async def under_fire(made: Installation, fault: Fault) -> list[tuple[str, int, i
                 return took[0] / sum(took) if sum(took) else None
 
             async def lasts(phase: str, holds: Callable[[float], bool]) -> None:
-                """Until it has held for CALM seconds in a row; those in which nothing was taken say nothing."""
+                """Wait until it has held for CALM seconds in a row, ignoring those in which nothing was accepted."""
                 held = 0
                 for _ in range(WITHIN):
                     share = await second(phase)
@@ -125,7 +126,7 @@ async def under_fire(made: Installation, fault: Fault) -> list[tuple[str, int, i
             await lasts("before", lambda share: share > 0.95)
             began = now()
             await asyncio.gather(second("fault"), fault.begins(cheap))
-            # A probe, and whatever is still answered of what was sent before.
+            # A probe, and responses to earlier submits.
             await lasts("fault", lambda share: share <= 0.1 if fault.moves else share > 0.95)
             await fault.ends(cheap)
             await lasts("fixed", lambda share: share > 0.95)

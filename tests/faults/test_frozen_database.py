@@ -1,4 +1,5 @@
-"""PostgreSQL frozen under load (SIGSTOP, every process): nobody is kept waiting, and everything recovers by itself."""
+"""PostgreSQL is frozen under load (SIGSTOP, every process): nobody is kept waiting, and everything recovers by
+itself."""
 
 from __future__ import annotations
 
@@ -14,15 +15,15 @@ import pytest
 from heliograph.base.database.migrate import migrate
 from heliograph.base.embedded.server import Embedded
 from tests.embedded import Start
-from tests.faults.others import Others
+from tests.faults.bystanders import Bystanders
 from tests.judge import judge, settled
 from tests.load import Client, Load
 from tests.processes import LONG, WINDOW, below, installation, until, until_true
 
-#: How long each freeze lasts, seconds; 0: until somebody was told.
+#: The length of each freeze in seconds; 0: until somebody has been notified.
 FREEZES = (20.0, 60.0, 20.0) if LONG else (0.0,)
-#: In the long form, which has the machine to itself: what a request waits at most, and until messages are accepted and
-#: told of again, seconds.
+#: In the long form, which has the machine to itself: how long a request may wait, and how soon messages are accepted
+#: and reported again, in seconds.
 WAIT, BACK = 4.0, 5.0
 SESSIONS = 2
 
@@ -38,13 +39,13 @@ async def test_a_database_that_is_frozen_under_load(public_place: Path, tmp_path
         await worker.ready()
         async with Client(made.base_url, made.key) as client:
             await until_true(partial(client.ask, "GET", "/health"))
-        async with Load(made.base_url, made.key) as load, Others(made, load) as others:
+        async with Load(made.base_url, made.key) as load, Bystanders(made, load) as bystanders:
             await load.reaches(20)
             for seconds in FREEZES:
                 frozen = time.monotonic()
                 signal_all(server, signal.SIGSTOP)
                 try:
-                    with others.hit():
+                    with bystanders.during_fault():
                         await until(
                             lambda frozen=frozen: any(one.status == 503 and one.asked > frozen for one in load.answers)
                         )
@@ -62,13 +63,13 @@ async def test_a_database_that_is_frozen_under_load(public_place: Path, tmp_path
                     assert time.monotonic() < thawed + 2 * BACK
                     during = [one for one in load.answers if frozen < one.asked < thawed]
                     assert max(one.at - one.asked for one in during) < WAIT
-                await others.after()
-            others.judge("a frozen database")
+                await bystanders.after_fault()
+            bystanders.judge("a frozen database")
         assert [api.status, worker.status] == [None, None], "they live through it"
         await settled(server.url, within=120)
         verdict = await judge(made, load.ledger, in_flight=len(FREEZES) * WINDOW * SESSIONS)
         assert not made.complaints
-        # Whoever is told of warnings only, and so that it went, is told that it is back.
+        # Someone who is notified of warnings only, and was told of the problem, is told that it is over.
         for one in (api, worker):
             await until(lambda one=one: one.err.count("database is away") == one.err.count("database is back"))
         assert load.unanswered == 0
@@ -77,7 +78,7 @@ async def test_a_database_that_is_frozen_under_load(public_place: Path, tmp_path
 
 
 def signal_all(server: Embedded, number: signal.Signals) -> None:
-    """To the server and every process of it: those that it has, before and after it can make more."""
+    """Signal the server and all of its processes: those it has before, and those after it can no longer create more."""
     assert server.pid is not None
     if number is signal.SIGSTOP:
         os.kill(server.pid, number)

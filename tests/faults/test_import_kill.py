@@ -18,7 +18,7 @@ from tests.rules.test_contacts import APART
 KILLS = 60 if LONG else 4
 ROWS = 400_000 if LONG else 30_000
 FAST = {"HELIOGRAPH_LEASE_SECONDS": "1"}
-#: Where workers end before others are killed at any moment.
+#: Where workers end, before others are killed at any moment.
 POINTS = ({"HELIOGRAPH_CRASH_AT": "import.before_commit"}, {"HELIOGRAPH_CRASH_AT": "import.after_commit"})
 
 

@@ -1,5 +1,5 @@
-"""kill -9 of random victims under load: nothing that was answered is lost, and nothing is done twice, whoever carries
-the messages: suppliers over SMPP and over HTTP share them."""
+"""kill -9 of random processes under load: nothing that was accepted is lost, and nothing is done twice, whichever
+suppliers carry the messages: SMPP and HTTP suppliers share them."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from tests.processes import LONG, WINDOW, Installation, installation, kill
 from tests.suppliers.test_http_whole_way import ACCOUNTS, SECRET
 
 KILLS = 500 if LONG else 8
-#: Seconds between two kills, on average.
+#: Average number of seconds between two kills.
 EVERY = 1.5
 WORKERS = 2
-#: The sessions of a worker that was killed are free again after some seconds, so there are some for the next ones.
+#: A killed worker's sessions are free again after some seconds, so there are spare ones for its successor.
 SESSIONS = 12
-#: Suppliers over HTTP besides the one over SMPP: one that takes our reference as its id, one that gives an id of its
-#: own and is told nothing of ours, and one that gives none.
+#: HTTP suppliers besides the SMPP one: one that uses our reference as its id, one that returns its own id and does not
+#: know ours, and one that has no ids.
 PROFILES = ("infobip", "africastalking", "plain")
 
 
 @contextlib.asynccontextmanager
 async def aggregators(made: Installation) -> AsyncIterator[None]:
-    """Simulated suppliers over HTTP, which get as much as the one over SMPP."""
+    """Simulated HTTP suppliers, which get the same share as the SMPP one."""
     made.environment["HELIOGRAPH_PUBLIC_URL"] = made.base_url
     settings = msgspec.structs.replace(made.settings, public_url=made.base_url)
     key = suppliers.seal_key(settings)
@@ -44,7 +44,7 @@ async def aggregators(made: Installation) -> AsyncIterator[None]:
         conn = await asyncpg.connect(made.url)
         stack.push_async_callback(conn.close)
         for profile in PROFILES:
-            # Numbers choose nothing. A callback that finds nobody is made again until somebody is there.
+            # Numbers have no magic endings. A callback that finds nobody listening is repeated until somebody is.
             options = Options(
                 profile=profile,
                 secret=SECRET,
@@ -79,11 +79,11 @@ async def test_random_kills_lose_nothing_and_double_nothing(
 ) -> None:
     seed = random.randrange(1_000_000)
     chance = random.Random(seed)
-    # As `heliograph up` runs it: nothing about its durability is relaxed.
+    # Like `heliograph up`: durability is not relaxed in any way.
     server = embedded(public_place / "postgres", extra_settings={}, lock_timeout=5.0)
     await server.start()
     await migrate(server.owner_url, application=server.url)
-    # Each of them at least once, whatever chance says.
+    # Each process at least once, however the dice fall.
     victims = ["api", "worker", "postgres", *chance.choices(["api", "worker", "postgres"], k=KILLS - 3)]
     chance.shuffle(victims)
     print(f"seed {seed}: {' '.join(victims)}")

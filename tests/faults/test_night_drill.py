@@ -1,8 +1,8 @@
-"""The night drill: every alert is provoked for real, seen by a real Prometheus, mended by the commands of its section
-of the runbook, and gone again.
+"""The night drill: every alert is provoked for real, fires in a real Prometheus, is remedied with the commands in its
+section of the runbook, and clears.
 
-The short form has those that can be provoked beside each other; the long form also those that take the database, every
-process or much memory away, one after the other.
+The short form covers the alerts that can be provoked at the same time; the long form adds those that need the database,
+every process or much memory, one after the other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.prometheus import Prometheus, watching
 from tests.standby import PRIMARY, following
 
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
-#: Provoked beside each other.
+#: Provoked at the same time.
 TOGETHER = {
     "HeliographHeld",
     "HeliographSupplierDown",
@@ -44,7 +44,7 @@ TOGETHER = {
     "HeliographCallbacksWaiting",
     "HeliographUnknownAttempts",
 }
-#: Before them: a supplier that is too slow cannot be away as well, and whoever is refused a connection sees nothing.
+#: Before them: a supplier cannot be slow and down at once, and connections that are refused hide everything else.
 FIRST = {"HeliographQueueLate"}
 NOWHERE = {"HeliographNoRoute"}
 REFUSED = {"HeliographConnectionsRefused"}
@@ -66,9 +66,9 @@ ALONE = {
     "HeliographCheckWarns",
     "HeliographDeferred",
 }
-#: By itself, in the long form: it takes some 400 MB.
+#: Alone, in the long form: it takes some 400 MB.
 LARGE = {"HeliographMemory"}
-#: More than these rules wait for, see `tests.prometheus.SCALED`.
+#: More than these rules' thresholds, see `tests.prometheus.SCALED`.
 ENOUGH = 8
 PASSPHRASE = "a passphrase of the drill"
 
@@ -76,7 +76,7 @@ pytestmark = [pytest.mark.lasts(90), pytest.mark.timeout(900)]
 
 
 def section(alert: str) -> str:
-    """The runbook on an alert."""
+    """The runbook's section on an alert."""
     return RUNBOOK.split(f"\n## {alert}\n")[1].split("\n## ")[0]
 
 
@@ -86,19 +86,19 @@ def test_every_alert_is_drilled() -> None:
 
 
 class Drill:
-    """An installation that is watched, and somebody at its command line."""
+    """A monitored installation, and an operator at its command line."""
 
     def __init__(self, made: Installation, prometheus: Prometheus, owner: str) -> None:
         self.made, self.prometheus, self.owner = made, prometheus, owner
         self._commands = 0
 
-    async def command(self, alert: str, *words: str) -> Program:
+    async def runbook_command(self, alert: str, *words: str) -> Program:
         """Run a command that the runbook names for this alert."""
         named = f"heliograph {' '.join(words[: 1 if words[0] in ('migrate', 'doctor') else 2])}"
         assert named in section(alert), f"the runbook on {alert} does not name `{named}`"
-        return await self.operator(*words)
+        return await self.run(*words)
 
-    async def operator(self, *words: str) -> Program:
+    async def run(self, *words: str) -> Program:
         """Run a command."""
         self._commands += 1
         program = await Program.start(
@@ -108,16 +108,16 @@ class Drill:
             | {"HELIOGRAPH_OWNER_DATABASE_URL": self.owner, "HELIOGRAPH_BACKUP_PASSPHRASE": PASSPHRASE},
             forked=True,
         )
-        # Doctor ends with 1 if anything is wrong, as it is here.
+        # `doctor` exits with 1 if anything is wrong, as it is here.
         assert await program.ended() in ((0, 1) if words[0] == "doctor" else (0,)), program.err
         return program
 
-    async def looked(self) -> None:
-        """The checks run now, and not within a minute."""
+    async def run_checks(self) -> None:
+        """Run the checks now instead of within a minute."""
         await self.as_owner("UPDATE timers SET next_at = now() WHERE name = 'findings'")
 
-    async def puts_back(self) -> bool:
-        """Whether a message has been tried, and waits for another try."""
+    async def is_retrying(self) -> bool:
+        """Whether a message has been tried, and waits for a retry."""
         conn = await asyncpg.connect(self.owner)
         try:
             return bool(await conn.fetchval("SELECT EXISTS (SELECT FROM queue WHERE attempt > 0 AND begun_at IS NULL)"))
@@ -133,8 +133,8 @@ class Drill:
 
 
 @asynccontextmanager
-async def drilled(url: str, owner: str, place: Path, **settings: str) -> AsyncIterator[Drill]:
-    """An installation whose metrics are scraped; nothing fires yet."""
+async def start_drill(url: str, owner: str, place: Path, **settings: str) -> AsyncIterator[Drill]:
+    """An installation whose metrics are scraped; no alert fires yet."""
     (place / "logs").mkdir()
     with held_row(6) as ports:
         listen = {"HELIOGRAPH_METRICS_LISTEN": f"127.0.0.1:{ports[0]}", "HELIOGRAPH_LOG_LEVEL": "info"}
@@ -148,84 +148,86 @@ async def drilled(url: str, owner: str, place: Path, **settings: str) -> AsyncIt
 async def test_what_can_be_wrong_at_once(
     database_url: str, owner_url: str, as_administrator: Callable[[str], Awaitable[None]], tmp_path: Path
 ) -> None:
-    # Whether an attempt without an answer succeeded is not decided while this lasts.
+    # Attempts of unknown outcome are not decided while this lasts.
     patient = {"HELIOGRAPH_UNCERTAIN_GRACE_SECONDS": "3600"}
-    async with drilled(database_url, owner_url, tmp_path, **patient) as drill:
+    async with start_drill(database_url, owner_url, tmp_path, **patient) as drill:
         made, prometheus = drill.made, drill.prometheus
         api = await made.api()
         worker = await made.worker()
         await worker.ready()
         backups = ("backup", "take", "--to", str(tmp_path / "backups"))
-        await drill.operator(*backups)
+        await drill.run(*backups)
         await prometheus.rests(FIRST | NOWHERE | REFUSED | STALLED | TOGETHER | ALONE | LARGE)
 
-        # Connections that are lost cannot be replaced; those of the pulse stay.
+        # Lost connections cannot be replaced; those that watch the database are kept.
         name = urllib.parse.urlsplit(database_url).path.strip("/")
         await as_administrator(f'ALTER DATABASE "{name}" CONNECTION LIMIT 0')
-        await as_administrator(ENDED)
+        await as_administrator(END_CONNECTIONS)
         await prometheus.fires(REFUSED)
         (query,) = re.findall(r"`(SELECT datname, datconnlimit FROM pg_database)`", section(*REFUSED))
         await as_administrator(f"DO $$ BEGIN ASSERT ('{name}', 0) IN ({query}); END $$")
         await as_administrator(f'ALTER DATABASE "{name}" CONNECTION LIMIT -1')
 
-        # The only supplier serves less than it did.
-        await drill.operator("supplier", "set", "main", "prefixes=25884")
-        lost = await unserved(made)
+        # The only supplier's destinations are restricted.
+        await drill.run("supplier", "set", "main", "prefixes=25884")
+        lost = await send_unserved(made)
         await prometheus.fires(NOWHERE)
-        listed = await drill.command(*NOWHERE, "message", "list", "--failure", "destination_unreachable", "--json")
+        listed = await drill.runbook_command(
+            *NOWHERE, "message", "list", "--failure", "destination_unreachable", "--json"
+        )
         assert lost in [one["id"] for one in msgspec.json.decode(listed.out)]
-        await drill.command(*NOWHERE, "route", "explain", "+258860000000")
-        await drill.command(*NOWHERE, "supplier", "set", "main", "prefixes=")
+        await drill.runbook_command(*NOWHERE, "route", "explain", "+258860000000")
+        await drill.runbook_command(*NOWHERE, "supplier", "set", "main", "prefixes=")
 
-        # More is sent than goes through.
+        # More is sent than the supplier's rate allows.
         async with Load(made.base_url, made.key, pause=0.5):
-            await drill.operator("supplier", "set", "main", "rate=1")
+            await drill.run("supplier", "set", "main", "rate=1")
             await prometheus.fires(FIRST)
-            await drill.command("HeliographQueueLate", "queue", "list")
-            await drill.command("HeliographQueueLate", "supplier", "set", "main", "rate=1000")
+            await drill.runbook_command("HeliographQueueLate", "queue", "list")
+            await drill.runbook_command("HeliographQueueLate", "supplier", "set", "main", "rate=1000")
             await prometheus.rests(FIRST | NOWHERE)
 
-        # Much happens at once. Callbacks come while the only worker is drained, which takes it some seconds.
-        listed = await drill.command("HeliographCallbacksWaiting", "workers", "list", "--json")
+        # Several problems at once. Callbacks arrive while the only worker is draining, which takes it some seconds.
+        listed = await drill.runbook_command("HeliographCallbacksWaiting", "workers", "list", "--json")
         (one,) = msgspec.json.decode(listed.out)
-        await drill.operator("workers", "drain", one["name"], "--stay")
-        await drill.operator("hold", "add", "--kind", "webhook", "--reason", "the drill")
-        silent = await unanswered(made)
+        await drill.run("workers", "drain", one["name"], "--stay")
+        await drill.run("hold", "add", "--kind", "webhook", "--reason", "the drill")
+        silent = await send_unanswered(made)
         await made.smsc.stop()
         async with Client(made.base_url, made.key) as client:
             id = await client.send("+258841000001")
         await drill.as_owner("UPDATE backups SET taken_at = taken_at - interval '27 hours'")
-        held = await holding_retention(drill, owner_url)
-        await drill.as_owner(DROPPED)
+        held = await block_retention(drill, owner_url)
+        await drill.as_owner(DROP_PARTITIONS)
         forgotten = await asyncpg.connect(database_url, server_settings={"application_name": "forgotten report"})
         await forgotten.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM messages")
-        stalling = asyncio.create_task(stopping(api))
+        stalling = asyncio.create_task(stall(api))
         await prometheus.fires(STALLED)
         stalling.cancel()
         await asyncio.gather(stalling, return_exceptions=True)
-        await called_back(drill)
+        await post_reports(drill)
         await prometheus.fires(TOGETHER)
 
-        # Each by its page.
-        await drill.command("HeliographCallbacksWaiting", "workers", "resume", one["name"])
-        listed = await drill.command("HeliographHeld", "hold", "list", "--json")
+        # Each is remedied by its section.
+        await drill.runbook_command("HeliographCallbacksWaiting", "workers", "resume", one["name"])
+        listed = await drill.runbook_command("HeliographHeld", "hold", "list", "--json")
         (hold,) = msgspec.json.decode(listed.out)
         assert hold["reason"] == "the drill"
-        await drill.command("HeliographHeld", "hold", "release", hold["id"])
-        shown = await drill.command("HeliographSupplierDown", "supplier", "show", "main")
+        await drill.runbook_command("HeliographHeld", "hold", "release", hold["id"])
+        shown = await drill.runbook_command("HeliographSupplierDown", "supplier", "show", "main")
         assert "main" in shown.out
-        await drill.command("HeliographUnknownAttempts", "supplier", "list")
-        shown = await drill.command("HeliographUnknownAttempts", "message", "show", silent, "--json")
+        await drill.runbook_command("HeliographUnknownAttempts", "supplier", "list")
+        shown = await drill.runbook_command("HeliographUnknownAttempts", "message", "show", silent, "--json")
         assert "unknown" in str(msgspec.json.decode(shown.out)["entries"][-1])
-        # The grace ends, and they are decided.
+        # The grace period ends, and the attempts are decided.
         await drill.as_owner("UPDATE attempts SET started_at = started_at - interval '1 hour' WHERE state = 'unknown'")
         await drill.as_owner("UPDATE queue SET due_at = now() WHERE attempt > 0 AND begun_at IS NULL")
         await made.smsc.start()
-        found = await ended_snapshot(database_url, section("HeliographOldSnapshot"))
+        found = await end_oldest_transaction(database_url, section("HeliographOldSnapshot"))
         assert found == "forgotten report"
-        await drill.command("HeliographPartitionsMissing", "migrate")
+        await drill.runbook_command("HeliographPartitionsMissing", "migrate")
         await held.close()
-        await drill.command("HeliographBackupOld", *backups)
+        await drill.runbook_command("HeliographBackupOld", *backups)
         await prometheus.rests(TOGETHER | REFUSED | STALLED)
         async with Client(made.base_url, made.key) as client:
 
@@ -237,8 +239,8 @@ async def test_what_can_be_wrong_at_once(
         await forgotten.close()
 
 
-async def unanswered(made: Installation) -> str:
-    """The supplier takes messages and neither answers nor reports for the time being; one of their ids."""
+async def send_unanswered(made: Installation) -> str:
+    """Have the supplier accept messages without answering or reporting for the time being; returns one of their ids."""
     before, usual = made.smsc.counters.submits, made.smsc.options
     made.smsc.configure(swallow=1.0, receipt_delay=3600.0)
     async with Client(made.base_url, made.key) as client:
@@ -248,8 +250,8 @@ async def unanswered(made: Installation) -> str:
     return ids[0]
 
 
-async def unserved(made: Installation) -> str:
-    """The id of a message that no supplier serves, once the worker knows that it is so."""
+async def send_unserved(made: Installation) -> str:
+    """The id of a message to a destination that no supplier serves, once the worker has noticed."""
     lost: list[str] = []
     numbers = count()
     async with Client(made.base_url, made.key) as client:
@@ -264,8 +266,8 @@ async def unserved(made: Installation) -> str:
     return lost[0]
 
 
-async def stopping(program: Program) -> None:
-    """It is stopped for most of the time, as on a machine whose processors are taken."""
+async def stall(program: Program) -> None:
+    """Stop the process most of the time, as on an overloaded machine."""
     try:
         while True:
             program.send(signal.SIGSTOP)
@@ -276,12 +278,12 @@ async def stopping(program: Program) -> None:
         program.send(signal.SIGCONT)
 
 
-async def called_back(drill: Drill) -> None:
-    """A supplier reports what became of messages, once the worker is drained."""
+async def post_reports(drill: Drill) -> None:
+    """Post delivery reports of an HTTP supplier, once the worker is drained."""
     made = drill.made
     conn = await asyncpg.connect(made.url)
     try:
-        # It carries nothing.
+        # It carries no messages.
         id = await suppliers.add(
             conn,
             suppliers.seal_key(made.settings),
@@ -303,8 +305,8 @@ async def called_back(drill: Drill) -> None:
         await conn.close()
 
 
-async def holding_retention(drill: Drill, owner: str) -> asyncpg.Connection:
-    """Retention last succeeded two days ago, and somebody keeps it from running as long as this connection lives."""
+async def block_retention(drill: Drill, owner: str) -> asyncpg.Connection:
+    """Make retention two days late, and keep it from running while this connection is open."""
     held = await asyncpg.connect(owner)
     while True:
         await drill.as_owner(
@@ -320,11 +322,11 @@ async def holding_retention(drill: Drill, owner: str) -> asyncpg.Connection:
         await held.execute("ROLLBACK")
 
 
-ENDED = """
+END_CONNECTIONS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
  WHERE datname = current_database() AND application_name = 'heliograph'
 """
-DROPPED = """
+DROP_PARTITIONS = """
 DO $$ DECLARE name text; BEGIN
     FOR name IN SELECT relname FROM pg_class
                  WHERE relkind = 'r' AND relname ~ '^send_keys_2'
@@ -334,8 +336,8 @@ END $$
 """
 
 
-async def ended_snapshot(url: str, page: str) -> str:
-    """Who had the oldest transaction, by the query of the runbook; it is ended by the runbook's, too."""
+async def end_oldest_transaction(url: str, page: str) -> str:
+    """End the oldest transaction, found and ended with the runbook's statements; returns its application's name."""
     (query,) = re.findall(r"`(SELECT pid, .*?)`", page)
     assert "pg_terminate_backend" in page
     conn = await asyncpg.connect(url)
@@ -353,19 +355,19 @@ async def test_what_takes_everything_away(public_place: Path, tmp_path: Path, em
     server = embedded(public_place / "postgres", extra_settings={}, lock_timeout=5.0)
     await server.start()
     await migrate(server.owner_url, application=server.url)
-    async with drilled(server.url, server.owner_url, tmp_path) as drill:
+    async with start_drill(server.url, server.owner_url, tmp_path) as drill:
         made, prometheus = drill.made, drill.prometheus
         api, worker = await made.api(), await made.worker()
         await worker.ready()
         await prometheus.rests(ALONE)
 
-        # One of several, which hangs, and then is killed.
+        # One web process of several, which hangs, and then is killed.
         another = await made.worker()
         await another.ready()
         await prometheus.reaches(3)
         another.send(signal.SIGSTOP)
         await prometheus.fires({"HeliographProcessGone"})
-        listed = await drill.command("HeliographProcessGone", "workers", "list", "--json")
+        listed = await drill.runbook_command("HeliographProcessGone", "workers", "list", "--json")
         assert len(msgspec.json.decode(listed.out)) == 2
         another.send(signal.SIGCONT)
         await prometheus.rests({"HeliographProcessGone"})
@@ -388,7 +390,7 @@ async def test_what_takes_everything_away(public_place: Path, tmp_path: Path, em
 
         async with Load(made.base_url, made.key) as load:
             await load.reaches(20)
-            # The database, and what clients hear of it.
+            # The database, and what clients see of it.
             await kill(server)
             await prometheus.fires({"HeliographDatabaseAway"})
             await server.stop()
@@ -397,8 +399,8 @@ async def test_what_takes_everything_away(public_place: Path, tmp_path: Path, em
             await load.reaches(len(load.ledger) + 20)
             await prometheus.rests({"HeliographDatabaseAway", "HeliographRefusals"})
 
-            # Somebody holds a balance, again and again.
-            holder = asyncio.create_task(holding(server.owner_url))
+            # A transaction holds balances, again and again.
+            holder = asyncio.create_task(hold_balances(server.owner_url))
             await prometheus.fires({"HeliographAcceptSlow"})
             holder.cancel()
             await asyncio.gather(holder, return_exceptions=True)
@@ -408,54 +410,56 @@ async def test_what_takes_everything_away(public_place: Path, tmp_path: Path, em
             usual = made.receiver.options
             made.receiver.options = msgspec.structs.replace(usual, status=500)
             await prometheus.fires({"HeliographWebhooksFailing"})
-            await drill.command("HeliographWebhooksFailing", "webhook", "list")
+            await drill.runbook_command("HeliographWebhooksFailing", "webhook", "list")
             made.receiver.options = usual
             await prometheus.rests({"HeliographWebhooksFailing"})
 
-            # A supplier whose every answer is an error.
+            # A supplier whose every response is an error.
             made.smsc.configure(error_mix={0x08: 1.0})
             await prometheus.fires({"HeliographCircuitOpen"})
-            await drill.command("HeliographCircuitOpen", "message", "list", "--status", "failed")
+            await drill.runbook_command("HeliographCircuitOpen", "message", "list", "--status", "failed")
             made.smsc.configure(error_mix={})
             await prometheus.rests({"HeliographCircuitOpen"})
 
-            # A supplier that only ever says to come back later.
+            # A supplier that keeps throttling.
             made.smsc.configure(error_mix={0x58: 1.0})
-            await until_true(drill.puts_back)
+            await until_true(drill.is_retrying)
             # For more than three minutes.
             await drill.as_owner("UPDATE queue SET claims = claims + 20 WHERE kind = 'sms' AND begun_at IS NULL")
             await prometheus.fires({"HeliographDeferred"})
-            await drill.command("HeliographDeferred", "queue", "list")
-            listed = await drill.command("HeliographDeferred", "message", "list", "--status", "accepted", "--json")
+            await drill.runbook_command("HeliographDeferred", "queue", "list")
+            listed = await drill.runbook_command(
+                "HeliographDeferred", "message", "list", "--status", "accepted", "--json"
+            )
             assert msgspec.json.decode(listed.out)
             made.smsc.configure(error_mix={})
             await prometheus.rests({"HeliographDeferred"})
 
-            # A step that this version cannot do.
+            # A migration step that this version does not know.
             await drill.as_owner("ALTER TABLE mails RENAME TO mails_gone")
             await prometheus.fires({"HeliographStepFailing"})
             await drill.as_owner("ALTER TABLE mails_gone RENAME TO mails")
             await prometheus.rests({"HeliographStepFailing"})
 
-            # A worker with a secret key of its own, which no message misses.
+            # A worker with a different secret key, which takes no messages.
             await prometheus.rests({"HeliographCheckFailed", "HeliographCheckWarns"})
             other = await made.worker(HELIOGRAPH_SECRET_KEY="a key that is nobody else's, long enough")
             await other.ready()
-            await drill.looked()
+            await drill.run_checks()
             await prometheus.fires({"HeliographCheckFailed"})
-            said = await drill.command("HeliographCheckFailed", "doctor", "--json")
+            said = await drill.runbook_command("HeliographCheckFailed", "doctor", "--json")
             assert "secret keys" in [one["check"] for one in msgspec.json.decode(said.out) if one["state"] == "failed"]
             assert await other.stop() == 0
-            await drill.looked()
+            await drill.run_checks()
             await prometheus.rests({"HeliographCheckFailed"})
 
-            # A statement that waits for somebody's transaction.
-            async with blocked(server.owner_url):
+            # A statement that waits for somebody's lock.
+            async with blocked_statement(server.owner_url):
                 await prometheus.fires({"HeliographCheckWarns"})
-                said = await drill.command("HeliographCheckWarns", "doctor", "--json")
+                said = await drill.runbook_command("HeliographCheckWarns", "doctor", "--json")
                 names = [one["check"] for one in msgspec.json.decode(said.out) if one["state"] == "warning"]
                 assert "speed of the database" in names
-            await drill.looked()
+            await drill.run_checks()
             await prometheus.rests({"HeliographCheckWarns"})
 
 
@@ -469,19 +473,19 @@ async def test_a_standby_that_is_away_and_one_that_is_behind(
     alert = {"HeliographStandbyUnread"}
     async with following(server, public_place / "standby") as standby:
         reader = {"HELIOGRAPH_READER_DATABASE_URL": standby.url}
-        async with drilled(server.url, server.owner_url, tmp_path, **reader) as drill:
+        async with start_drill(server.url, server.owner_url, tmp_path, **reader) as drill:
             await drill.made.api()
             await (await drill.made.worker()).ready()
             await drill.prometheus.rests(alert)
 
             await standby.stop()
             await drill.prometheus.fires(alert)
-            said = await drill.command("HeliographStandbyUnread", "doctor", "--json")
+            said = await drill.runbook_command("HeliographStandbyUnread", "doctor", "--json")
             assert "standby" in [one["check"] for one in msgspec.json.decode(said.out) if one["state"] != "ok"]
             await standby.start()
             await drill.prometheus.rests(alert)
 
-            # What replays nothing is behind once something is written.
+            # A standby that replays nothing falls behind once something is written.
             await standby.ask("SELECT pg_wal_replay_pause()")
             async with Client(drill.made.base_url, drill.made.key) as client:
                 await client.send("+258841000001")
@@ -495,7 +499,7 @@ async def test_a_standby_that_is_away_and_one_that_is_behind(
 @pytest.mark.skipif(not LONG, reason="slow clients that hold 400 MB: HELIOGRAPH_FAULTS=long")
 async def test_slow_clients_that_hold_memory(database_url: str, owner_url: str, tmp_path: Path) -> None:
     patient = {"HELIOGRAPH_BODY_DEADLINE_SECONDS": "600", "HELIOGRAPH_MAX_BODY_BYTES": "1048576"}
-    async with drilled(database_url, owner_url, tmp_path, **patient) as drill:
+    async with start_drill(database_url, owner_url, tmp_path, **patient) as drill:
         made, prometheus = drill.made, drill.prometheus
         api = await made.api()
         await (await made.worker()).ready()
@@ -522,7 +526,7 @@ async def test_slow_clients_that_hold_memory(database_url: str, owner_url: str, 
         await prometheus.rests(LARGE)
 
 
-async def holding(owner: str) -> None:
+async def hold_balances(owner: str) -> None:
     """Hold every balance for most of each second."""
     conn = await asyncpg.connect(owner)
     try:
@@ -535,8 +539,8 @@ async def holding(owner: str) -> None:
 
 
 @asynccontextmanager
-async def blocked(owner: str) -> AsyncIterator[None]:
-    """A statement waits for a lock that somebody else has."""
+async def blocked_statement(owner: str) -> AsyncIterator[None]:
+    """A statement that waits for a lock."""
     holder, waiter = await asyncpg.connect(owner), await asyncpg.connect(owner)
     try:
         await holder.execute("SELECT pg_advisory_lock(4711)")

@@ -1,5 +1,5 @@
-"""Patroni with three nodes and a synchronous standby: the primary is lost again and again, killed, hung or asked to
-hand over, and nothing that was answered is. After each promotion the service is back within two seconds.
+"""Patroni with three nodes and a synchronous standby: the primary is lost again and again (killed, hung, or switched
+over), and nothing that was accepted is. After each promotion the service is back within two seconds.
 
 Long form only. Needs the program `patroni` with its Raft store, which PostgreSQL's account must be able to run:
 Debian's packages `patroni` and `python3-pysyncobj`, or `patroni[raft,psycopg3]` and `psycopg-binary` from the package
@@ -29,17 +29,17 @@ import pytest
 from heliograph.base.database.migrate import migrate
 from heliograph.base.embedded.install import Install, SystemUser, account_for, install_for
 from tests import ports
-from tests.faults.others import Others
+from tests.faults.bystanders import Bystanders
 from tests.judge import judge, settled
 from tests.load import Client, Load
 from tests.processes import LONG, WINDOW, below, installation, until, until_true
 
 #: How the primary is lost, in turn.
 WAYS = ("kill", "hang", "switchover", "kill", "hang")
-#: From the moment at which there is a primary again to the first message accepted, seconds. It takes a tenth to half a
-#: second, on a machine with three times as much to do as it can.
+#: Seconds from the promotion of a new primary to the first accepted message. It takes a tenth to half a second, on a
+#: machine with three times the load it can handle.
 BACK = 2.0
-#: The longest time without an accepted message, seconds. Patroni's own: it waits 20 s for a primary that is silent.
+#: The longest time without an accepted message, in seconds. Patroni alone waits 20 s for a silent primary.
 GAP = 60.0
 PASSWORD = "geheim"
 SESSIONS = 2
@@ -52,7 +52,7 @@ pytestmark = [
 
 
 class Node:
-    """One of the three: a Patroni, and the PostgreSQL below it."""
+    """One of three nodes: Patroni, and the PostgreSQL that it runs."""
 
     def __init__(self, home: Path, number: int, account: SystemUser, install: Install) -> None:
         self.name = f"node{number}"
@@ -62,8 +62,8 @@ class Node:
         self._account, self._install = account, install
         self._process: subprocess.Popen[bytes] | None = None
 
-    def settle(self, nodes: list[Node]) -> None:
-        """Write what Patroni reads; JSON is YAML."""
+    def write_configuration(self, nodes: list[Node]) -> None:
+        """Write Patroni's configuration; JSON is YAML."""
         for folder in (self.home, self.home / "raft", self.home / "run"):
             folder.mkdir(exist_ok=True)
             self._account.own(folder)
@@ -105,7 +105,7 @@ class Node:
         self._account.own(file)
 
     def start(self) -> None:
-        """Begin, or come back."""
+        """Start Patroni, the first time or again."""
         with (self.home / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 ["patroni", str(self.home / "patroni.yml")],
@@ -118,7 +118,7 @@ class Node:
             )
 
     def signal(self, number: signal.Signals) -> None:
-        """To Patroni and to every process of its PostgreSQL."""
+        """Signal Patroni and every process of its PostgreSQL."""
         for process in self._all():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
@@ -134,8 +134,8 @@ class Node:
                 found += [server, *server.children(recursive=True)]
         return found
 
-    def end(self) -> None:
-        """kill -9 of all of it, hung or not."""
+    def kill(self) -> None:
+        """kill -9 of every process, hung or not."""
         for _ in range(50):
             running = self._all()
             if not running:
@@ -145,13 +145,13 @@ class Node:
         if self._process is not None:
             self._process.wait()
 
-    def leave(self) -> None:
-        """Give its ports back; after `end`."""
+    def release_ports(self) -> None:
+        """Release the node's ports; after `kill`."""
         for held in self._held:
             held.close()
 
-    async def hands_over(self) -> None:
-        """Make another one the primary, as an operator does before maintenance."""
+    async def switch_over(self) -> None:
+        """Switch over to another node, as an operator does before maintenance."""
         async with (
             aiohttp.ClientSession() as session,
             session.post(f"http://127.0.0.1:{self.rest}/switchover", json={"leader": self.name}) as answer,
@@ -159,7 +159,7 @@ class Node:
             assert answer.status in (200, 202), await answer.text()
 
     async def role(self) -> str:
-        """What it says of itself: `primary`, `replica`, or nothing."""
+        """The role that it reports: `primary`, `replica`, or nothing."""
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError):
             async with (
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session,
@@ -173,7 +173,7 @@ class Node:
 
 @contextlib.asynccontextmanager
 async def cluster(home: Path) -> AsyncIterator[tuple[list[Node], str]]:
-    """Three nodes, with the URL that names all of them."""
+    """Three nodes, and a URL with all of them."""
     account = account_for(home, home / "data")
     install = await asyncio.to_thread(install_for, home, account)
     try:
@@ -184,15 +184,15 @@ async def cluster(home: Path) -> AsyncIterator[tuple[list[Node], str]]:
     account.own(home)
     try:
         for node in nodes:
-            node.settle(nodes)
+            node.write_configuration(nodes)
             node.start()
-        await whole(nodes)
+        await until_healthy(nodes)
         hosts = ",".join(f"127.0.0.1:{node.port}" for node in nodes)
         yield nodes, f"postgresql://postgres:{PASSWORD}@{hosts}/postgres?sslmode=disable"
     finally:
         for node in nodes:
-            node.end()
-            node.leave()
+            node.kill()
+            node.release_ports()
 
 
 async def primary(nodes: list[Node]) -> Node | None:
@@ -200,8 +200,8 @@ async def primary(nodes: list[Node]) -> Node | None:
     return next((node for node, role in zip(nodes, roles, strict=True) if role == "primary"), None)
 
 
-async def whole(nodes: list[Node]) -> None:
-    """Until there is a primary, and a standby that commits with it."""
+async def until_healthy(nodes: list[Node]) -> None:
+    """Wait until there is a primary with a synchronous standby."""
 
     async def ready() -> bool:
         first = await primary(nodes)
@@ -236,19 +236,19 @@ async def test_fail_overs_under_load(public_place: Path, tmp_path: Path) -> None
                 await until_true(partial(client.ask, "GET", "/health"))
             gaps: list[float] = []
             backs: list[float] = []
-            async with Load(made.base_url, made.key) as load, Others(made, load) as others:
+            async with Load(made.base_url, made.key) as load, Bystanders(made, load) as bystanders:
                 await load.reaches(20)
                 for way in WAYS:
                     lost = await primary(nodes)
                     assert lost is not None
                     began = time.monotonic()
-                    # Of one that hangs nobody's connection ends.
+                    # If it hangs, nobody's connection is closed.
                     if way == "switchover":
-                        await lost.hands_over()
+                        await lost.switch_over()
                     else:
                         lost.signal(signal.SIGSTOP if way == "hang" else signal.SIGKILL)
                     rest = [node for node in nodes if node is not lost]
-                    with others.hit():
+                    with bystanders.during_fault():
                         await until_true(partial(primary, rest), within=GAP)
                         moved = time.monotonic()
                         seen = len(load.answers)
@@ -256,16 +256,16 @@ async def test_fail_overs_under_load(public_place: Path, tmp_path: Path) -> None
                             lambda moved=moved: any(one.status == 202 and one.asked > moved for one in load.answers),
                             within=GAP,
                         )
-                    # What came between the promotion and our seeing it counts as none.
+                    # Messages accepted before we saw the promotion took no time.
                     first = min(one.at for one in load.answers[seen:] if one.status == 202)
                     backs.append(max(0.0, first - moved))
-                    gaps.append(longest(load, began))
+                    gaps.append(longest_outage(load, began))
                     if way != "switchover":
-                        lost.end()
+                        lost.kill()
                         lost.start()
-                    await whole(nodes)
-                    await others.after()
-                others.judge("fail-overs")
+                    await until_healthy(nodes)
+                    await bystanders.after_fault()
+                bystanders.judge("fail-overs")
             assert [api.status, worker.status] == [None, None], "they live through it"
             assert max(gaps) < GAP
             assert max(backs) <= BACK, backs
@@ -277,7 +277,7 @@ async def test_fail_overs_under_load(public_place: Path, tmp_path: Path) -> None
             print(f"back after the promotion: {said} s")
 
 
-def longest(load: Load, since: float) -> float:
+def longest_outage(load: Load, since: float) -> float:
     """The longest time without an accepted message."""
     times = sorted([since, *(one.at for one in load.answers if one.status == 202 and one.at > since)])
     return max((later - earlier for earlier, later in pairwise(times)), default=0.0)

@@ -1,4 +1,4 @@
-"""A replay whose worker is killed: another one continues after the last committed step, and every event arrives."""
+"""The worker of a replay is killed: another one continues after the last committed step, and every event arrives."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_replay_survives_its_worker(database_url: str, tmp_path: Path) -
         finally:
             await conn.close()
     assert {event.id for event in made.receiver.events} == {str(id) for id in events}
-    # What was on its way when the worker was killed went out twice, and has one recorded attempt all the same.
+    # Events in flight when the worker was killed were sent twice, and have one recorded attempt all the same.
     assert {row["event_id"] for row in recorded} == set(events)
     assert {row["result"] for row in recorded} == {"delivered"}
     assert len(recorded) == COUNT

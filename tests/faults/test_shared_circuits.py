@@ -1,4 +1,4 @@
-"""Worker processes share what one of them finds out about a supplier, over real SMPP."""
+"""Worker processes share what one of them learns about a supplier, over real SMPP."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.processes import SMSC, Installation, Program, add_supplier, installat
 
 pytestmark = pytest.mark.lasts(15)
 
-#: Refused for the sake of the account: the message may go elsewhere at once, and it counts for the circuit.
+#: Refused because of the account: the message may go elsewhere at once, and the refusal counts for the circuit.
 NO_SUCH_CLASS = 0x43
-#: Failures after which a worker by itself opens a circuit.
+#: Failures after which a worker opens a circuit by itself.
 IN_A_ROW = 20
 READY = """
 SELECT count(DISTINCT worker_id) FROM supplier_sessions WHERE supplier_id = $1 AND ready AND lease_until > now()
 """
-#: Whether the last attempts have the price of the card.
+#: Whether the last attempts have the rate card's price.
 PRICED = """
 SELECT bool_and(coalesce(cost, 0) = 30000) FROM (SELECT cost FROM attempts ORDER BY message_id DESC LIMIT $1) last
 """
@@ -49,8 +49,8 @@ async def test_a_circuit_is_open_in_workers_that_saw_no_failure_and_closes_for_a
                 dear_id = await add_supplier(conn, made.settings, "dear", dear, sessions=2, priority=20)
             made.smsc.configure(error_mix={NO_SUCH_CLASS: 1.0})
 
-            finder = await started(made)
-            await used(pool, dear_id, workers=1)
+            finder = await start_worker(made)
+            await until_used(pool, dear_id, workers=1)
 
             async def opens() -> bool:
                 await send(client, 5)
@@ -59,9 +59,9 @@ async def test_a_circuit_is_open_in_workers_that_saw_no_failure_and_closes_for_a
             await until_true(opens)
             await settled(made.url)
 
-            # Whoever starts now finds it open, and gives it nothing but probes.
-            new = [await started(made), await started(made)]
-            await used(pool, dear_id, workers=2)
+            # A worker that starts now finds it open, and sends nothing but probes.
+            new = [await start_worker(made), await start_worker(made)]
+            await until_used(pool, dear_id, workers=2)
             await finder.stop()
             before = made.smsc.counters.submits
             await send(client, 3 * IN_A_ROW)
@@ -69,7 +69,7 @@ async def test_a_circuit_is_open_in_workers_that_saw_no_failure_and_closes_for_a
             assert made.smsc.counters.submits - before < IN_A_ROW
             assert await pool.fetchval(READY, cheap_id) == 0
 
-            # One probe that is taken closes it for both.
+            # One accepted probe closes it for both.
             made.smsc.configure(error_mix={})
 
             async def closes() -> bool:
@@ -78,13 +78,13 @@ async def test_a_circuit_is_open_in_workers_that_saw_no_failure_and_closes_for_a
                 return not await pool.fetchval(OPEN)
 
             await until_true(closes)
-            await used(pool, cheap_id, workers=2)
+            await until_used(pool, cheap_id, workers=2)
             before = dear.counters.submits
             await send(client, IN_A_ROW)
             await settled(made.url)
             assert dear.counters.submits == before
 
-            # A rate card that is imported now is both workers' within seconds: none hands over without its price.
+            # A rate card imported now reaches both workers within seconds: none submits without its price.
             rates = rows.read(["country,price,currency\n", "MZ,0.03,EUR\n"])
             async with pool.acquire() as conn:
                 await tariffs.import_rates(conn, rates, kind="cost", name="card", supplier_id=cheap_id)
@@ -102,14 +102,14 @@ async def test_a_circuit_is_open_in_workers_that_saw_no_failure_and_closes_for_a
             await dear.stop()
 
 
-async def started(made: Installation) -> Program:
+async def start_worker(made: Installation) -> Program:
     worker = await made.worker()
     await worker.ready()
     return worker
 
 
-async def used(pool: Pool, supplier_id: UUID, *, workers: int) -> None:
-    """Wait until so many workers use it."""
+async def until_used(pool: Pool, supplier_id: UUID, *, workers: int) -> None:
+    """Wait until this many workers use it."""
 
     async def are() -> bool:
         return bool(await pool.fetchval(READY, supplier_id) == workers)

@@ -1,4 +1,4 @@
-"""A pause that a supplier requests of one worker process is kept by the others, over real HTTP."""
+"""When a supplier asks one worker process to pause, the others pause as well, over real HTTP."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tests.processes import Installation, Program, installation, until_true
 
 pytestmark = pytest.mark.lasts(30)
 
-#: Seconds that the supplier wants to be left alone: more than a worker needs to hear of it.
+#: The pause requested by the supplier, in seconds: longer than it takes a worker to learn of it.
 PAUSE = 20
-#: Where the supplier in question carries to, and where the other one does.
+#: Prefixes of the throttling supplier, and of the other one.
 HERE, THERE = "25884", "25886"
 LEASES = "SELECT worker_id, lease_until FROM supplier_sessions WHERE supplier_id = $1"
 PAUSED = "SELECT throttled_by, extract(epoch FROM paused_until)::float8 AS until FROM supplier_health"
 
 
 class Throttling:
-    """A supplier over HTTP that says 429 while it is told to, and when each request came."""
+    """An HTTP supplier that returns 429 while told to; records when each request arrived."""
 
     def __init__(self) -> None:
         self.throttles = True
@@ -84,21 +84,21 @@ async def test_a_pause_that_one_worker_was_asked_for_is_kept_by_the_other(
                 sessions=2,
                 prefixes=[HERE],
             )
-        programs = dict([await started(made, pool, id, set())])
-        programs |= dict([await started(made, pool, id, set(programs))])
+        programs = dict([await start_worker(made, pool, id, set())])
+        programs |= dict([await start_worker(made, pool, id, set(programs))])
 
-        # One of them is told to wait, and says so.
+        # One of them is throttled, and reports it.
         await client.send(f"+{HERE}0000001")
         await until_true(lambda: pool.fetchval("SELECT EXISTS (SELECT FROM supplier_health)"))
         row = await pool.fetchrow(PAUSED)
         assert row is not None
         (other,) = programs.keys() - {row["throttled_by"]}
         assert len(supplier.came) == 1
-        await hears(pool, id, other)
+        await until_state_read(pool, id, other)
         await programs.pop(row["throttled_by"]).stop()
         supplier.throttles = False
 
-        # The other one works, and leaves the supplier alone for as long as that asked.
+        # The other one works, and sends this supplier nothing for as long as it asked.
         for n in range(2, 6):
             await client.send(f"+{HERE}000000{n}")
         await client.send(f"+{THERE}0000001")
@@ -110,8 +110,8 @@ async def test_a_pause_that_one_worker_was_asked_for_is_kept_by_the_other(
             assert await program.stop() == 0
 
 
-async def started(made: Installation, pool: Pool, supplier_id: UUID, before: set[UUID]) -> tuple[UUID, Program]:
-    """One more worker, by its id, once it may ask this supplier as well."""
+async def start_worker(made: Installation, pool: Pool, supplier_id: UUID, before: set[UUID]) -> tuple[UUID, Program]:
+    """Start one more worker; returns its id and process once it has a session with this supplier."""
     program = await made.worker()
     await program.ready()
     found: set[UUID] = set()
@@ -124,9 +124,9 @@ async def started(made: Installation, pool: Pool, supplier_id: UUID, before: set
     return found.pop(), program
 
 
-async def hears(pool: Pool, supplier_id: UUID, worker_id: UUID) -> None:
-    """Wait until a worker has looked at what others say of its suppliers: it does before it renews what it holds, so
-    the second renewal from now follows a look that began later than this."""
+async def until_state_read(pool: Pool, supplier_id: UUID, worker_id: UUID) -> None:
+    """Wait until a worker has read the state that others share: it does so before it renews its leases, so the second
+    renewal from now follows a read that began later than this call."""
     seen = set()
 
     async def renews() -> bool:

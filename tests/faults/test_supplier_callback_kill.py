@@ -1,4 +1,4 @@
-"""Processes that are killed while suppliers over HTTP call back: they retry, and everything is stored once."""
+"""Processes are killed while HTTP suppliers call back: the suppliers retry, and everything is stored once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.processes import Installation, installation, until_true
 
 pytestmark = pytest.mark.lasts(12)
 
-#: Where the web process, and then the worker, ends.
+#: Where the web process ends, and then the worker.
 DRILLS = (
     (
         {"HELIOGRAPH_CRASH_AT": "supplier_callback.before_commit"},
@@ -70,7 +70,7 @@ async def crash(made: Installation, api_setting: dict[str, str], worker_setting:
             settings={"base_url": supplier.base_url, "username": "acme"},
             secret=msgspec.json.encode({"secret": SECRET}).decode(),
         )
-        # An answer that was lost with the process is not waited for by the simulated supplier: it asks again.
+        # The simulated supplier does not wait for a response that was lost with the process: it repeats the request.
         supplier.options = msgspec.structs.replace(
             supplier.options, callback=addresses.address(settings, id), redeliver_after=0.2, redeliveries=500
         )
@@ -83,7 +83,7 @@ async def crash(made: Installation, api_setting: dict[str, str], worker_setting:
             sent = await conn.fetchval("SELECT count(*) FROM messages WHERE status IN ('sent', 'delivered')")
             return bool(sent == MESSAGES)
 
-        # A callback may come before the answer is recorded: without its record a message is rightly sent again.
+        # A callback may arrive before the response is recorded: without that record a message is rightly sent again.
         await until_true(all_sent)
         await worker.kill()
         await made.api()
@@ -111,7 +111,7 @@ async def crash(made: Installation, api_setting: dict[str, str], worker_setting:
 
 
 async def send(made: Installation) -> None:
-    """Messages that wait for a worker."""
+    """Send messages, which wait for a worker."""
     async with aiohttp.ClientSession() as http:
         for n in range(5000, 5000 + MESSAGES):
             headers = {"authorization": f"Bearer {made.key}", "idempotency-key": str(n)}
@@ -128,7 +128,7 @@ async def send(made: Installation) -> None:
 
 
 async def write(supplier: Aggregator, n: int) -> None:
-    """A handset's words, told until they are taken."""
+    """Send a message from a handset, repeated until it is accepted."""
     while True:
         if await supplier.write(sender=f"25884555{n:04d}", recipient=NUMBER, text=f"word {n}", id=f"w-{n}") == 200:
             return

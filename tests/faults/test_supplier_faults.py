@@ -21,7 +21,7 @@ from tests.processes import LONG, SMSC, Installation, add_supplier, installation
 
 pytestmark = pytest.mark.lasts(7)
 
-#: Without an answer for so long, a submit's outcome is unknown.
+#: After this long without a response, a submit's outcome is unknown.
 IMPATIENT = {"response_seconds": 1.0, "window": 100}
 FAST = {"HELIOGRAPH_LEASE_SECONDS": "5", "HELIOGRAPH_UNCERTAIN_GRACE_SECONDS": "3"}
 
@@ -38,7 +38,7 @@ async def service(url: str, place: Path, **options: Any) -> AsyncIterator[tuple[
 
 
 async def send(client: Client, count: int, **fields: Any) -> list[str]:
-    """Messages to numbers that were not used before."""
+    """Send messages to new numbers."""
     first = len(client.ledger)
     return await asyncio.gather(*(client.send(f"+25884{n:07d}", **fields) for n in range(first, first + count)))
 
@@ -48,7 +48,7 @@ async def statuses(pool: Pool) -> Counter[str]:
 
 
 async def reach(pool: Pool, expected: dict[str, int], *, within: float = 120.0) -> None:
-    """Wait until so many messages are in these states."""
+    """Wait until this many messages have each status."""
     found: Counter[str] = Counter()
     try:
         async with asyncio.timeout(within):
@@ -62,7 +62,7 @@ async def reach(pool: Pool, expected: dict[str, int], *, within: float = 120.0) 
 
 
 async def test_down(database_url: str, pool: Pool, tmp_path: Path) -> None:
-    """Messages wait for a supplier that is not there, and are submitted once when it is."""
+    """Messages wait for a supplier that is down, and are submitted once when it is back."""
     async with service(database_url, tmp_path) as (made, client):
         await made.smsc.stop()
         async with made.working():
@@ -75,7 +75,7 @@ async def test_down(database_url: str, pool: Pool, tmp_path: Path) -> None:
 
 
 async def test_slow(database_url: str, tmp_path: Path) -> None:
-    """Answers that take longer than a lease, but come: nothing is tried twice."""
+    """Responses that take longer than a lease, but arrive: nothing is tried twice."""
     latency = 20.0 if LONG else 7.0
     async with (
         service(database_url, tmp_path, smsc={"latency": latency}, smpp={"window": 100}) as (made, client),
@@ -88,7 +88,7 @@ async def test_slow(database_url: str, tmp_path: Path) -> None:
 
 
 async def test_answers_after_the_response_timeout_count(database_url: str, tmp_path: Path) -> None:
-    """They are known to be late, and come before the grace ends: nothing is sent again, and nothing stays unknown."""
+    """Late responses, before the grace period ends: nothing is sent again, and no outcome stays unknown."""
     slow = {"latency": 1.5}
     async with service(database_url, tmp_path, smsc=slow, smpp=IMPATIENT) as (made, client), made.working():
         await send(client, 60)
@@ -98,7 +98,7 @@ async def test_answers_after_the_response_timeout_count(database_url: str, tmp_p
 
 
 async def test_no_answer_but_a_receipt(database_url: str, tmp_path: Path) -> None:
-    """Nobody saw the answers. The receipts tell that the messages arrived."""
+    """No responses arrive, but receipts show that the messages were delivered."""
     async with service(database_url, tmp_path, smsc={"swallow": 1.0}, smpp=IMPATIENT) as (made, client), made.working():
         await send(client, 60)
         await settled(made.url)
@@ -107,7 +107,7 @@ async def test_no_answer_but_a_receipt(database_url: str, tmp_path: Path) -> Non
 
 
 async def test_connections_lost_before_the_answer(database_url: str, tmp_path: Path) -> None:
-    """Some of what was on its way was read and some was not: only receipts can tell."""
+    """Some of the submits in flight were read and some were not: only receipts can tell."""
     async with service(database_url, tmp_path, smsc={"drop_after": 25}) as (made, client), made.working():
         await send(client, 60)
         await settled(made.url)
@@ -118,8 +118,8 @@ async def test_connections_lost_before_the_answer(database_url: str, tmp_path: P
 async def test_a_long_message_whose_session_is_lost_in_the_middle(
     database_url: str, pool: Pool, tmp_path: Path
 ) -> None:
-    """The supplier closes after every third submit, which it does not answer. A message is delivered when all of its
-    segments were submitted, under one reference."""
+    """The supplier closes the connection after every third submit, which it does not answer. A message is delivered
+    when all of its segments were submitted, with one reference."""
     async with service(database_url, tmp_path, smsc={"drop_after": 3}, smpp={"window": 1}) as (made, client):
         async with made.working():
             ids = await send(client, 2, message="x" * 700)
@@ -141,7 +141,7 @@ READY = "SELECT count(DISTINCT worker_id) FROM supplier_sessions WHERE supplier_
 
 
 async def test_order_among_suppliers_holds_with_two_workers(database_url: str, pool: Pool, tmp_path: Path) -> None:
-    """The cheap account allows one session, so that one of the workers has only the dear one."""
+    """The cheap account allows one session, so one of the workers has only the expensive supplier."""
     async with service(database_url, tmp_path) as (made, client):
         dear = Smsc(SmscOptions(**SMSC))
         await dear.start()
@@ -167,7 +167,7 @@ async def test_order_among_suppliers_holds_with_two_workers(database_url: str, p
 
 
 async def test_neither_an_answer_nor_a_receipt(database_url: str, pool: Pool, tmp_path: Path) -> None:
-    """Then the send's own policy decides: once more, or rather not."""
+    """Then the send's guarantee decides: try again, or fail."""
     lost = {"swallow": 1.0, "missing": 1.0}
     async with service(database_url, tmp_path, smsc=lost, smpp=IMPATIENT) as (made, client), made.working():
         again = await send(client, 5)
@@ -218,9 +218,9 @@ async def test_receipts_that_never_come_and_one_after_three_days(database_url: s
 
 
 async def test_throttled(database_url: str, tmp_path: Path) -> None:
-    """The account slows down; a message loses none of its tries, and none is late for it."""
+    """The account throttles; a message loses no attempts, and none is late because of it."""
     async with service(database_url, tmp_path, smsc={"throughput": 5.0}) as (made, client):
-        # All of them wait before the first leaves, so that they leave together.
+        # All of them wait before the first is submitted, so that they are submitted together.
         await send(client, 30)
         async with made.working():
             await settled(made.url)
@@ -229,7 +229,7 @@ async def test_throttled(database_url: str, tmp_path: Path) -> None:
 
 
 async def test_garbage(database_url: str, tmp_path: Path) -> None:
-    """Bytes that are no SMPP end a session, not a message."""
+    """Bytes that are not SMPP end a session, not a message."""
     async with service(database_url, tmp_path) as (made, client), made.working():
         for garbage in (
             b"\xff" * 64,
@@ -248,7 +248,7 @@ async def test_garbage(database_url: str, tmp_path: Path) -> None:
         await judge(made, client.ledger, in_flight=0)
 
 
-#: Of 40 messages and a second each. The bound is estimated, with room for a busy machine.
+#: For 40 messages and one second each. The bound is estimated, with room for a busy machine.
 ROUNDS = 8
 BROKEN: dict[str, dict[str, Any]] = {"most fail": {"error_mix": {0x08: 0.7}}, "no answers": {"swallow": 1.0}}
 if LONG:
@@ -259,7 +259,7 @@ if LONG:
 async def test_the_share_of_a_broken_supplier_moves_to_another(
     database_url: str, tmp_path: Path, fault: dict[str, Any]
 ) -> None:
-    """Within a few hundred messages, and what was on its way there arrives as well."""
+    """Within a few hundred messages, and everything in flight is delivered as well."""
     async with service(database_url, tmp_path, smsc=fault, smpp=IMPATIENT) as (made, client):
         other = Smsc(SmscOptions(**SMSC))
         await other.start()
@@ -271,7 +271,7 @@ async def test_the_share_of_a_broken_supplier_moves_to_another(
             async with made.working():
                 await until(lambda: made.smsc.bound + other.bound == 2)
                 shares = [1.0]
-                while shares[-1] > 0.05:  # a probe each quarter of a minute
+                while shares[-1] > 0.05:  # a probe every 15 s
                     assert len(shares) < ROUNDS, shares
                     submits = made.smsc.counters.submits
                     await send(client, 40)

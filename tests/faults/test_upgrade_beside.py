@@ -1,12 +1,12 @@
-"""An upgrade under load: the schema of the next version comes while processes of this one work, which go on, are
-restarted and killed beside it. Nothing is lost, and no request is refused for it.
+"""An upgrade under load: the next version's schema is applied while processes of this version work; they continue, and
+are restarted and killed meanwhile. Nothing is lost, and no request is refused because of it.
 
-The next version is a migration of every kind that there is: columns, a table, a constraint in two steps, an index made
-concurrently, and a function whose text has changed; the programs on both sides of it are of this version.
+The next version is a migration with every kind of step: columns, a table, a constraint in two steps, an index built
+concurrently, and a changed function; the programs on both sides of it are of this version.
 
-Before the first release there is one migration, which is written anew, and no last version to run beside. The nearest
-to that is a commit of this repository: the last one before the schema was changed. Its programs run on their own
-schema, get today's by a migration, and work on it beside today's programs.
+Before the first release there is a single migration, which is changed in place, and no previous version to run beside.
+The nearest thing is a commit of this repository: the last one before the schema was changed. Its programs run on their
+own schema, which is then migrated to today's, and work on it beside today's programs.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def next_version(place: Path) -> Path:
 
 
 async def refused(url: str, root: Path) -> list[str]:
-    """What the plan of the next version says would keep others from reading."""
+    """The tables that, by its plan, nobody can read while the next version is applied."""
     conn = await asyncpg.connect(url)
     try:
         return [one.table for one in await migration_plan.plan(conn, root=root) if one.blocks == "reads and writes"]
@@ -86,11 +86,11 @@ async def test_the_next_version_comes_beside_this_one(database_url: str, owner_u
             assert set(await refused(owner_url, root)) == {"messages", "queue", "events"}
             applied = await migrate(owner_url, application=database_url, root=root)
             assert set(applied) == {"0002_later.sql", "0003_valid.sql", "0004_index.concurrently.sql", FUNCTION}
-            # Those that were there go on, and an older program's migrations leave all of it as it is.
+            # Running processes continue, and an older program's `migrate` leaves everything as it is.
             await load.reaches(len(load.ledger) + 100)
             assert await migrate(owner_url, application=database_url) == []
             for _ in range(ROUNDS):
-                # One after the other in order, then one of each without mercy.
+                # Restart one after the other gracefully, then kill one of each.
                 for n in range(2):
                     old = apis[n]
                     apis[n] = await made.api()
@@ -105,7 +105,8 @@ async def test_the_next_version_comes_beside_this_one(database_url: str, owner_u
                 await load.reaches(len(load.ledger) + 100)
         await settled(database_url)
         print(await judge(made, load.ledger, in_flight=ROUNDS * WINDOW * SESSIONS * 2))
-        # 503 and the like are for a database that is away: a migration waits for a lock less long than a request does.
+        # 503 and similar responses are for a database that is down: a migration waits for a lock for less time than a
+        # request.
         statuses = {answer.status for answer in load.answers}
         assert statuses <= {202, 503}, statuses
         assert not made.complaints
@@ -118,8 +119,8 @@ async def test_the_next_version_comes_beside_this_one(database_url: str, owner_u
 
 
 def programs(place: Path) -> tuple[Path, Path]:
-    """Two versions of the program, each a folder to import it from: the last commit before the schema was changed, and
-    the present one with what the schema has more than then as a migration of its own."""
+    """Two versions of the program, each a directory to import it from: the last commit before the schema was changed,
+    and the present one, with what the schema gained since as a separate migration."""
     try:
         changed = _git("log", "-1", "--format=%H", "--", FIRST).decode().strip()
         archive = _git("archive", f"{changed}^", "heliograph")
@@ -127,7 +128,7 @@ def programs(place: Path) -> tuple[Path, Path]:
         pytest.skip(f"there is no repository here with the commit before the schema was changed: {error}")
     before, after = place / "before", place / "after"
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        # Of our own repository; Python 3.11.2 knows no filter.
+        # An archive of our own repository; Python 3.11.2 has no filter.
         files.extractall(before)  # noqa: S202
     shutil.copytree(HERE / "heliograph", after / "heliograph", ignore=shutil.ignore_patterns("__pycache__"))
     older, newer = ((tree / FIRST).read_text() for tree in (before, after))
@@ -144,7 +145,7 @@ def _git(*words: str) -> bytes:
 
 
 def what_was_added(older: str, newer: str) -> list[str] | None:
-    """The statements that make the newer schema of the older one; None if something was taken away or altered."""
+    """The statements that turn the older schema into the newer one; None if something was removed or changed."""
     had, has = older.split(";\n"), newer.split(";\n")
     tables = {name: parts for one in had for name, parts in _table(one)}
     added: list[str] = []
@@ -179,7 +180,7 @@ def _table(statement: str) -> list[tuple[str, list[str]]]:
 
 
 async def applied_by(tree: Path, settings: Mapping[str, str]) -> str:
-    """What `heliograph migrate` of a version says it has applied."""
+    """The migrations that a version's `heliograph migrate` says it has applied."""
     made = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "heliograph", "migrate", "--json"),
@@ -199,7 +200,8 @@ async def applied_by(tree: Path, settings: Mapping[str, str]) -> str:
 async def test_two_versions_run_beside_each_other(
     database_server: Cluster, empty_database_url: str, tmp_path: Path
 ) -> None:
-    """Programs of the last commit before a change to the schema, on its schema, then beside those of now on theirs."""
+    """Programs of the last commit before a change to the schema, on its schema, and then beside today's programs on
+    today's."""
     before, after = await asyncio.to_thread(programs, tmp_path)
     url = database_server.url_of(urllib.parse.urlsplit(empty_database_url).path[1:])
     urls = {"HELIOGRAPH_DATABASE_URL": url, "HELIOGRAPH_OWNER_DATABASE_URL": empty_database_url}
@@ -210,12 +212,13 @@ async def test_two_versions_run_beside_each_other(
         await worker.ready()
         async with Load(made.base_url, made.key) as load:
             await load.reaches(50)
-            # The schema of now comes while those of before work, and they go on.
+            # The new schema is applied while the older programs work, and they continue.
             applied = await applied_by(after, urls)
             assert "0002_added.sql" in applied
             assert "0001_schema.sql" not in applied
             await load.reaches(len(load.ledger) + 100)
-            # What one of them has begun the other finishes: either accepts for either, and each is killed.
+            # Work begun by one version is finished by the other: each sends what the other accepted, and each is
+            # killed.
             for accepts, carries in [(after, before), (before, after)] * ROUNDS:
                 later_api, later_worker = await made.api(tree=accepts), await made.worker(tree=carries)
                 await later_worker.ready()
@@ -224,7 +227,7 @@ async def test_two_versions_run_beside_each_other(
                 await worker.kill()
                 api, worker = later_api, later_worker
                 await load.reaches(len(load.ledger) + 100)
-            # An older program's migrations change nothing.
+            # An older program's `migrate` changes nothing.
             assert "sql" not in await applied_by(before, urls)
         await settled(url)
         kills = 2 * 2 * ROUNDS

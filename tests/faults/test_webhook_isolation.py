@@ -1,5 +1,5 @@
-"""Receivers that misbehave, on the real delivery loop: each delays only itself, none is reached that must not be, and
-what arrives late is still signed for its time.
+"""Receivers that misbehave, with the real delivery loop: each delays only itself, internal addresses are never reached,
+and late events have a valid signature.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.hooks import (
 
 @contextlib.asynccontextmanager
 async def receivers(count: int, options: Options | None = None) -> AsyncIterator[list[Receiver]]:
-    """Listening receivers, apart from each other."""
+    """Listening receivers, isolated from each other."""
     made = [Receiver(options) for _ in range(count)]
     for one in made:
         await one.start()
@@ -46,8 +46,8 @@ async def receivers(count: int, options: Options | None = None) -> AsyncIterator
 
 
 async def test_a_third_of_hanging_receivers_delays_nobody_else(pool: Pool) -> None:
-    """Hostile endpoints, each with a backlog, ask for ten times the places there are. The others get all of theirs
-    before the first hanging attempt has come to its end."""
+    """Hostile endpoints, each with a backlog, ask for ten times the slots there are. The others get all their events
+    before the first hanging attempt has ended."""
     async with receivers(14) as good, receivers(6, Options(hang=True)) as bad:
         actors = []
         for n in range(2):
@@ -63,14 +63,14 @@ async def test_a_third_of_hanging_receivers_delays_nobody_else(pool: Pool) -> No
             await until(lambda: _recorded(pool, 14 * 40))
             assert {row["result"] for row in await attempts(pool)} == {"delivered"}
             assert all(1 <= one.counters.requests <= 2 for one in bad)
-            # What comes now finds a place as well.
+            # New events find a slot as well.
             await record(pool, actors[0], 5)
             for one in good[:7]:
                 await one.wait_for(lambda it: it.counters.received == 45)
 
 
 async def test_receivers_that_begin_to_hang_under_load_delay_nobody_else(pool: Pool) -> None:
-    """Their windows are wide by then; still they are left with what they hold, and places remain."""
+    """Their windows are wide by then; still they get no more than they hold, and slots remain."""
     async with receivers(7) as good, receivers(3) as bad:
         actor = await organization(pool)
         for one in [*bad, *good]:
@@ -164,7 +164,7 @@ async def _redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
         writer.write(answer.encode())
 
 
-#: What each does, over TLS or not, and what the attempt is recorded as.
+#: What each does, whether over TLS, and how the attempt is recorded.
 TARPITS = [
     ("hang", _hang, "http", "timeout"),
     ("trickle", _trickle, "http", "timeout"),
@@ -214,7 +214,7 @@ async def test_every_tarpit_ends_in_time_and_is_recorded_for_what_it_is(pool: Po
             tried = await attempted(pool, 100 + len(TARPITS))
     ended = {named[row["endpoint_id"]]: row for row in tried if row["endpoint_id"] in named}
     assert {name: row["result"] for name, row in ended.items()} == {name: result for name, *_, result in TARPITS}
-    # The deadline, and two seconds for a body whose status is known already; the rest is a busy machine.
+    # The deadline, plus two seconds for a body whose status is already known; the rest is for a busy machine.
     assert all(row["duration_ms"] < 5000 for row in ended.values())
     assert connections == dict.fromkeys(connections, 1)
     for task in tasks:
@@ -245,7 +245,7 @@ async def test_every_tarpit_ends_in_time_and_is_recorded_for_what_it_is(pool: Po
     ],
 )
 async def test_nothing_inside_is_connected_to(pool: Pool, host: str, addresses: list[str]) -> None:
-    """Such addresses cannot be registered; here they are in the table, as if a name or the rules had changed."""
+    """Such addresses cannot be registered; here they are in the table, as if DNS or the rules had changed."""
     connected = 0
 
     async def inside(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -298,7 +298,7 @@ async def test_a_redirect_inside_is_not_followed(pool: Pool) -> None:
 
 
 async def test_an_old_event_is_signed_for_the_time_of_its_attempt(pool: Pool) -> None:
-    """Six minutes and a failed attempt later, the receiver's five minutes count from the retry."""
+    """Six minutes and a failed attempt later, the receiver's tolerance of five minutes counts from the retry."""
     async with receivers(1, Options(status=500)) as (receiver,):
         actor = await organization(pool)
         _, secret = await endpoint(pool, actor, receiver.url)

@@ -1,6 +1,6 @@
-"""kill -9 of workers while they stage a WhatsApp campaign: each contact has one message and one reservation, and what
-is canceled afterwards is released to the last millionth, under kills as well. And a campaign's whole way at a simulated
-Graph API: it waits for money and for its template, goes on by itself, and everybody reads it once.
+"""kill -9 of workers while they stage a WhatsApp campaign: each contact has one message and one reservation, and
+whatever is canceled later is released to the last millionth, also despite kills. And a complete campaign with a
+simulated Graph API: it waits for money and for its template, continues by itself, and everybody reads it once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.rules import whatsapp_factories
 from tests.rules.whatsapp_factories import PRICES, SECRET_KEY, UNIT, Made, check_wallets
 
 KILLS = 40 if LONG else 3
-#: Recipients: enough for a kill to find some of them staged and others not.
+#: Recipients: enough that a kill finds some of them staged and others not.
 MANY = 60_000 if LONG else 6_000
 BALANCE = 10_000 * UNIT
 FAST = {"HELIOGRAPH_LEASE_SECONDS": "2", "HELIOGRAPH_SECRET_KEY": SECRET_KEY}
@@ -43,7 +43,7 @@ def number(n: int) -> str:
 
 
 async def begin(pool: Pool, known: Made, amount: int) -> Campaign:
-    """A campaign to so many contacts, of whom each third has both tags."""
+    """A campaign to this many contacts, a third of whom have only one of its two tags."""
     for first in range(0, amount, 5_000):
         entries = [
             Entry(number(n), f"P{n}", tags=("a", "b") if n % 3 else ("b",))
@@ -72,7 +72,7 @@ async def test_kills_while_staging_and_while_taking_back(database_server: Cluste
         pool = await open_pool(url, size=2)
         try:
             known = await whatsapp_factories.made(pool, organization_id=made.actor.organization_id, balance=BALANCE)
-            # Meta is not asked for anything.
+            # Nothing is sent to Meta.
             await pool.execute(
                 "UPDATE whatsapp_accounts SET held_until = now() + interval '1 day', held_reason = 'test'"
             )
@@ -83,7 +83,7 @@ async def test_kills_while_staging_and_while_taking_back(database_server: Cluste
                     return await record.get(conn, made.actor, id=campaign.id, channel="whatsapp")
 
             async def kills(done: str) -> list[int]:
-                """Kill workers at work until that many have died or all are `done`."""
+                """Kill workers at work until this many have died or all are `done`."""
                 reached = []
                 for turn in range(KILLS):
                     before = await now()
@@ -130,7 +130,7 @@ async def test_kills_while_staging_and_while_taking_back(database_server: Cluste
 
 
 async def check(pool: asyncpg.Pool[asyncpg.Record], known: Made) -> None:
-    """Everybody has one message, with their own values, and its price is reserved once."""
+    """Each recipient has one message, with their own values, and its price is reserved once."""
     rows = await pool.fetch("SELECT recipient, content FROM whatsapp_messages")
     assert len(rows) == MANY
     assert {row["recipient"]: msgspec.json.decode(row["content"])["parameters"] for row in rows} == {

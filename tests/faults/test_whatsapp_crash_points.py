@@ -1,5 +1,5 @@
-"""Named crash points of WhatsApp: a worker that ends before or after a commit, or with sends under way, loses and
-doubles nothing: each user has one message, and each message one charge.
+"""Named crash points of WhatsApp: a worker that ends before or after a commit, or with sends in flight, loses nothing
+and duplicates nothing: each user gets one message, and each message is charged once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.rules.whatsapp_factories import (
     check_wallets,
 )
 
-#: Each as the worker is told to end there.
+#: The setting that ends the worker at each point.
 CRASHES: list[dict[str, str]] = [
     {"HELIOGRAPH_CRASH_AT": "whatsapp.dispatch.before_commit"},
     {"HELIOGRAPH_CRASH_AT": "whatsapp.dispatch.after_commit"},
@@ -39,7 +39,7 @@ CRASHES: list[dict[str, str]] = [
     {"HELIOGRAPH_CRASH_AT": "whatsapp.record.after_commit"},
 ]
 ROUNDS = 5 if LONG else 1
-#: Messages that wait for each worker.
+#: Messages waiting for each worker.
 MANY = 60
 FAST = {
     "HELIOGRAPH_SECRET_KEY": SECRET_KEY,
@@ -91,7 +91,7 @@ async def test_a_crash_at_any_point_costs_no_message_and_doubles_none(database_s
                     (point,) = crash.values()
                     worker = await made.worker(HELIOGRAPH_CRASH_AT=f"{point}:{random.randint(1, 3)}")
                     assert await worker.ended() == -signal.SIGKILL, worker.err
-                    # One that is killed while it recovers.
+                    # A worker that is killed while it recovers.
                     again = await made.worker()
                     await again.ready()
                     await asyncio.sleep(random.uniform(0, 0.5))

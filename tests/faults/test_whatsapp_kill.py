@@ -1,5 +1,5 @@
-"""kill -9 of web process, worker and PostgreSQL while WhatsApp messages are sent and Meta's callbacks come in bursts:
-of each 202 one message to the user, one charge, one final state, one event.
+"""kill -9 of web process, worker and PostgreSQL while WhatsApp messages are sent and Meta's callbacks arrive in bursts:
+each 202 results in one message to the user, one charge, one final state, one event.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from tests.load import Client
 from tests.processes import LONG, UNHURRIED, Installation, Program, installation, kill, until, until_true
 
 KILLS = 100 if LONG else 6
-#: Bursts of all that was ever said of some messages, each with a web process and a worker killed amid it.
+#: Bursts of all past updates of some messages; a web process and a worker are killed during each.
 STORMS = 10 if LONG else 1
-#: Of so many messages, at the most: about a thousand updates.
+#: The number of messages per burst, at most: about a thousand updates.
 STORMY = 400
-#: Ends of a web process at each point.
+#: How often a web process ends at each point.
 CRASHES = 10 if LONG else 1
-#: Seconds between two kills, on average.
+#: Average number of seconds between two kills.
 EVERY = 1.0
 WORKERS = 2
-#: Seconds that a send whose answer was lost waits for a status. More than a web process or PostgreSQL is ever away
-#: here: what is sent again is right only if Meta could have been heard.
+#: How long a send whose response was lost waits for a status, in seconds. Longer than a web process or PostgreSQL is
+#: ever down here: sending again is right only if a callback could have been received.
 GRACE = 10.0
 FAST = {
     "HELIOGRAPH_LEASE_SECONDS": "2",
     "HELIOGRAPH_WHATSAPP_UNCERTAIN_GRACE_SECONDS": str(GRACE),
     "HELIOGRAPH_RATE_MUTATIONS": "1000000",
 }
-#: What becomes of messages, by the last two digits of their numbers; all others are sent, delivered and read.
+#: Outcomes by the last two digits of a number; all other messages are sent, delivered and read.
 FATES = {"01": "undeliverable", "02": "read_without_delivered", "05": "backwards", "06": "twice", "07": "early"}
 FATES |= {"13": "dropped", "14": "priced_late"}
-#: What customers read of those that cannot be delivered.
+#: What customers see for messages that cannot be delivered.
 FAILED = {"01": "recipient_unreachable"}
-#: The first send breaks before Meta has it: a code is given up, everything else is sent again.
+#: The first send breaks before Meta has it: an authentication code is given up, everything else is sent again.
 BROKEN = ("22", "26")
-#: Meta comes again after growing pauses with what was not taken; as soon as somebody listens again they are over here,
+#: Meta retries unacknowledged callbacks after growing pauses; here the pauses end as soon as somebody listens again, in
 #: seconds.
 PAUSES = 600.0
 
@@ -65,7 +65,7 @@ async def test_random_kills_while_sending_and_amid_bursts_of_callbacks(
     await migrate(server.owner_url, application=server.url)
     async with (
         installation(server.url, tmp_path, **FAST) as made,
-        # By newer rules, a number's replies beyond a thousand in a month are charged, which a long run reaches.
+        # By Meta's newer rules, a number's replies beyond a thousand per month are charged, which a long run reaches.
         cloud(made, magic="", latency_ms=20.0, p99_ms=80.0, seed=seed, pricing_rules="2025-07") as sky,
     ):
         for ending, script in FATES.items():
@@ -75,7 +75,7 @@ async def test_random_kills_while_sending_and_amid_bursts_of_callbacks(
         await listen(sky, ["message.received"])
         await drill.begin(made, sky)
         load = CloudLoad(sky)
-        tide = asyncio.create_task(drill.tide())
+        bursts = asyncio.create_task(drill.bursts())
         async with load:
             await load.reaches(30)
             for victim in victims:
@@ -83,17 +83,17 @@ async def test_random_kills_while_sending_and_amid_bursts_of_callbacks(
                 if victim == "postgres":
                     at = time.monotonic()
                     await kill(server)
-                    await drill.back(since=at)
+                    await drill.until_listening(since=at)
                 else:
                     await drill.kill(victim)
             await load.reaches(120)
         for _ in range(STORMS):
-            await drill.storm()
-        tide.cancel()
-        await drill.calm()
-        # What was lost last waits for several graces, if Meta has nothing more to say.
+            await drill.repeat_everything()
+        bursts.cancel()
+        await drill.end_bursts()
+        # The last lost response waits for several grace periods, if Meta has nothing more to report.
         await settled(sky, within=150)
-        # Not only while nobody listened: a callback that was refused twice on a busy machine waits for longer, too.
+        # Not only while nobody listened: a callback that was refused twice on a busy machine waits longer, too.
         waited = max(drill.longest, drill.lag + sky.graph.outbox().slowest)
         verdict = await judge(sky, load, fates=FAILED, heard=waited < GRACE / 2)
         print(verdict, f"unanswered: {load.unanswered}, unheard: {waited:.1f} s", sky.graph.counters)
@@ -115,11 +115,11 @@ async def test_a_web_process_that_ends_before_or_after_the_commit_of_a_send(data
                 api = await made.api(HELIOGRAPH_CRASH_AT=f"{point}:{random.randint(2, 8)}")
                 assert await api.ended() == -signal.SIGKILL, api.err
                 api = await made.api()
-                await back(made, sky)
+                await until_listening(made, sky)
                 await load.reaches(len(load.ledger) + 5)
                 await api.kill()
             api = await made.api()
-            await back(made, sky)
+            await until_listening(made, sky)
             await load.reaches(len(load.ledger) + 10)
         assert load.unanswered > 0
         await settled(sky)
@@ -130,13 +130,13 @@ async def test_a_web_process_that_ends_before_or_after_the_commit_of_a_send(data
 
 
 class Drill:
-    """What is killed, and how Meta behaves meanwhile."""
+    """Kills processes, and says how Meta behaves meanwhile."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
-        #: The longest time in which no callback was taken, seconds.
+        #: The longest time in which no callback was accepted, in seconds.
         self.longest = 0.0
-        #: The longest by which this process, and the Meta in it, was late, seconds.
+        #: The longest delay of this process, and of the simulated Meta in it, in seconds.
         self.lag = 0.0
         self.running: list[Program] = []
 
@@ -147,24 +147,24 @@ class Drill:
         await sky.ready()
 
     async def kill(self, victim: str) -> None:
-        """kill -9 of the web process or of a worker, and another one in its place."""
+        """kill -9 of the web process or of a worker, and start another one in its place."""
         at = time.monotonic()
         if victim == "api":
             await self.running[0].kill()
             self.running[0] = await self._made.api()
-            await self.back(since=at)
+            await self.until_listening(since=at)
         else:
             n = self.chance.randint(1, WORKERS)
             await self.running[n].kill()
             self.running[n] = await self._made.worker()
 
-    async def back(self, *, since: float) -> None:
-        """Wait until callbacks can be taken again; they could not `since` then (time.monotonic)."""
-        await back(self._made, self._sky)
+    async def until_listening(self, *, since: float) -> None:
+        """Wait until callbacks are accepted again, which they were not since `since` (time.monotonic)."""
+        await until_listening(self._made, self._sky)
         self.longest = max(self.longest, time.monotonic() - since)
 
-    async def tide(self) -> None:
-        """Callbacks are held back and come all at once, in any order, some twice, in batches of all sizes."""
+    async def bursts(self) -> None:
+        """Callbacks are held back and arrive all at once, in any order, some twice, in batches of all sizes."""
         graph, chance = self._sky.graph, self.chance
         while True:
             box = graph.outbox()
@@ -172,14 +172,14 @@ class Drill:
             pause, at = chance.uniform(0.1, 0.7), time.monotonic()
             await asyncio.sleep(pause)
             self.lag = max(self.lag, time.monotonic() - at - pause)
-            self._wild(chance.choice([1, 7, 100, 1000]))
+            self._shuffle_callbacks(chance.choice([1, 7, 100, 1000]))
             box.release()
             await asyncio.sleep(chance.uniform(0.1, 0.5))
             await box.repeat(2, last=3)
 
-    async def storm(self) -> None:
-        """All that was ever said of many messages is said again, in the largest batches; web process and worker are
-        killed amid it."""
+    async def repeat_everything(self) -> None:
+        """Every past update of many messages is sent again, in the largest batches; web process and worker are killed
+        during it."""
         graph = self._sky.graph
         for victim in ("api", "worker"):
             graph.outbox().hold()
@@ -187,26 +187,26 @@ class Drill:
             for message in self.chance.sample(messages, min(STORMY, len(messages))):
                 for status in list(message.statuses):
                     graph.status(message.id, status, code=131026 if status == "failed" else 0)
-            self._wild(1000)
+            self._shuffle_callbacks(1000)
             taken = graph.counters.items_taken
             graph.outbox().release()
             await until(lambda taken=taken: graph.counters.items_taken > taken)  # type: ignore[misc]
             await self.kill(victim)
 
-    async def calm(self) -> None:
-        """Callbacks leave as they come."""
+    async def end_bursts(self) -> None:
+        """Callbacks are sent as they come."""
         self._sky.graph.configure(duplicates=0.0, duplicate_items=0.0, batch=100)
         self._sky.graph.outbox().release()
         await self._sky.graph.clock.advance(PAUSES)
 
-    def _wild(self, batch: int) -> None:
+    def _shuffle_callbacks(self, batch: int) -> None:
         self._sky.graph.configure(
             batch=batch, grouping="mixed", shuffle=True, duplicates=0.2, duplicate_items=0.1, concurrency=16
         )
 
 
-async def back(made: Installation, sky: Cloud) -> None:
-    """Wait until callbacks can be taken again, and let Meta come again at once with what was not."""
+async def until_listening(made: Installation, sky: Cloud) -> None:
+    """Wait until callbacks are accepted again, and have Meta retry the rest at once."""
 
     async def healthy() -> bool:
         return (await client.ask("GET", "/health"))[0] == 200

@@ -1,8 +1,8 @@
-"""What those feel who are not hit by a fault, measured in the same run: the p99 of their answers before against during
-or after it. Where everybody needs the database that is away, the others are whoever asks for what needs none while it
-lasts, and whoever sends a message once it is over.
+"""What a fault costs clients who are not affected by it, measured in the same run: the p99 of their response times
+before, against during or after the fault. If everybody needs the database that is down, the bystanders are requests
+that do not need it while the fault lasts, and messages sent once it is over.
 
-In the long form only: it takes minutes, and says nothing on a machine that has other work to do.
+Long form only: it takes minutes, and means nothing on a busy machine.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from collections.abc import Iterator, Sequence
 from tests.load import Client, Load
 from tests.processes import LONG, Installation
 
-#: Below this a p99 is the machine's noise rather than anybody's wait; seconds.
+#: Below this, a p99 is noise of the machine; seconds.
 NOISE = 0.025
-#: Of each quiet time and each time after a fault, seconds.
+#: The length of each quiet period and of each period after a fault, in seconds.
 SECONDS = 15.0
-#: Between two requests of those who ask all the time, seconds.
+#: Pause between two requests of a continuous client, in seconds.
 PAUSE = 0.01
 MOST = 2.0
 
 
 def p99(waits: Sequence[float]) -> float:
-    """Of so many waits, seconds."""
+    """The 99th percentile of these waits, in seconds."""
     return statistics.quantiles(waits, n=100)[-1] if len(waits) > 1 else waits[0]
 
 
-class Others:
-    """Measures them. `async with`, around the faults."""
+class Bystanders:
+    """Measures the bystanders. Use `async with` around the faults."""
 
     def __init__(self, made: Installation, load: Load) -> None:
         self._load = load
         self._client = Client(made.base_url, made.key)
         self._asked: list[tuple[float, float]] = []
-        #: p99 of requests that need no database: in quiet times, and in those of faults.
+        #: p99 of requests that need no database: in quiet periods, and during faults.
         self.alive: tuple[list[float], list[float]] = ([], [])
-        #: p99 of messages: in quiet times, and in those after faults.
+        #: p99 of messages: in quiet periods, and after faults.
         self.sent: tuple[list[float], list[float]] = ([], [])
 
-    async def __aenter__(self) -> Others:
+    async def __aenter__(self) -> Bystanders:
         await self._client.__aenter__()
         self._asking = asyncio.create_task(self._ask())
         if LONG:
@@ -56,20 +56,20 @@ class Others:
         await self._client.__aexit__(*error)
 
     @contextlib.contextmanager
-    def hit(self) -> Iterator[None]:
-        """A time in which everybody is hit who needs the database."""
+    def during_fault(self) -> Iterator[None]:
+        """A period in which requests that need the database fail."""
         since = time.monotonic()
         yield
         if LONG:
             self.alive[1].append(p99([wait for asked, wait in self._asked if asked > since]))
 
-    async def after(self) -> None:
-        """The fault is over, and the first message was accepted since."""
+    async def after_fault(self) -> None:
+        """Measure: the fault is over, and a message has been accepted since."""
         if LONG:
             await self._measure(1)
 
     def judge(self, what: str) -> None:
-        """Print what was found, and demand that it is less than MOST times what it was."""
+        """Print the results, and assert that each is less than MOST times its baseline."""
         if not LONG:
             return
         for name, (quiet, hit) in (("needs no database", self.alive), ("messages afterwards", self.sent)):
@@ -93,8 +93,8 @@ class Others:
             await asyncio.sleep(PAUSE)
 
 
-async def steadily(client: Client, numbers: Iterator[int], seconds: float) -> float:
-    """Send message after message; the p99 of their answers, seconds."""
+async def send_steadily(client: Client, numbers: Iterator[int], seconds: float) -> float:
+    """Send one message after another; returns the p99 of the response times, in seconds."""
     first = len(client.answers)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
