@@ -1,4 +1,4 @@
-"""Checks the body of every event that a test raises against the OpenAPI document."""
+"""Checks the body of every event that a test records against the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from heliograph.api.document.event_bodies import DATA
 from heliograph.base.database.pool import Pool
 from heliograph.webhooks.delivery.attempts import type_of
 
-#: Tests of delivery make up events that say hardly anything; a real one has more fields than that.
+#: Delivery tests create events with hardly any content; a real one has more fields than this.
 STUB = 3
 
 
 async def events_are_as_documented(pool: Pool) -> None:
-    """Every event in the database has the fields of `heliograph.api.document.event_bodies`, and no others."""
+    """Assert that every event in the database has exactly the fields of `heliograph.api.document.event_bodies`."""
     try:
         rows = await pool.fetch("SELECT kind, data FROM events", timeout=5)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
-        return  # a test that has taken its database away, or keeps it to itself
+        return  # a test that stopped its database, or holds its locks
     for kind, text in rows:
         data: dict[str, dict[str, Any]] = msgspec.json.decode(text)
         if not any(isinstance(one, dict) and len(one) > STUB for one in data.values()):

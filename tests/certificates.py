@@ -25,8 +25,7 @@ class Authority:
         self.file = self._write("ca", certificate, None)
 
     def issue(self, name: str, *, days: int = 1, passphrase: str = "") -> str:
-        """A PEM file with a certificate for a host and its key, which may be encrypted, valid for so many days from now
-        on."""
+        """A PEM file with a certificate for a host and its key, which may be encrypted; valid for `days` from now."""
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.DNSName(name)]
         if name[0].isdigit():

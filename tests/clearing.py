@@ -1,19 +1,19 @@
-"""A database that a test has used, made as it was: its rows are removed. Whatever else was changed is left to
-`tests/recycling.py`, which puts back every file.
+"""Resets a database after a test by deleting its rows. Databases changed in any other way are left to
+`tests/recycling.py`, which restores every file.
 
-A database that stays saves its sessions (`tests/sessions.py`), which know its tables and have planned its statements.
+A reused database keeps its sessions (`tests/sessions.py`), which have cached its tables and planned its statements.
 """
 
 from __future__ import annotations
 
 import asyncpg
 
-#: Rows removed after which a database is not used again: dead ones are in the way of those who read a whole table.
+#: After this many deleted rows a database is no longer reused: dead rows slow down sequential scans.
 MOST_REMOVED = 3_000
-#: Tables whose rows are not a test's; others of them make it another database.
+#: Tables that tests do not write to; a database in which they differ is not reused.
 LASTING = ("schema_migrations",)
 
-#: What a database is made of: a row more or less, or one that was written since, and it is another.
+#: The catalogs that define a database: if one has a row more or less, or a row written since, the database has changed.
 CATALOGS = [
     "pg_class",
     "pg_attribute",
@@ -36,9 +36,9 @@ CATALOGS = [
     "pg_largeobject_metadata",
     "pg_description",
 ]
-#: Rows written since the template was made count as a million.
+#: Each row written since the template was made counts as a million.
 COUNT = "(SELECT count(*) + 1000000 * count(*) FILTER (WHERE age(xmin) < age('{since}'::xid)) FROM {catalog})"
-#: Vacuuming and analyzing write in place what they have counted.
+#: Vacuuming and analyzing update these counters in place.
 COUNTED = "(SELECT (sum(reltuples) + sum(relpages))::bigint FROM pg_class WHERE relnamespace = 'public'::regnamespace)"
 CONTENT = "(SELECT bit_xor(hashtextextended(rows::text, 0)) FROM {table} AS rows)"
 TABLES = """
@@ -46,7 +46,7 @@ SELECT quote_ident(relname) FROM pg_class
  WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
  ORDER BY relname
 """
-#: What belongs to a database and is not in it, or not there to stay.
+#: State that belongs to a database but is not stored in it, or is temporary.
 BESIDE = """
 (SELECT datconnlimit = -1 AND datallowconn FROM pg_database WHERE datname = current_database())
 AND NOT EXISTS (SELECT FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase
@@ -55,20 +55,21 @@ AND NOT EXISTS (SELECT FROM pg_prepared_xacts WHERE database = current_database(
 AND NOT EXISTS (SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database
                  WHERE d.datname = current_database() AND l.locktype = 'advisory')
 """
-#: Planned once. Triggers and references to other tables are not asked.
+#: Plans are made once. Triggers and foreign keys are disabled.
 SESSION = {"session_replication_role": "replica", "plan_cache_mode": "force_generic_plan", "jit": "off"}
 
 
 class Untouched:
-    """How a database is that nobody has used."""
+    """The state of an unused database."""
 
     def __init__(self, compare: str, remove: str) -> None:
-        """Two statements: whether a database is like that, but for rows; and one that removes them, and counts them."""
+        """Two statements: one that tells whether a database is unchanged except for rows, and one that deletes and
+        counts them."""
         self.compare, self.remove = compare, remove
 
     @classmethod
     async def of(cls, url: str) -> Untouched:
-        """`url`: a superuser's, of the template."""
+        """Take the state from the template at `url`, a superuser's."""
         connection = await asyncpg.connect(url)
         try:
             since = await connection.fetchval("SELECT pg_current_xact_id()::text")
@@ -86,7 +87,7 @@ class Untouched:
 
 
 class Clearing:
-    """Clears one database, on a session of its own."""
+    """Clears one database, over a session of its own."""
 
     def __init__(self, connection: asyncpg.Connection[asyncpg.Record], untouched: Untouched) -> None:
         self._connection = connection
@@ -95,16 +96,16 @@ class Clearing:
 
     @classmethod
     async def of(cls, url: str, untouched: Untouched) -> Clearing:
-        """`url`: a superuser's."""
+        """Connect to `url`, a superuser's."""
         return cls(await asyncpg.connect(url, server_settings=SESSION), untouched)
 
     @property
     def process(self) -> int:
-        """The server process of its session."""
+        """The pid of its session's server process."""
         return self._connection.get_server_pid()
 
     async def clear(self, then: str) -> bool:
-        """Remove what is there and run `then`; returns whether the database is as good as a new one."""
+        """Delete all rows and run `then`; returns whether the database is as good as a new one."""
         if not await self._connection.fetchval(self._untouched.compare):
             return False
         self._removed += await self._connection.fetchval(self._untouched.remove)
@@ -112,5 +113,5 @@ class Clearing:
         return self._removed < MOST_REMOVED
 
     def end(self) -> None:
-        """The database is about to be dropped."""
+        """Close the session, because the database is about to be dropped."""
         self._connection.terminate()

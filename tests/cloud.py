@@ -1,7 +1,7 @@
-"""An installation's WhatsApp: an account at a simulated Graph API in the test's own process, load that keeps a ledger,
-and a judge. `tests/processes.py` has the processes, `tests/load.py` and `tests/judge.py` do the same for SMS.
+"""An installation's WhatsApp: an account at a simulated Graph API in the test's own process, load with a ledger, and a
+judge. `tests/processes.py` has the processes, `tests/load.py` and `tests/judge.py` do the same for SMS.
 
-The rule nobody may break: everything is connected as an operator does it (account, rates, wallet), and number and
+The rule nobody may break: everything is set up the way an operator does it (account, rates, wallet), and the number and
 templates are what the workers read from Meta.
 """
 
@@ -28,16 +28,16 @@ from tests.load import Load
 from tests.processes import Installation, until_true
 
 CURRENCY = "EUR"
-#: What a delivered message costs, in millionths. The simulator's first thousand replies a month are free.
+#: The price of a delivered message, in millionths. The simulator's first thousand replies a month are free.
 PRICES = {"utility": 20_000, "authentication": 30_000, "service": 20_000}
 BALANCE = 1_000_000_000
-#: All that a receiver may be told of WhatsApp.
+#: All WhatsApp events that a receiver can subscribe to.
 KINDS = (
     *("message.sent", "message.delivered", "message.read", "message.failed", "message.received"),
     *("whatsapp.template.updated", "whatsapp.phone_number.updated"),
 )
 
-#: Templates of the simulator's demo, as they are sent.
+#: Templates of the simulator's demo, as sent.
 SHIPPED = {
     "name": "order_shipped",
     "language": "fr",
@@ -60,11 +60,11 @@ class Cloud:
     def __init__(self, made: Installation, graph: GraphSimulator, app: UUID, account_id: UUID, pool: Pool) -> None:
         self.made, self.graph, self.pool = made, graph, pool
         self.app, self.account_id = app, account_id
-        #: For `phoneNumberId`; empty until `ready`.
+        #: The value of `phoneNumberId`; empty until `ready`.
         self.number_id = ""
 
     async def ready(self, *, templates: int = 4, within: float = 120.0) -> None:
-        """Wait until a worker has read number and templates, and a web process has taken the handshake."""
+        """Wait until a worker has read the number and templates, and a web process has passed the handshake."""
 
         async def mirrored() -> bool:
             found = await self.pool.fetchval("SELECT count(*) FROM whatsapp_templates WHERE status = 'approved'")
@@ -82,14 +82,14 @@ class Cloud:
         return {"to": to, "phoneNumberId": self.number_id, **what, **fields}
 
     def message(self, id: str) -> Message:
-        """What Meta has of the only send of one of our messages."""
+        """The only message that Meta has of one of ours."""
         (found,) = [one for one in self.graph.world.messages.values() if one.tracker == id]
         return found
 
 
 @contextlib.asynccontextmanager
 async def cloud(made: Installation, **options: Any) -> AsyncIterator[Cloud]:
-    """Connects the installation to a simulator that calls its web process back. `options`: of the simulator."""
+    """Connect the installation to a simulator that calls its web process back. `options`: the simulator's."""
     graph = GraphSimulator(
         quick(**({"status_delay": 0.02, "keep_callbacks": 100_000, "require_proof": True} | options))
     )
@@ -128,9 +128,9 @@ class CloudLoad(Load):
     def __init__(self, cloud: Cloud, *, senders: int = 6, pause: float = 0.06) -> None:
         super().__init__(cloud.made.base_url, cloud.made.key, senders=senders, pause=pause)
         self._cloud = cloud
-        #: What each number was sent: a template's content, or the text of a reply.
+        #: What was sent to each number: a template's content, or the text of a reply.
         self.contents: dict[str, dict[str, Any] | str] = {}
-        #: How many messages users wrote.
+        #: The number of inbound messages.
         self.written = 0
 
     async def send_nth(self, n: int) -> None:
@@ -139,13 +139,13 @@ class CloudLoad(Load):
         if isinstance(content, str):
             self._cloud.graph.inbound(number, f"Olá, sou {number}")
             self.written += 1
-        await self.accepted(
-            "/whatsapp/messages", number, self._cloud.body(number, content), passes=b"whatsapp_window_closed"
+        await self.send_until_accepted(
+            "/whatsapp/messages", number, self._cloud.body(number, content), retry_on=b"whatsapp_window_closed"
         )
 
 
-async def listen(cloud: Cloud, kinds: Sequence[str] = KINDS) -> str:
-    """The installation's receiver is told of these kinds; returns the secret that signs them."""
+async def subscribe(cloud: Cloud, kinds: Sequence[str] = KINDS) -> str:
+    """Subscribe the installation's receiver to these kinds of events; returns the secret that signs them."""
     made = cloud.made
     async with cloud.pool.acquire() as conn:
         _, secret = await endpoints.create(
@@ -154,8 +154,9 @@ async def listen(cloud: Cloud, kinds: Sequence[str] = KINDS) -> str:
     return secret
 
 
-def told(made: Installation, kind: str, secret: str = "") -> list[dict[str, Any]]:
-    """`data`'s object of each event of a kind that came to the receiver, each once; correctly signed, if `secret`."""
+def received_objects(made: Installation, kind: str, secret: str = "") -> list[dict[str, Any]]:
+    """The object in `data` of each event of a kind that the receiver got, without repetitions; only correctly signed
+    ones if `secret` is given."""
     unique = {event.id: event for event in made.receiver.events if event.type == kind and _genuine(event, secret)}
     return [next(iter(msgspec.json.decode(event.body)["data"].values())) for event in unique.values()]
 

@@ -1,5 +1,5 @@
-"""Fixtures that every kind of test may use. `tests/database.py` says where the databases come from, `tests/embedded.py`
-how to get a server to hurt.
+"""Fixtures for all kinds of tests. `tests/database.py` documents where the databases come from, `tests/embedded.py` how
+to get a server that may be damaged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.database import Cluster, cluster
 from tests.embedded import cluster_home, cluster_model, embedded, execute, public_place
 from tests.sealing import armed
 
-# Timing belongs into the benchmark: how long an example takes depends on what else this machine does.
+# Timing belongs in the benchmark: how long an example takes depends on the machine's other load.
 settings.register_profile("heliograph", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("heliograph")
 
@@ -32,8 +32,8 @@ __all__ = ["armed", "cluster_home", "cluster_model", "embedded", "public_place"]
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """What is imported and collected stays: half a million objects that each full collection would look at, 14 % of
-    the processor time of tests of pages. Trees of the whole project's code took as much again to be looked at often."""
+    """Freeze what has been imported and collected: half a million objects that each full garbage collection would
+    visit, 14 % of the processor time of page tests. Syntax trees of the project's code cost as much again."""
     gc.disable()
     try:
         return (yield)
@@ -70,13 +70,15 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The loop that the product runs on. It also takes a quarter less processor time of a test than asyncio's own."""
+    """The event loop that the product runs on. It also takes a quarter less processor time per test than asyncio's
+    own."""
     return {"uvloop": sessions.new_loop}
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """What a test leaves in the loop of all tests ends with it, as in a loop of its own. A browser is there to stay."""
+    """End the tasks that a test leaves behind in the shared loop, as a loop of its own would. The browser's tasks
+    stay."""
     before = sessions.tasks()
     result = yield
     if not _has_browser(item):
@@ -93,7 +95,7 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell has what it runs in the background ignore an interrupt, and what the tests start would do so too.
+    # A shell makes its background jobs ignore interrupts, and programs started by tests would inherit that.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     sessions.share()
@@ -110,7 +112,7 @@ def database_server() -> Iterator[Cluster]:
 
 @pytest.fixture
 async def database_url(database_server: Cluster, request: pytest.FixtureRequest) -> AsyncIterator[str]:
-    """A migrated database of the test's own, as the application, which owns none of its tables."""
+    """A migrated database for this test; the URL of the application's role, which owns none of its tables."""
     fresh = request.node.get_closest_marker("fresh_database") is not None
     later = "partitions_ahead" in request.fixturenames
     async with database_server.database(fresh=fresh, later=later) as url:
@@ -122,14 +124,14 @@ async def database_url(database_server: Cluster, request: pytest.FixtureRequest)
 
 @pytest.fixture
 async def partitions_ahead(owner_url: str, database_url: str) -> None:
-    """With the partitions of later days and months, as every installation has them and the template does not. They are
-    there, unless a day has begun since."""
+    """Use a database with the partitions of later days and months, which every installation has and the template does
+    not. They exist, unless a day has begun since."""
     await migrate(owner_url, application=database_url)
 
 
 @pytest.fixture
 def owner_url(database_server: Cluster, database_url: str) -> str:
-    """`database_url` for the role that owns the tables."""
+    """The URL of `database_url` for the role that owns the tables."""
     return database_server.as_owner(database_url)
 
 
@@ -141,27 +143,27 @@ def as_owner(owner_url: str) -> Callable[[str], Awaitable[None]]:
 
 @pytest.fixture
 def as_administrator(database_server: Cluster, database_url: str) -> Callable[[str], Awaitable[None]]:
-    """Runs statements that only an administrator may run; a database that lets nobody in lets him in."""
+    """Runs statements that only an administrator may run, even in a database that accepts no other connections."""
     return functools.partial(execute, database_server.as_administrator(database_url))
 
 
 @pytest.fixture
 async def empty_database_url(database_server: Cluster) -> AsyncIterator[str]:
-    """A database of the test's own with nothing in it; its owner's URL."""
+    """The owner's URL of an empty database for this test."""
     async with database_server.database(template=False) as url:
         yield url
 
 
 @pytest.fixture
 async def pool(database_url: str) -> AsyncIterator[Pool]:
-    """Connections to `database_url`."""
+    """A connection pool for `database_url`."""
     async with connections(database_url) as opened:
         yield opened
 
 
 @asynccontextmanager
 async def connections(database_url: str) -> AsyncIterator[Pool]:
-    """What `pool` is. Once the test is over, the events that it left are compared with their documentation."""
+    """The pool of `pool`. After the test, the recorded events are compared with their documentation."""
     opened = await open_pool(database_url, size=4)
     try:
         yield opened

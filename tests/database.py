@@ -1,10 +1,10 @@
-"""Real PostgreSQL for tests: a server per test process, a template migrated once, and clones of it. A clone goes from
-test to test, cleared of rows (`tests/clearing.py`), until one changes more than rows; a new one gets its files
-(`tests/recycling.py`).
+"""Real PostgreSQL for tests: a server per test process, a template that is migrated once, and clones of it. A clone is
+passed from test to test, cleared of rows (`tests/clearing.py`), until one changes more than rows; then a new one gets
+its files (`tests/recycling.py`).
 
-`HELIOGRAPH_TEST_DATABASE_URL` (a superuser's) names a server to use instead of an embedded one. Clusters lie in
-memory, or else in the temporary directory, under numbered names that are reused: what a killed run left behind, a
-running server included, is taken over and removed by the next one.
+`HELIOGRAPH_TEST_DATABASE_URL` (a superuser's) names a server to use instead of an embedded one. Clusters are stored in
+memory, or else in the temporary directory, under numbered names that are reused: whatever a killed run left behind,
+including a running server, is taken over and removed by the next one.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from tests.clearing import Clearing, Untouched
 from tests.recycling import Recycling, end_sessions
 from tests.sessions import LoopThread
 
-#: How directories for servers are called: those of single tests, and among them the numbered ones of test processes.
+#: Name patterns of directories for servers: those of single tests, and among them the numbered ones of test processes.
 PREFIX = "heliograph-"
 NUMBERED = f"{PREFIX}tests-"
-#: Tests run at any hour.
+#: Tests run at any time of day.
 BY_NIGHT = "ALTER TABLE organizations ALTER COLUMN quiet_hours SET DEFAULT 'off'"
-#: Partitions of later times than tomorrow are a sixth of the files that each clone copies, and of what each connection
-#: reads about a table before it reads the table. Rows of a later time have `_rest`.
+#: Partitions later than tomorrow's are a sixth of the files that each clone copies, and of what each connection reads
+#: about a table before it reads the table. Rows of later times go to `_rest`.
 LATER = """
 SELECT format('DROP TABLE %I', relname) FROM pg_class
  WHERE relispartition AND relkind = 'r' AND relname ~ '_\\d{4}_\\d{2}(_\\d{2})?$'
@@ -47,16 +47,16 @@ SELECT format('DROP TABLE %I', relname) FROM pg_class
      > left(to_char((now() AT TIME ZONE 'UTC') + interval '1 day', 'YYYY_MM_DD'),
             length(substring(relname FROM '\\d{4}_\\d{2}(?:_\\d{2})?$')))
 """
-#: A worker does not begin by looking for what is past, and making partitions.
+#: A worker does not start with retention and with making partitions.
 RETAINED = "INSERT INTO timers (name, next_at, done_until) VALUES ('forget', now() + interval '1 hour', now())"
-#: Whoever reads a row for the first time notes in it that it is there to stay.
+#: The first reader of a row sets its hint bits.
 SETTLED = """
 VACUUM (FREEZE) pg_attribute, pg_attrdef, pg_class, pg_constraint, pg_depend, pg_index, pg_inherits, pg_proc, pg_type
 """
-#: Clones that are there before anybody asks for them.
+#: Clones that are made in advance.
 READY = 1
 
-#: Nothing here has to outlive the machine, and 200 short-lived databases need neither memory nor checkpoints.
+#: Nothing here has to survive a crash, and 200 short-lived databases need neither memory nor checkpoints.
 QUICK = {
     "fsync": "off",
     "synchronous_commit": "off",
@@ -69,22 +69,22 @@ QUICK = {
     "autovacuum_naptime": "1h",
     "scram_iterations": "1",
 }
-#: Ten installations at once, of which each is killed and started again while its server still has the dead one's
-#: sessions, need more than an installation has.
+#: Ten installations at once, each of which is killed and restarted while the server still has its old sessions, need
+#: more than one installation has.
 ROOMY = {"max_connections": "300", "max_prepared_transactions": "4"}
 
 
 class Cluster:
-    """A server to make databases on. `url`, `owner_url` and `superuser_url` are of its first database: the application
-    and the role that owns the tables, which are one where a server was given.
+    """A server to create databases on. `url`, `owner_url` and `superuser_url` are of its first database: for the
+    application and for the role that owns the tables, which are the same if an external server is used.
 
-    Clones are made ahead of those who need them, and dropped behind them, on a loop that is not the tests'.
+    Clones are created in advance and dropped in the background, on a loop other than the tests'.
     """
 
     def __init__(
         self, url: str, owner_url: str, superuser_url: str, loop: LoopThread, *, is_ours: bool = False
     ) -> None:
-        """`is_ours`: an embedded server, whose files are at hand."""
+        """`is_ours`: an embedded server, whose files are accessible."""
         self.url, self.owner_url, self.superuser_url = url, owner_url, superuser_url
         self._is_ours = is_ours
         self._owner = urllib.parse.urlsplit(owner_url).username or ROLE
@@ -95,7 +95,7 @@ class Cluster:
         self._ready: asyncio.Queue[str | Exception] = asyncio.Queue(READY)
         self._lock = asyncio.Lock()
         self._dropping: set[Future[None]] = set()
-        #: Clones that were used and are as good as new, the last one last.
+        #: Used clones that are as good as new, the most recently used last.
         self._clear: list[str] = []
         self._clearing: dict[str, Clearing] = {}
         self._returning: set[asyncio.Task[None]] = set()
@@ -125,9 +125,8 @@ class Cluster:
 
     @contextlib.asynccontextmanager
     async def database(self, *, template: bool = True, fresh: bool = False, later: bool = False) -> AsyncIterator[str]:
-        """The application's URL of a clone of the template, `fresh`: one that nobody has used, `later`: one that has
-        the partitions of later times; or the owner's of an empty one. Whatever is left in it afterwards is removed, or
-        it is dropped."""
+        """The application's URL of a clone of the template (`fresh`: an unused one; `later`: one with the partitions of
+        later times), or the owner's URL of an empty database. Afterwards it is cleared for reuse, or dropped."""
         making = self._make_later() if later else self._take(fresh=fresh) if template else self._make("template1")
         name = await asyncio.wrap_future(self._loop.submit(making))
         try:
@@ -150,7 +149,7 @@ class Cluster:
         return urllib.parse.urlsplit(self.superuser_url)._replace(path=urllib.parse.urlsplit(url).path).geturl()
 
     async def is_clear(self, url: str) -> bool:
-        """Whether a database that a test has given back is to be used again."""
+        """Whether a database that a test has returned will be reused."""
         return await asyncio.wrap_future(self._loop.submit(self._is_clear(urllib.parse.urlsplit(url).path[1:])))
 
     async def _is_clear(self, name: str) -> bool:
@@ -172,9 +171,9 @@ class Cluster:
             await conn.close()
 
     async def _recycle(self) -> None:
-        """Keep the template's files for clones, without the maps of free space and of what is visible to all: they are
-        a tenth of the files, and PostgreSQL makes one anew when it wants it."""
-        for statement in (SETTLED, "SELECT 1"):  # who comes first writes down what everybody else reads when it starts
+        """Keep the template's files for clones, without the free space and visibility maps: they are a tenth of the
+        files, and PostgreSQL recreates them when it needs them."""
+        for statement in (SETTLED, "SELECT 1"):  # the first connection writes the cache file that later ones read
             await execute(self.as_administrator(self.url_of(self._template)), statement)
         await self._superuser.execute("CHECKPOINT")
         data = Path(await self._superuser.fetchval("SELECT current_setting('data_directory')"))
@@ -206,7 +205,7 @@ class Cluster:
         try:
             is_clear = await self._is_cleared(name)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-            is_clear = False  # its test has done something to it, or to its sessions
+            is_clear = False  # its test has damaged it or its sessions
         if is_clear:
             self._clear.append(name)
             return
@@ -245,7 +244,7 @@ class Cluster:
         return name
 
     async def _make_later(self) -> str:
-        """From a template of its own, made when it is wanted first: making the partitions takes half a second."""
+        """From a separate template, created on first use: creating the partitions takes half a second."""
         async with self._making_later:
             if not self._later:
                 made = await self._make(self._template)
@@ -257,13 +256,13 @@ class Cluster:
         return await self._make(self._later)
 
     async def _create(self, name: str, template: str) -> None:
-        # File by file: the default, by way of the log of changes, is three times the work.
+        # Copying files: the default strategy, which goes through the WAL, is three times the work.
         options = f'TEMPLATE {template} STRATEGY FILE_COPY OWNER "{self._owner}"'
         async with self._lock:
             await self._superuser.execute(f"CREATE DATABASE {name} {options}")
 
     async def _forget(self, name: str) -> None:
-        """Drop a database that is no clone of the template."""
+        """Drop a database that is not a clone of the template."""
         sessions.forget(name)
         await self._drop(name, clone=False)
 
@@ -272,21 +271,21 @@ class Cluster:
             if self._recycling is not None and clone:
                 await self._recycling.drop(name)
             else:
-                # On a busy machine, sessions take longer to end than a forced drop waits for them.
+                # On a busy machine, sessions take longer to end than a forced drop waits.
                 with contextlib.suppress(asyncpg.InvalidCatalogNameError):
                     await end_sessions(self._superuser, name)
                 await self._superuser.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     def _dropped(self, dropping: Future[None]) -> None:
-        """Keep what has failed until the end."""
+        """Keep failures until the end."""
         if dropping.exception() is None:
             self._dropping.discard(dropping)
 
     async def _end(self) -> None:
-        """Drop whatever is left. Raises ExceptionGroup if a database could not be dropped when its test had ended."""
+        """Drop whatever is left. Raises ExceptionGroup if a database could not be dropped after its test."""
         ended = await asyncio.gather(*map(asyncio.wrap_future, self._dropping), return_exceptions=True)
         failures = [error for error in ended if isinstance(error, Exception)]
-        self._superuser.terminate()  # it may have been making one
+        self._superuser.terminate()  # it may have been creating one
         conn = await self._connect()
         try:
             for row in await conn.fetch("SELECT datname FROM pg_database WHERE starts_with(datname, $1)", self._prefix):
@@ -301,7 +300,7 @@ class Cluster:
 
 
 async def execute(url: str, statement: str, *values: object) -> None:
-    """Run it on a connection of its own."""
+    """Run a statement on a new connection."""
     connection = await asyncpg.connect(url)
     try:
         await connection.execute(statement, *values)
@@ -311,7 +310,7 @@ async def execute(url: str, statement: str, *values: object) -> None:
 
 @contextlib.contextmanager
 def cluster() -> Iterator[Cluster]:
-    """The server that `HELIOGRAPH_TEST_DATABASE_URL` names, or an embedded one, with the template in place."""
+    """The server named by `HELIOGRAPH_TEST_DATABASE_URL`, or an embedded one, with the template in place."""
     given = os.environ.get("HELIOGRAPH_TEST_DATABASE_URL")
     with contextlib.ExitStack() as stack:
         loop = LoopThread()
@@ -329,19 +328,19 @@ def cluster() -> Iterator[Cluster]:
 def public_directory() -> Iterator[Path]:
     """A temporary directory that every account may pass through, so that root's PostgreSQL can live in it.
 
-    No server outlives it: neither where a test ends before it stops what it started, nor, from the next run on, where
-    the test process was killed. Whoever holds the lock beside it is alive.
+    No server outlives it: neither if a test ends before it stops its servers, nor, once the next run starts, if the
+    test process was killed. A held lock beside the directory means that its owner is alive.
     """
     remove_remains()
     while True:
         directory = _quick_place() / f"{PREFIX}{uuid.uuid4().hex[:8]}"
         lock = os.open(f"{directory}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            if not _is_locked(lock) or os.fstat(lock).st_nlink == 0:  # taken for remains, before we had it
+            if not _is_locked(lock) or os.fstat(lock).st_nlink == 0:  # it was taken for a remnant before we locked it
                 continue
             directory.mkdir(0o711)
             try:
-                directory.chmod(0o711)  # whatever the mask
+                directory.chmod(0o711)  # whatever the umask
                 yield directory
             finally:
                 end_servers(directory)
@@ -353,7 +352,7 @@ def public_directory() -> Iterator[Path]:
 
 
 def remove_remains() -> None:
-    """End what test processes that were killed have left in public directories, and remove it."""
+    """End the servers that killed test processes have left in public directories, and remove the directories."""
     for path in _quick_place().glob(f"{PREFIX}*.lock"):
         directory = path.with_suffix("")
         if directory.name.startswith(NUMBERED):  # these are taken over
@@ -370,7 +369,7 @@ def remove_remains() -> None:
 
 
 def _is_locked(lock: int) -> bool:
-    """Whether it is ours now."""
+    """Whether we have locked it now."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -379,7 +378,7 @@ def _is_locked(lock: int) -> bool:
 
 
 def end_servers(directory: Path) -> None:
-    """End all servers on something below a directory that is about to go, suspended ones too."""
+    """End all servers with a data directory below one that is about to be removed, including suspended ones."""
     found = [psutil.Process(pid) for pid in processes("postgres", directory) if psutil.pid_exists(pid)]
     for number in (signal.SIGQUIT, signal.SIGKILL):
         for process in found:
@@ -390,7 +389,7 @@ def end_servers(directory: Path) -> None:
 
 
 def processes(program: str, directory: Path) -> list[int]:
-    """Live processes that were started as `program` on something below `directory`."""
+    """Live processes that run `program` on something below `directory`."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -440,7 +439,7 @@ def _numbered_directory() -> Iterator[Path]:
 
 
 def _quick_place() -> Path:
-    """Memory if there is plenty: a clone takes 40 ms there, and up to 400 ms on a disk that others use."""
+    """Memory if there is plenty: a clone takes 40 ms there, and up to 400 ms on a busy disk."""
     memory = Path("/dev/shm")  # noqa: S108
     if memory.is_dir() and os.access(memory, os.W_OK):
         found = os.statvfs(memory)
@@ -450,4 +449,4 @@ def _quick_place() -> Path:
 
 
 def _ignore(line: str) -> None:
-    """Nobody reads the progress of a test's server."""
+    """Discards the progress messages of a test's server."""

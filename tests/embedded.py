@@ -1,4 +1,5 @@
-"""Embedded servers of a test's own, to be started, killed and inspected. The shared ones are `tests/database.py`'s."""
+"""Embedded servers for a single test, to be started, killed and inspected. The shared ones are in
+`tests/database.py`."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ from tests.database import execute, processes, public_directory
 __all__ = ["execute", "processes"]
 
 ROOT = os.geteuid() == 0
-#: The archive has a part in some of these tests.
+#: Some of these tests use the archive.
 QUICK = QUICKEST | {"wal_level": "replica"}
-#: Makes an `Embedded` that is stopped at the end of the test: (home, **options).
+#: Creates an `Embedded` that is stopped at the end of the test: (home, **options).
 Start = Callable[..., Embedded]
 
-#: What a process of its own runs, to be killed without mercy: start, say so, stay.
+#: The program of a separate process that will be killed: start a server, report that, wait.
 SUPERVISE = """
 import asyncio, json, sys
 from pathlib import Path
@@ -52,7 +53,7 @@ def public_place() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def cluster_model() -> Iterator[Path]:
-    """A cluster that was stopped in order, to copy: half a second less for each test."""
+    """A cluster that was shut down cleanly, to copy: saves half a second per test."""
     with public_directory() as directory:
         home = directory / "postgres"
 
@@ -68,14 +69,14 @@ def cluster_model() -> Iterator[Path]:
 
 @pytest.fixture
 def cluster_home(public_place: Path, cluster_model: Path) -> Path:
-    """A made cluster of the test's own, not running."""
+    """A cluster for this test, created but not running."""
     subprocess.run(["cp", "-a", cluster_model, public_place / "postgres"], check=True)
     return public_place / "postgres"
 
 
 @pytest.fixture
 async def embedded() -> AsyncIterator[Start]:
-    """Makes servers, all of which are stopped at the end."""
+    """Creates servers, all of which are stopped at the end."""
     made: list[Embedded] = []
 
     def make(home: Path, **options: Any) -> Embedded:
@@ -89,7 +90,7 @@ async def embedded() -> AsyncIterator[Start]:
 
 
 def quiet(line: str) -> None:
-    """Nobody reads these lines."""
+    """Discards progress messages."""
 
 
 async def fetch(url: str, query: str) -> list[asyncpg.Record]:
@@ -138,7 +139,7 @@ def log_of(home: Path) -> str:
 
 
 def slow(home: Path, place: Path) -> dict[str, str]:
-    """Settings with which a start lasts, as a long crash recovery does, until `place/done` exists."""
+    """Settings that make a start last, as a long crash recovery does, until `place/done` exists."""
     signal_file = home / "data" / "recovery.signal"
     signal_file.touch()
     owner = (home / "data").stat()

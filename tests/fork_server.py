@@ -1,9 +1,9 @@
-"""A process that imports once what many need, and forks one of them for each that connects.
+"""A process that imports once what many children need, and forks one of them per connection.
 
-Who connects sends what the child is to be, as JSON, with its stdin, stdout and stderr. The answer is the child's pid
-and, when it has ended, its status. Whoever asked and goes away takes the child along.
+The client sends a description of the child as JSON, with its stdin, stdout and stderr. The response is the child's pid
+and, when it has ended, its status. If the client disconnects, the child is killed.
 
-`tests/forks.py` has `heliograph` commands made in this way, `tests/workers.py` the processes that run tests.
+`tests/forks.py` runs `heliograph` commands in this way, `tests/workers.py` the processes that run tests.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).resolve().parents[1]
 #: prctl(2): the signal that a process gets when its parent ends.
 PR_SET_PDEATHSIG = 1
-#: What a child does with the request, its three streams in place. Returns its status.
+#: What a child does with the request, after its three streams are in place. Returns its exit status.
 Become = Callable[[dict[str, Any]], int]
 
 
 def end_with_parent() -> None:
-    """In a child, before it does anything: it ends with its parent, however that ends."""
+    """Called first in a child: it ends with its parent, however that ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def launch(module: str, *arguments: str) -> str:
     """Run `module`, which calls `main`, until this process ends. Returns the name of its address."""
-    # An abstract address: nothing that anybody would have to remove.
+    # An abstract socket address, which leaves no file behind.
     name = f"heliograph-tests-{os.getpid()}-{os.urandom(8).hex()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(f"\0{name}")
@@ -62,23 +62,23 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def standing_for(address: str) -> list[str]:
-    """A command that stands for a process that is forked there; arguments may follow."""
+    """A command whose process acts as proxy for one that is forked there; arguments may follow."""
     return [sys.executable, "-I", "-S", str(Path(__file__).with_name("forked.py")), address]
 
 
 def main(prepare: Callable[[], None], become: Become) -> NoReturn:
-    """Fork for each connection to the listener that `launch` has passed on. What `prepare` imports, once somebody has
-    asked for a child, is there in every child."""
-    # Whoever interrupts the tests interrupts each of their processes. This one has nothing to finish.
+    """Fork for each connection to the listener that `launch` passed on. Imports by `prepare`, which runs at the first
+    request, are shared by all children."""
+    # An interrupt of the tests reaches each of their processes. This one has nothing to finish.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Under nohup a hang-up is ignored, which programs inherit: those that tests start have to hear of one all the same.
-    # A handler survives it as well, and is not inherited by what is executed.
+    # Under nohup, SIGHUP is ignored and programs inherit that, but programs started by tests have to receive it. A
+    # handler also survives a SIGHUP, and is not inherited across exec.
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
     with socket.socket(fileno=int(sys.argv[1])) as listener:
         select.select([listener], [], [])
         prepare()
-        # What is there already is not looked at by the children's collector, which would copy all its pages.
+        # The children's garbage collector must not visit existing objects, which would copy all their pages.
         gc.collect()
         gc.freeze()
         assert len(os.listdir("/proc/self/task")) == 1, "a thread would not live in the children"
@@ -111,7 +111,7 @@ def _serve(listener: socket.socket, become: Become) -> NoReturn:
                 selector.register(ended, selectors.EVENT_READ, connection)
                 selector.register(connection, selectors.EVENT_READ)
             elif isinstance(key.fileobj, socket.socket):
-                if key.fileobj in running:  # it went away before its child
+                if key.fileobj in running:  # the client disconnected before its child ended
                     selector.unregister(key.fileobj)
                     os.kill(running[key.fileobj][0], signal.SIGKILL)
             else:
@@ -140,7 +140,7 @@ def _read(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def _be(become: Become, request: dict[str, Any], files: Sequence[int]) -> NoReturn:
-    """In the child, to its end."""
+    """Run in the child until its end."""
     status = 1
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,7 +1,7 @@
-"""What stands for a process that `tests/fork_server.py` forks: it hands over its streams, arguments, environment and
-directory, passes on what it is told by signals, and ends when that ends, with its status. It imports next to nothing.
+"""The proxy for a process forked by `tests/fork_server.py`: it hands over its streams, arguments, environment and
+directory, forwards signals, and exits with the child's status. It imports next to nothing.
 
-    forked.py ADDRESS …
+forked.py ADDRESS …
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def main() -> int:
-    """The status, as a shell shows it."""
+    """The exit status as a shell would report it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(f"\0{sys.argv[1]}")
@@ -24,7 +24,7 @@ def main() -> int:
         raw = json.dumps(request).encode()
         socket.send_fds(connection, [len(raw).to_bytes(4, "big")], [0, 1, 2])
         connection.sendall(raw)
-        # An end of somebody's pipe that stayed open here would hide that the other process has closed it.
+        # If an end of somebody's pipe stayed open here, nobody could tell that the other process has closed it.
         with open(os.devnull, "r+b", buffering=0) as nobody:
             for number in range(2):
                 os.dup2(nobody.fileno(), number)
@@ -34,20 +34,20 @@ def main() -> int:
                 pass_on_to(int(piece.partition(b"\n")[0]))
             said += piece
     status = said.partition(b"\n")[2]
-    # Without a word, the process that forked it is gone.
+    # No response: the process that forked it is gone.
     return (int(status) if int(status) >= 0 else 128 - int(status)) if status else 1
 
 
 def pass_on_to(pid: int) -> None:
-    """Signals that come to this process go to that one too."""
+    """Forward this process's signals to that one."""
 
     def send(number: int, frame: Any) -> None:
-        # One that has ended already needs to be told nothing; its status is on its way.
+        # It needs no signal if it has ended already; its status is on the way.
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
     signal.signal(signal.SIGTERM, send)
-    # Who shares our terminal is interrupted by it.
+    # A process on our terminal gets the interrupt directly.
     with contextlib.suppress(ProcessLookupError):
         if os.getpgid(pid) != os.getpgid(0):
             signal.signal(signal.SIGINT, send)

@@ -1,9 +1,9 @@
-"""`heliograph` commands as processes that are forked from one that has imported everything, and otherwise are like any
-others: a session, an environment and files of their own, their own exit status, killed when the test process ends.
+"""`heliograph` commands as processes forked from one that has imported everything, and otherwise like any others: with
+a session, an environment, files and an exit status of their own, and killed when the test process ends.
 
-A start costs 0.6 s of processor time, of which nearly all is imports; a fork costs 0.02 s. Hundreds of commands are run
-by tests whose subject is what a command does. How Python itself starts (locale, `PYTHON*`, the command's place) is the
-subject of others, which execute the program: `tests/unit/test_console.py` and `tests/journeys/test_up.py`.
+A start costs 0.6 s of processor time, nearly all of it for imports; a fork costs 0.02 s. Hundreds of commands are run
+by tests of what a command does. How Python itself starts (locale, `PYTHON*`, the location of the command) is tested
+elsewhere by executing the program: `tests/unit/test_console.py` and `tests/journeys/test_up.py`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from tests import fork_server
 
 
 class Forked:
-    """A command that was forked; the part of `asyncio.subprocess.Process` that tests use."""
+    """A forked command, with the part of `asyncio.subprocess.Process` that tests use."""
 
     def __init__(self, connection: socket.socket, pid: int) -> None:
         self.pid = pid
-        #: As in subprocess; None while it runs, or until somebody waits.
+        #: As in subprocess: None while it runs, or until it has been waited for.
         self.returncode: int | None = None
         self.stdin: asyncio.StreamWriter | None = None
         self.stdout: asyncio.StreamReader | None = None
@@ -48,11 +48,11 @@ class Forked:
         asyncio.get_running_loop().add_reader(connection, self._on_end)
 
     async def wait(self) -> int:
-        """Its status, once it has ended."""
+        """Its exit status, once it has ended."""
         return int(await asyncio.shield(self._ended))
 
     async def communicate(self, data: bytes = b"") -> tuple[bytes, bytes]:
-        """What it says on stdout and stderr, as far as they are pipes, once it has ended; `data` is its stdin."""
+        """Its output on stdout and stderr if they are pipes, once it has ended; `data` is its stdin."""
 
         async def write() -> None:
             if self.stdin is not None:
@@ -71,7 +71,7 @@ class Forked:
     def send_signal(self, number: signal.Signals) -> None:
         """Signal it, unless it has ended."""
         if self.returncode is None:
-            with contextlib.suppress(ProcessLookupError):  # it has, and the word is on its way
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and its status is on the way
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
@@ -82,7 +82,7 @@ class Forked:
         said = self._connection.recv(16)
         asyncio.get_running_loop().remove_reader(self._connection)
         self._connection.close()
-        # Without a word, the server is gone, and its children with it.
+        # No response: the server is gone, and its children with it.
         self.returncode = int(said) if said else -signal.SIGKILL
         self._ended.set_result(self.returncode)
 
@@ -166,7 +166,7 @@ _server: tuple[int, str] | None = None
 
 
 def share(given: str) -> None:
-    """Have commands forked by the process that somebody else has launched, for this process and others."""
+    """Use a server that another process has launched."""
     global _server
     _server = os.getpid(), given
 
@@ -177,7 +177,7 @@ def launch() -> str:
 
 
 def address() -> str:
-    """Of the process that forks commands for this one."""
+    """The address of the process that forks commands for this one."""
     if _server is None or _server[0] != os.getpid():
         share(launch())
     assert _server is not None
@@ -188,7 +188,7 @@ def address() -> str:
 
 
 def as_web_processes_begin() -> None:
-    """Make what each of them makes of files, when it starts and when it shows its pages for the first time."""
+    """Load the files that each web process reads when it starts and when it renders its first page."""
     for folder in (places.TEMPLATES, console_places.TEMPLATES):
         _, templates = kit((folder,))
         for name in templates.list_templates(extensions=["html"]):
@@ -204,7 +204,7 @@ def _import_everything() -> None:
     for late in ("heliograph.serve", "heliograph.worker", "uvloop"):
         importlib.import_module(late)
     as_web_processes_begin()
-    # What the libraries import when they are used first: a command that finds no database, and one that is explained.
+    # Modules that libraries import on first use: by a command that finds no database, and by one with --help.
     os.environ["HELIOGRAPH_DATABASE_URL"] = "postgresql://127.0.0.1:1/nowhere"
     with open(os.devnull, "w") as nobody, contextlib.redirect_stdout(nobody), contextlib.redirect_stderr(nobody):
         for words in (["org", "list"], ["org", "--help"]):
@@ -213,7 +213,7 @@ def _import_everything() -> None:
 
 
 def _become_command(request: dict[str, Any]) -> int:
-    """Be what `python -m heliograph` would be."""
+    """Do what `python -m heliograph` would do."""
     fork_server.end_with_parent()
     os.setsid()
     os.chdir(request["directory"])
@@ -234,7 +234,7 @@ def _output(number: int, errors: str) -> io.TextIOWrapper:
 
 
 def _run() -> int:
-    """The status of `heliograph`'s end."""
+    """The exit status of `heliograph`."""
     try:
         importlib.import_module("heliograph.cli").main()
     except SystemExit as end:

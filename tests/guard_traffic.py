@@ -1,6 +1,6 @@
-"""Traffic for the guard, made by a seed: attacks as operators describe them, and peaks of honest traffic.
+"""Traffic for the guard, generated from a seed: attacks as operators describe them, and peaks of honest traffic.
 
-Each is a list of (second, number, country, is an attack). `run` shows it to the rules as a worker would, and holds what
+Each is a list of (second, number, country, is an attack). `run` feeds it to the rules as a worker would, and holds what
 they find; `python -m tests.guard_traffic` prints the table of docs/guard.md.
 """
 
@@ -21,7 +21,7 @@ ORGANIZATION = uuid_of(bytes(15) + b"\x09")
 HOME, MINUTES, SEEDS = "MZ", 60, (1, 2, 3)
 #: Mozambique's mobile prefixes, ten million numbers each.
 PREFIXES = tuple(f"+258{code}" for code in (82, 83, 84, 85, 86, 87))
-#: A company's new phones, numbered one after the other.
+#: A company's new phones, with consecutive numbers.
 PHONES = frozenset(f"+{258_84_345_6700 + n}" for n in range(300))
 #: Where roaming people come from: calling codes and countries, half of them LISTED.
 _CODES = """
@@ -29,7 +29,7 @@ _CODES = """
 971 966 234 92 880 62 20 39 94 213 229 63 995 996 962
 """
 ABROAD = [(code, REGIONS[code]) for code in _CODES.split()]
-#: Of honest people, how many enter their code, and how many ask for it twice.
+#: The shares of honest people who enter their code, and who ask for it twice.
 CONVERSION, AGAIN = 0.75, 0.12
 
 Send = tuple[float, str, str, bool]
@@ -40,20 +40,20 @@ class Case(msgspec.Struct, frozen=True):
 
     name: str
     make: Callable[[random.Random, float], Iterator[Send]]
-    #: Of attackers who say that their codes were entered.
+    #: The share of attackers who report that their codes were entered.
     faked: float = 0.0
     #: Numbers that are the organization's contacts.
     contacts: frozenset[str] = frozenset()
-    #: Countries that had 20 messages before this hour, besides HOME.
+    #: Countries with 20 messages before this hour, besides HOME.
     known: tuple[str, ...] = ()
 
 
 class Outcome(msgspec.Struct):
-    """What the rules made of it."""
+    """How the rules judged it."""
 
     attack: int = 0
     caught: int = 0
-    #: Messages of the attack that went out before the first was held.
+    #: Messages of the attack that were sent before the first was held.
     before: int | None = None
     honest: int = 0
     mistaken: int = 0
@@ -113,7 +113,7 @@ def one_prefix(chance: random.Random, rate: float) -> Iterator[Send]:
 
 
 def onboarding(chance: random.Random, rate: float) -> Iterator[Send]:
-    """A company hands 300 phones to its people, numbered one after the other, and all sign up within half an hour."""
+    """A company gives its people 300 phones with consecutive numbers, and all sign up within half an hour."""
     yield from honest(chance, rate)
     numbers = sorted(PHONES)
     chance.shuffle(numbers)
@@ -129,8 +129,8 @@ def television(chance: random.Random, rate: float) -> Iterator[Send]:
 
 
 def payday(chance: random.Random, rate: float) -> Iterator[Send]:
-    """A bank writes to 20,000 of its 300,000 customers, who have numbers of three operators' first ranges, within ten
-    minutes."""
+    """A bank writes to 20,000 of its 300,000 customers, who have numbers in the first ranges of three operators, within
+    ten minutes."""
     yield from honest(chance, rate)
     for _ in range(20_000):
         prefix = chance.choice(PREFIXES[:3])
@@ -145,7 +145,7 @@ def small_operator(chance: random.Random, rate: float) -> Iterator[Send]:
 
 
 def resend_storm(chance: random.Random, rate: float) -> Iterator[Send]:
-    """Suppliers were away for ten minutes: everybody asked three times more, and all of it goes out in five."""
+    """Suppliers were down for ten minutes: everybody asked three more times, and all of it is sent in five minutes."""
     yield from honest(chance, rate)
     waiting = {f"{chance.choice(PREFIXES)}{chance.randrange(10**7):07}" for _ in range(int(rate * 10))}
     for number in sorted(waiting):
@@ -154,8 +154,8 @@ def resend_storm(chance: random.Random, rate: float) -> Iterator[Send]:
 
 
 def roaming(chance: random.Random, rate: float) -> Iterator[Send]:
-    """A tenth of the people have numbers of thirty other countries, half of them listed; a fair brings a fiftieth
-    more from one of those for half an hour."""
+    """A tenth of the people have numbers of thirty other countries, half of them listed; a fair adds a fiftieth from
+    one of those for half an hour."""
     yield from honest(chance, rate * 0.9)
     for at, number, *rest in honest(chance, rate * 0.1):
         code, country = chance.choice(ABROAD)
@@ -184,13 +184,13 @@ HONEST = (
 
 
 def run(case: Case, rate: float, seed: int) -> Outcome:
-    """Show it to the rules. A range that is held stays held, as it does where the attack goes on."""
+    """Feed it to the rules. A held range stays held, as it does while an attack goes on."""
     chance = random.Random(f"{case.name} {rate} {seed}")
     sends = sorted(case.make(chance, rate))
     windows, conversions, outcome = Windows(), Conversions(), Outcome()
     for country in (HOME, *case.known):
         windows.known(ORGANIZATION, country)
-    # What is usual at this hour is what the case begins with.
+    # The case's first messages define what is usual at this hour.
     for key in (HOME, ""):
         windows.usual(ORGANIZATION, key, rate * 10)
     held: dict[str, float] = {}
@@ -234,7 +234,7 @@ def run(case: Case, rate: float, seed: int) -> Outcome:
 
 
 def _is_acquainted(case: Case, windows: Windows, suspicion: Suspicion) -> bool:
-    """As `guard.holds.acquainted`: half of a block's numbers are contacts."""
+    """Like `guard.holds.acquainted`: half of a block's numbers are contacts."""
     if suspicion.kind != "block" or not case.contacts:
         return False
     members = windows.members(ORGANIZATION, suspicion.range)
@@ -242,7 +242,7 @@ def _is_acquainted(case: Case, windows: Windows, suspicion: Suspicion) -> bool:
 
 
 def total(case: Case, rate: float) -> Outcome:
-    """Over all seeds; `before` is the worst."""
+    """Sums over all seeds; `before` is the worst."""
     sums = Outcome()
     for one in (run(case, rate, seed) for seed in SEEDS):
         sums.attack += one.attack
@@ -258,7 +258,7 @@ RATES = (20.0, 200.0)
 
 
 def measured() -> dict[tuple[str, float], Outcome]:
-    """What was found of each case at each rate of honest messages a minute."""
+    """The results of each case at each rate of honest messages a minute."""
     return {(case.name, rate): total(case, rate) for case in (*ATTACKS, *HONEST) for rate in RATES}
 
 

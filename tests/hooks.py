@@ -39,7 +39,7 @@ def settings(**given: Any) -> Settings:
 
 
 async def organization(pool: Pool) -> Actor:
-    """A new organization's actor."""
+    """The actor of a new organization."""
     id = uuid7()
     await pool.execute(
         "INSERT INTO organizations (id, name, created_at) VALUES ($1, 'Acme ' || $1::uuid, $2)", id, clock.now()
@@ -50,7 +50,7 @@ async def organization(pool: Pool) -> Actor:
 async def endpoint(
     pool: Pool, actor: Actor, url: str, *, kinds: Sequence[str] = (KIND,), under: Settings | None = None
 ) -> tuple[UUID, str]:
-    """A new endpoint: id and secret."""
+    """Create an endpoint; returns its id and secret."""
     rules = endpoints.rules(under or settings())
     async with pool.acquire() as conn:
         made, secret = await endpoints.create(conn, actor, url=url, subscribed_events=kinds, rules=rules)
@@ -109,12 +109,12 @@ SELECT organization_id, one.*, 'delivered', '' FROM webhook_successes s CROSS JO
 
 
 async def attempts(pool: Pool) -> list[dict[str, Any]]:
-    """All attempts, first successes included, in the order in which they began."""
+    """All attempts, including first successes, in the order in which they began."""
     return [dict(row) for row in await pool.fetch(ATTEMPTS)]
 
 
 async def attempted(pool: Pool, count: int) -> list[dict[str, Any]]:
-    """The attempts, once there are `count` of them and no row of the queue is leased."""
+    """Wait until there are `count` attempts and no leased queue row; returns the attempts."""
 
     async def there() -> bool:
         return len(await attempts(pool)) >= count and await held(pool) == 0
@@ -124,12 +124,12 @@ async def attempted(pool: Pool, count: int) -> list[dict[str, Any]]:
 
 
 async def queued(pool: Pool) -> int:
-    """Rows of the queue."""
+    """The number of queue rows."""
     number: int = await pool.fetchval("SELECT count(*) FROM queue")
     return number
 
 
 async def held(pool: Pool) -> int:
-    """Rows of the queue under a lease."""
+    """The number of leased queue rows."""
     number: int = await pool.fetchval("SELECT count(*) FROM queue WHERE lease_until IS NOT NULL")
     return number

@@ -52,7 +52,7 @@ CUTS = st.lists(st.integers(1, 600), max_size=12)
 
 
 def mutated(data: bytes, mutations: list[tuple[float, int, bytes]]) -> bytes:
-    """Each takes away some bytes at a place and puts others there."""
+    """A change that replaces some bytes at a position with others."""
     for where, away, piece in mutations:
         at = int(where * len(data))
         data = data[:at] + piece + data[at + away :]

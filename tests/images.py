@@ -1,5 +1,5 @@
-"""Images where none can be fetched: one to build upon, made of Debian's packages, and an engine that runs what is
-built."""
+"""Container images on machines without a registry: a base image made of Debian's packages, and an engine that runs what
+is built."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ import pytest
 
 from heliograph import __version__
 
-#: No more than a machine lets root have that is itself a container. The engines' own defaults are a million.
+#: No more than the limit of a root that is itself in a container. The engines' own default is a million.
 LIMITS = ("--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096")
-#: As the compose files run it: nothing to be written but the volume and /tmp, no right of root's left.
+#: As in the compose files: only the volume and /tmp are writable, and root has no capabilities.
 CLOSED = ("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--network", "host", *LIMITS)  # noqa: S108
-#: What the Containerfile builds upon: Debian's release, and its Python.
+#: The Containerfile's base image: Debian's release, and its Python.
 RELEASE, PYTHON = "trixie", "3.13"
-#: Where the image to build upon looks for what is installed: see `without_network`.
+#: Where the base image looks for packages: see `without_network`.
 WHEELS = "/wheels"
-#: What the base lacks of an official image: `python`, and a pip that can be removed.
+#: What the base lacks compared with the official image: `python`, and a pip that can be removed.
 FINISH = """
 rm -f /usr/lib/python3*/EXTERNALLY-MANAGED
 export PYTHONPATH="$(ls /opt/pip-*.whl)"
@@ -37,7 +37,7 @@ ln -s /usr/bin/python3 /usr/local/bin/python
 
 
 class Image(NamedTuple):
-    """One that was built, and the words before a command of what built it, and runs it."""
+    """A built image, and the command prefix of the program that built it and runs it."""
 
     engine: list[str]
     tag: str
@@ -45,8 +45,8 @@ class Image(NamedTuple):
 
 @contextlib.contextmanager
 def built(containerfile: Path, dist: Path, place: Path, *, allow_slow: bool) -> Iterator[Image]:
-    """The image of a release, removed afterwards. Skips the test where none can be built or run, or, unless
-    `allow_slow`, where the image to build upon would have to be made."""
+    """The image of a release, removed afterwards. Skips the test if none can be built or run, or, unless `allow_slow`,
+    if the base image would have to be made."""
     build = _builder()
     if build is None:
         pytest.skip("neither podman, docker nor buildah works here")
@@ -78,7 +78,7 @@ def built(containerfile: Path, dist: Path, place: Path, *, allow_slow: bool) -> 
 
 
 def _builder() -> list[str] | None:
-    """A program that builds images and can do so here, or None."""
+    """A program that can build images here, or None."""
     for name in ("podman", "docker", "buildah"):
         if shutil.which(name) is not None:
             command = [name, "info"]
@@ -94,11 +94,12 @@ def _run(*command: str | Path) -> str:
 
 
 def make_base(place: Path, tag: str) -> None:
-    """A small Debian with Python as an image of podman's, by `debootstrap`, whose pip asks no index; as root."""
+    """Make a small Debian with Python as an image for podman, with `debootstrap`, whose pip uses no index; needs
+    root."""
     root, wheels = place / "root", place / "pip"
     _run(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", wheels, "pip")
     _run("debootstrap", "--variant=minbase", "--include=python3,libpython3-stdlib", RELEASE, root)
-    for wheel in wheels.glob("*.whl"):  # pip may leave notes about what it downloads beside them
+    for wheel in wheels.glob("*.whl"):  # pip may leave notes about downloads beside them
         shutil.copy(wheel, root / "opt")
     _run("chroot", root, "sh", "-ec", FINISH)
     packed = place / "base.tar"
@@ -108,8 +109,8 @@ def make_base(place: Path, tag: str) -> None:
 
 
 def without_network(dist: Path, place: Path) -> list[str]:
-    """Options of `podman build` by which a release is installed from what is downloaded here: how this machine reaches
-    an index is nothing that an image knows."""
+    """Options of `podman build` to install a release from packages downloaded here: an image does not know how this
+    machine reaches an index."""
     pinned = [word for file in dist.glob("*-requirements*.txt") for word in ("-r", str(file))]
     _run(
         *(sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:", "--require-hashes", "--no-deps"),
@@ -122,7 +123,7 @@ def without_network(dist: Path, place: Path) -> list[str]:
 
 
 def engine(options: Sequence[str], tag: str) -> list[str] | str:
-    """podman with the first runtime that runs an image here, or why none does."""
+    """podman with the first runtime that can run an image here, or why none can."""
     said = ""
     for runtime in ("crun", "runc"):
         if shutil.which(runtime) is None:

@@ -1,5 +1,5 @@
-"""What became of every message of a ledger. The rule nobody may break: what is demanded here is what the platform
-promises, however it was treated.
+"""The outcome of every message of a ledger. The rule nobody may break: it asserts what the platform promises, whatever
+was done to it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ class Verdict(msgspec.Struct, frozen=True):
     """The judge's counts."""
 
     messages: int
-    #: Submits beyond one a message that a supplier took.
+    #: Submits accepted by a supplier beyond the first of each message.
     doubles: int
-    #: Attempts whose answer nobody saw.
+    #: Attempts without a response.
     unknown: int
-    #: Callbacks beyond one an event.
+    #: Callbacks beyond the first of each event.
     repeated: int
 
 
-async def settled(url: str, *, within: float = 120.0) -> None:
-    """Wait until every message has ended, and nothing is left in the queue."""
+async def until_settled(url: str, *, within: float = 120.0) -> None:
+    """Wait until every message has ended, and the queue is empty."""
 
     async def done() -> bool:
         conn = await asyncpg.connect(url)
@@ -50,9 +50,10 @@ SELECT NOT EXISTS (SELECT FROM messages WHERE status IN ('accepted', 'sent'))
 
 
 async def judge(made: Installation, ledger: Mapping[str, str], *, in_flight: int) -> Verdict:
-    """Demand everything that was promised of the messages in `ledger`, which were all that was ever sent.
+    """Assert everything that was promised for the messages in `ledger`, which are all that were ever sent.
 
-    `in_flight`: submits that may have been without an answer whenever something was killed, in all.
+    `in_flight`: the most submits that can have been without a response at the moments when something was killed, in
+    total.
     """
     conn = await asyncpg.connect(made.url)
     try:
@@ -60,7 +61,7 @@ async def judge(made: Installation, ledger: Mapping[str, str], *, in_flight: int
         attempts = Counter(
             {row[0]: row[1] for row in await conn.fetch("SELECT message_id, count(*) FROM attempts GROUP BY 1")}
         )
-        # Also those of which a receipt showed later that they were taken.
+        # Including those for which a receipt later showed that they were accepted.
         unknown = await conn.fetchval("SELECT count(*) FROM attempts WHERE state = 'unknown' OR detail = $1", SHOWN)
         unended = await conn.fetchval("SELECT count(*) FROM queue WHERE begun_at IS NOT NULL")
         balance = await conn.fetchrow(
@@ -82,7 +83,7 @@ async def judge(made: Installation, ledger: Mapping[str, str], *, in_flight: int
     assert all(by_id[id]["recipient"] == number for number, id in ledger.items())
     assert {row["status"] for row in rows} <= {"delivered"}, Counter(row["status"] for row in rows)
 
-    # Those that a supplier took, whether or not it said so.
+    # Submits that a supplier accepted, whether or not its response arrived.
     submits = Counter(f"+{one.destination}" for smsc in made.smscs for one in smsc.received if one.status == 0)
     submits += Counter(f"+{one.submitted.to}" for supplier in made.aggregators for one in supplier.taken)
     assert set(submits) == set(ledger), "every message reached the supplier"

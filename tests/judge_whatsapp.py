@@ -1,6 +1,6 @@
-"""What became of every WhatsApp message of a ledger, whatever happened to the processes meanwhile. The rule nobody may
-break: what is demanded here is what the platform promises: of each 202 one message to the user, one charge, one final
-state and one event; and nothing that is left over.
+"""The outcome of every WhatsApp message of a ledger, whatever happened to the processes meanwhile. The rule nobody may
+break: it asserts what the platform promises: for each 202 one message to the user, one charge, one final state and one
+event, and nothing left over.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ MOST_UNKNOWN = 3
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What the judge counted."""
+    """The judge's counts."""
 
     messages: int
-    #: Messages that went out again, though Meta had taken them: only where its word could not be heard.
+    #: Messages sent again although Meta had accepted them: only where its callbacks could not be received.
     doubles: int
-    #: Codes, and messages that were unlucky too often, that never reached Meta and were given up.
+    #: Messages that never reached Meta and were given up: authentication codes, and those with too many unknown
+    #: attempts.
     given_up: int
-    #: Attempts whose answer nobody saw.
+    #: Attempts without a response.
     unknown: int
 
 
@@ -37,25 +38,25 @@ SELECT NOT EXISTS (SELECT FROM whatsapp_messages WHERE status IN ('accepted', 's
 """
 
 
-async def settled(cloud: Cloud, *, within: float = 90.0) -> None:
-    """Wait until Meta has told everything, every message has ended, and nothing is left in the queue."""
+async def until_settled(cloud: Cloud, *, within: float = 90.0) -> None:
+    """Wait until Meta has reported everything, every message has ended, and the queue is empty."""
     box = cloud.graph.outbox()
     try:
         await until(lambda: not (box.waiting or cloud.graph.clock.waiting), within=within)
         await until_true(lambda: cloud.pool.fetchval(SETTLED), within=within)
-        # What was sent again meanwhile has statuses of its own.
+        # Messages sent again meanwhile have statuses of their own.
         await until(lambda: not (box.waiting or cloud.graph.clock.waiting), within=within)
         await until_true(lambda: cloud.pool.fetchval(SETTLED), within=within)
     except TimeoutError:
         raise AssertionError(f"{box.waiting} callbacks wait; {await _leftovers(cloud)}") from None
 
 
-async def judge(cloud: Cloud, load: CloudLoad, *, fates: Mapping[str, str], heard: bool = True) -> Verdict:
-    """Demand everything that was promised of the messages in the load's ledger, which were all that was ever sent. The
-    receiver is told of delivered, failed and received ones.
+async def judge(cloud: Cloud, load: CloudLoad, *, fates: Mapping[str, str], callbacks_in_time: bool = True) -> Verdict:
+    """Assert everything that was promised for the messages in the load's ledger, which are all that were ever sent. The
+    receiver subscribes to delivered, failed and received ones.
 
-    `fates`: failure codes of messages that Meta took and could not deliver, by the end of their numbers. `heard`: Meta
-    could be heard again before any grace was over.
+    `fates`: failure codes of messages that Meta accepted and could not deliver, by the last digits of their numbers.
+    `callbacks_in_time`: callbacks were always received before the grace period ended.
     """
     pool, graph, ledger = cloud.pool, cloud.graph, load.ledger
     rows = {
@@ -76,7 +77,7 @@ async def judge(cloud: Cloud, load: CloudLoad, *, fates: Mapping[str, str], hear
     assert sum(sends.values()) == graph.counters.accepted, "the simulator keeps them all"
     assert set(sends) <= set(rows), "a message that nobody asked for"
     doubles = sum(sends.values()) - len(sends)
-    assert doubles == 0 or not heard, graph.doubled
+    assert doubles == 0 or not callbacks_in_time, graph.doubled
     codes = {id for number, id in ledger.items() if load.contents[number] is not None and _is_code(load, number)}
     assert all(sends[id] <= 1 for id in codes), "a code was sent twice"
 
@@ -100,7 +101,7 @@ async def judge(cloud: Cloud, load: CloudLoad, *, fates: Mapping[str, str], hear
             assert (row["status"], row["charge"], row["consumed"]) == ("failed", "released", 0), shown
             assert told[id, "message.failed"] == 1, shown
             if not sends[id]:
-                # A code whose answer was lost is not sent again; nor is what nobody ever heard of.
+                # A code without a response is not sent again, and neither is a message that Meta never reported.
                 assert row["failure_code"] == "unknown", shown
                 assert id in codes or row["unknown"] >= MOST_UNKNOWN, shown
                 given_up += 1

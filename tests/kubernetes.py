@@ -1,4 +1,4 @@
-"""The example for Kubernetes, as its files define it."""
+"""The example for Kubernetes, parsed from its files."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import yaml
 from tests.house.project import ROOT
 
 FILES = sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
-#: The oldest version that it is for: earlier ones demand `onPodConditions` of each rule of a `podFailurePolicy`.
+#: The oldest version that it supports: earlier ones require `onPodConditions` in each rule of a `podFailurePolicy`.
 OLDEST = "1.29"
 
 
 def objects() -> Iterator[dict[str, Any]]:
-    """Everything that the files create."""
+    """All objects that the files define."""
     for path in FILES:
         yield from yaml.safe_load_all(path.read_text())
 
 
 def template(found: dict[str, Any]) -> dict[str, Any] | None:
-    """The template of an object's pods; None if it has none."""
+    """The pod template of an object; None if it has none."""
     spec = found["spec"]
     if found["kind"] == "CronJob":
         spec = spec["jobTemplate"]["spec"]
@@ -30,13 +30,13 @@ def template(found: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def templates() -> dict[str, dict[str, Any]]:
-    """The templates of all pods, by the name of their only container: `api`, `worker`, `migrate`, `backup`."""
+    """All pod templates, by the name of their only container: `api`, `worker`, `migrate`, `backup`."""
     found = (template(one) for one in objects())
     return {made["spec"]["containers"][0]["name"]: made for made in found if made is not None}
 
 
 def settings(container: dict[str, Any]) -> dict[str, str]:
-    """Its environment."""
+    """Its environment variables."""
     return {one["name"]: one["value"] for one in container["env"]}
 
 

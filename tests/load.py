@@ -1,4 +1,4 @@
-"""Load over HTTP that keeps a ledger. The rule nobody may break: no number is let go of without its 202."""
+"""Load over HTTP that keeps a ledger. The rule nobody may break: every number is retried until it has its 202."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.processes import until
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The response to a request, and when it came (time.monotonic)."""
+    """A response, when it was requested and when it came (time.monotonic)."""
 
     asked: float
     at: float
@@ -30,7 +30,7 @@ class Client:
         #: Message id by recipient: the ledger.
         self.ledger: dict[str, str] = {}
         self.answers: list[Answer] = []
-        #: Requests that ended without an answer.
+        #: Requests that ended without a response.
         self.unanswered = 0
 
     async def __aenter__(self) -> Self:
@@ -43,7 +43,7 @@ class Client:
         await self.session.close()
 
     async def ask(self, method: str, path: str, **options: Any) -> tuple[int, Any]:
-        """Status and decoded body of one request."""
+        """Make a request; returns the status and the decoded body."""
         async with self.session.request(method, f"{self._base_url}/v1{path}", **options) as answer:
             return answer.status, msgspec.json.decode(await answer.read())
 
@@ -54,15 +54,15 @@ class Client:
             return answer.status == 200
 
     async def send(self, number: str, *, within: float = 90.0, **fields: Any) -> str:
-        """The id of an SMS."""
+        """Send an SMS until it is accepted; returns its id."""
         body = {"to": number, "message": "Hello", "clientReference": number} | fields
-        return await self.accepted("/sms/send", number, body, within=within)
+        return await self.send_until_accepted("/sms/send", number, body, within=within)
 
-    async def accepted(
-        self, path: str, number: str, body: dict[str, Any], *, within: float = 90.0, passes: bytes = b""
+    async def send_until_accepted(
+        self, path: str, number: str, body: dict[str, Any], *, within: float = 90.0, retry_on: bytes = b""
     ) -> str:
-        """The id of a message to `number`. Any other answer than a 202, or one that says that it is too early, fails
-        the test. `passes`: the code of a refusal that does so by itself."""
+        """Repeat a request until it is accepted; returns the id of its message. A response other than 202, 503 or
+        `idempotency_in_progress` fails the test. `retry_on`: the code of another refusal that is temporary."""
         headers = {"idempotency-key": f"key of {number}"}
         deadline = time.monotonic() + within
         while True:
@@ -77,7 +77,7 @@ class Client:
                         assert self.ledger.setdefault(number, id) == id, "the same key made another message"
                         return id
                     early = answer.status == 409 and any(
-                        code and code in raw for code in (b"idempotency_in_progress", passes)
+                        code and code in raw for code in (b"idempotency_in_progress", retry_on)
                     )
                     assert answer.status == 503 or early, (answer.status, raw)
             except (aiohttp.ClientError, TimeoutError, ConnectionError):
@@ -87,7 +87,8 @@ class Client:
 
 
 class Load(Client):
-    """A client with several senders, each sending to one number after another until the end of the `async with`."""
+    """A client with several concurrent senders, each of which sends to one number after another until the end of the
+    `async with`."""
 
     def __init__(self, base_url: str, key: str, *, senders: int = 6, pause: float = 0.06) -> None:
         """`pause`: seconds between two messages of a sender."""
@@ -100,7 +101,7 @@ class Load(Client):
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        self._tasks = [asyncio.create_task(self._send_on()) for _ in range(self._senders)]
+        self._tasks = [asyncio.create_task(self._keep_sending()) for _ in range(self._senders)]
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -113,19 +114,19 @@ class Load(Client):
         finally:
             await super().__aexit__(*error)
 
-    async def reaches(self, count: int, *, within: float = 120.0) -> None:
-        """Wait until the ledger has that many."""
+    async def until_sent(self, count: int, *, within: float = 120.0) -> None:
+        """Wait until the ledger has this many entries."""
         await until(lambda: len(self.ledger) >= count or any(task.done() for task in self._tasks), within=within)
         for task in self._tasks:
             if task.done():
                 task.result()
 
-    async def _send_on(self) -> None:
+    async def _keep_sending(self) -> None:
         while not self._stop.is_set():
             n, self._next = self._next, self._next + 1
             await self.send_nth(n)
             await asyncio.sleep(self._pause)
 
     async def send_nth(self, n: int) -> None:
-        """What the senders send: each number once."""
+        """Send the nth message; the senders call this with each number once."""
         await self.send(f"+25884{n:07d}")

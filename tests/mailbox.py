@@ -1,4 +1,4 @@
-"""An SMTP server on a real socket that keeps what it is sent, and answers as a test wants."""
+"""An SMTP server on a real socket that stores the mails it receives, and answers as a test wants."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from email.policy import default
 
 
 class Mailbox:
-    """`answers`: a line for a command instead of the usual one; "" for silence. `heard`: commands, as they came, with
-    TLS or without."""
+    """`answers`: the response to a command, instead of the usual one; "" for none. `commands`: what was received,
+    with or without TLS."""
 
     def __init__(self, *, tls: ssl.SSLContext | None = None, passwords: dict[str, str] | None = None) -> None:
         self.mails: list[EmailMessage] = []
         self.recipients: list[str] = []
-        self.heard: list[tuple[str, bool]] = []
+        self.commands: list[tuple[str, bool]] = []
         self.answers: dict[str, str] = {}
         self.port = 0
         self._tls = tls
@@ -44,7 +44,7 @@ class Mailbox:
         writer.write(b"220 mailbox ESMTP\r\n")
         while line := (await reader.readline()).decode().strip():
             verb = line.split()[0].upper()
-            self.heard.append((line, is_secure))
+            self.commands.append((line, is_secure))
             answer = self.answers.get(verb, self._usual(line, verb, is_secure))
             if answer == "":
                 await reader.read()

@@ -1,4 +1,4 @@
-"""PgBouncer in transaction mode in front of a server of the tests."""
+"""PgBouncer in transaction mode in front of a test server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROGRAM = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin
 
 
 def version() -> tuple[int, ...]:
-    """Of the program. Skips the test if there is none."""
+    """The program's version. Skips the test if it is not installed."""
     if PROGRAM is None:
         pytest.skip("pgbouncer is not installed: on Debian, apt-get install pgbouncer")
     said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
@@ -34,13 +34,13 @@ def version() -> tuple[int, ...]:
 
 
 class Bouncer:
-    """A running one. `url`: of the database through it."""
+    """A running PgBouncer. `url`: the database through it."""
 
     def __init__(self, url: str, authority: Authority, admin: str) -> None:
         self.url, self.authority, self._admin = url, authority, admin
 
     async def reconnect(self) -> None:
-        """Have it open new connections to the server, as its console's RECONNECT does."""
+        """Make it open new connections to the server, like RECONNECT on its console."""
         conn = await asyncpg.connect(self._admin, statement_cache_size=0)
         try:
             await conn.execute("RECONNECT")
@@ -50,8 +50,8 @@ class Bouncer:
 
 @contextlib.asynccontextmanager
 async def bouncing(url: str, *, connections: int = 4, prepared: int = 0) -> AsyncIterator[Bouncer]:
-    """`url` through PgBouncer with so many connections to the server, TLS on the near side. `prepared`: statements that
-    it keeps, which needs 1.21."""
+    """`url` through PgBouncer with this many connections to the server, and TLS on the client side. `prepared`: the
+    number of prepared statements it keeps, which needs 1.21."""
     known = version()
     parts = urllib.parse.urlsplit(url)
     with tempfile.TemporaryDirectory(prefix="heliograph-pgbouncer-") as name, held_port() as port:
@@ -80,7 +80,7 @@ async def bouncing(url: str, *, connections: int = 4, prepared: int = 0) -> Asyn
 
 @contextlib.asynccontextmanager
 async def bouncing_by(settings: Path, url: str) -> AsyncIterator[str]:
-    """`url` through PgBouncer with a file of settings, of which only addresses are replaced."""
+    """`url` through PgBouncer with a configuration file in which only addresses are replaced."""
     known = version()
     parts = urllib.parse.urlsplit(url)
     with tempfile.TemporaryDirectory(prefix="heliograph-pgbouncer-") as name, held_port() as port:
@@ -106,7 +106,7 @@ async def bouncing_by(settings: Path, url: str) -> AsyncIterator[str]:
 
 @contextlib.asynccontextmanager
 async def _running(place: Path, through: str) -> AsyncIterator[None]:
-    """PgBouncer by the files in `place`, once it lets in who asks for `through`."""
+    """PgBouncer with the files in `place`, once it accepts a connection to `through`."""
     assert PROGRAM is not None
     command = [PROGRAM, str(place / "bouncer.ini")]
     if os.geteuid() == 0:  # it refuses to run as root

@@ -1,5 +1,5 @@
-"""Pods of the example for Kubernetes, run by podman. What it lacks of a node is done here: volumes are laid out as a
-kubelet lays them out, and probes are asked as they are written."""
+"""Pods of the example for Kubernetes, run by podman. What podman lacks of a node is done here: volumes are laid out as
+by a kubelet, and probes are executed as written."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ import yaml
 from tests import kubernetes
 from tests.ports import held_port
 
-#: No more than a machine lets root have that is itself a container.
+#: No more than the limit of a root that is itself in a container.
 CONFIGURATION = '[containers]\ndefault_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]\n'
-#: Listens on an address that is not there yet: the network's bridge comes with its first pod.
+#: Allows listening on an address that does not exist yet: the network's bridge comes with its first pod.
 IP_FREEBIND = 15
 
 
 async def run(*command: str, environment: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """Its status, and what it said."""
+    """The command's exit status and output."""
     process = await asyncio.create_subprocess_exec(
         *command,
         env=environment,
@@ -42,7 +42,7 @@ async def run(*command: str, environment: Mapping[str, str] | None = None) -> tu
 
 
 class Pod:
-    """One that was started. Made by `Node.start`."""
+    """A running pod. Made by `Node.start`."""
 
     def __init__(self, node: Node, name: str, template: dict[str, Any], published: dict[str, int]) -> None:
         self.name, self._node, self._published = name, node, published
@@ -51,16 +51,16 @@ class Pod:
         self._inside = f"{name}-{self.container['name']}"
 
     def url(self, port: str = "http") -> str:
-        """Where one of its ports is reached."""
+        """The URL of one of its ports."""
         return f"http://127.0.0.1:{self._published[port]}"
 
-    async def answers(self, probe: str) -> bool:
+    async def passes(self, probe: str) -> bool:
         """Whether one of its probes succeeds now."""
         asked = self.container[probe]
         try:
             async with asyncio.timeout(asked.get("timeoutSeconds", 1)):
                 if "tcpSocket" in asked:
-                    # What forwards the port takes any connection: only an answer is the process's.
+                    # The port forwarder accepts any connection: only a response comes from the process.
                     return await self._get(self.url(asked["tcpSocket"]["port"]) + "/metrics")
                 return await self._get(self.url(asked["httpGet"]["port"]) + asked["httpGet"]["path"])
         except (TimeoutError, OSError, aiohttp.ClientError):
@@ -71,33 +71,34 @@ class Pod:
             return answer.status < 400
 
     async def execute(self, *command: str) -> str:
-        """What a command in it says. AssertionError if it fails."""
+        """The output of a command in it. AssertionError if the command fails."""
         return await self._node.podman("exec", self._inside, *command)
 
-    async def says(self, words: str) -> bool:
-        """Whether this is in its log, of all its starts."""
+    async def log_contains(self, words: str) -> bool:
+        """Whether its log, of all its starts, contains this."""
         return words in await self._node.podman("logs", self._inside)
 
     async def ended(self) -> int:
-        """Its status, once it has ended by itself."""
+        """Its exit status, once it has ended by itself."""
         return int((await self._node.podman("wait", self._inside)).split()[-1])
 
     async def stop(self) -> int:
-        """What a node does to a pod that is deleted: SIGTERM, and SIGKILL after its grace period. Its status."""
+        """Stop it as a node stops a deleted pod: SIGTERM, and SIGKILL after the grace period. Returns its exit
+        status."""
         await self._node.podman("stop", "--time", str(self._grace), self._inside)
         return int(await self._node.podman("inspect", "--format", "{{.State.ExitCode}}", self._inside))
 
 
 class Node:
-    """A network of pods, and what they are given. Used with `async with`, which skips the test where podman gives no
-    container a network; removes them at the end."""
+    """A network of pods, and their configuration. Use with `async with`, which skips the test if podman cannot give a
+    container a network, and removes the pods at the end."""
 
     def __init__(self, podman: list[str], image: str, place: Path) -> None:
-        """`place`: a directory to keep volumes in, which everybody may pass through."""
+        """`place`: a directory for volumes, which everybody may pass through."""
         self._podman, self._image, self._place = podman, image, place
         self._name = f"heliograph-test-{secrets.token_hex(4)}"
         self._environment = os.environ | {"CONTAINERS_CONF": str(place / "containers.conf")}
-        #: What the secret contains.
+        #: The content of the secret.
         self.secret: dict[str, str] = {}
         self._stack = AsyncExitStack()
         self._pods: list[str] = []
@@ -113,7 +114,7 @@ class Node:
             await self.__aexit__()
             pytest.skip(f"no container gets a network here: {said.strip()[-300:]}")
         shown = msgspec.json.decode(await self.podman("network", "inspect", self._name))
-        #: This machine, as pods see it.
+        #: This machine, as seen by pods.
         self.gateway: str = shown[0]["subnets"][0]["gateway"]
         return self
 
@@ -125,13 +126,13 @@ class Node:
         await self._stack.aclose()
 
     async def podman(self, *words: str) -> str:
-        """What it says. AssertionError if it fails."""
+        """podman's output. AssertionError if it fails."""
         status, said = await run(*self._podman, *words, environment=self._environment)
         assert status == 0, f"{words}\n{said}"
         return said
 
     async def relay(self, port: int) -> int:
-        """A port of the gateway that leads to one of the loopback address."""
+        """A port of the gateway that is forwarded to one of the loopback address."""
 
         async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with suppress(OSError):
@@ -147,7 +148,7 @@ class Node:
         return number
 
     async def start(self, template: dict[str, Any], **changed: str) -> Pod:
-        """A pod of this template; `changed`: settings beside its own."""
+        """Start a pod from this template; `changed`: additional settings."""
         self._count += 1
         name = f"{self._name}-{self._count}"
         spec = copy.deepcopy(template["spec"])
@@ -155,7 +156,7 @@ class Node:
         container["image"] = self._image
         container["env"] += [{"name": key, "value": value} for key, value in changed.items()]
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-            container.pop(probe, None)  # it would ask by curl in the container, where there is none
+            container.pop(probe, None)  # podman would run curl in the container, which has none
         published = {key: self._stack.enter_context(held_port()) for key in kubernetes.ports(container)}
         container["ports"] = [
             {"containerPort": inside, "hostIP": "127.0.0.1", "hostPort": published[key]}

@@ -1,7 +1,7 @@
-"""Heliograph as processes of its own, to be killed, and what they work with: a database with an organization, a
-simulated supplier and a webhook receiver, the latter two in the test's own process, where they can be looked into.
+"""Heliograph as separate processes, to be killed, and their environment: a database with an organization, a simulated
+supplier and a webhook receiver. The latter two run in the test's own process, where they can be inspected.
 
-`tests/load.py` keeps them busy, `tests/judge.py` says whether they kept their promises.
+`tests/load.py` sends messages, `tests/judge.py` says whether all promises were kept.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from tests.fork_server import end_with_parent
 from tests.forks import Forked
 from tests.ports import held_port
 
-#: The long form of fault tests is asked for.
+#: Whether the long form of fault tests is wanted.
 LONG = os.environ.get("HELIOGRAPH_FAULTS") == "long"
 GRANT = 1_000_000
 SECRET_KEY = "a secret key for fault tests only, long enough"
 SYSTEM_ID, PASSWORD = "acme", "geheim"
-#: Submits that may be without an answer when a worker is killed, per session.
+#: Submits that may be unanswered when a worker is killed, per session.
 WINDOW = 10
 #: What takes a minute or more in production takes seconds here, in the same proportions.
-QUICKLY = {
+FAST_SETTINGS = {
     "HELIOGRAPH_SECRET_KEY": SECRET_KEY,
     "HELIOGRAPH_PAGE_PATIENCE_SECONDS": "60",
     "HELIOGRAPH_LOG_LEVEL": "warning",
@@ -64,20 +64,20 @@ QUICKLY = {
     "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": "127.0.0.0/8",
     "HELIOGRAPH_WEBHOOK_SCHEDULE": "0,1,1,2,2,5,5,10,10,10,10",
 }
-#: Leases of production, for tests in which no process is killed: one that stands still on a busy machine keeps them.
-UNHURRIED = {"HELIOGRAPH_LEASE_SECONDS": "30", "HELIOGRAPH_DRAIN_SECONDS": "20"}
-#: How a line begins that is an entry of its own.
+#: Production's leases, for tests in which no process is killed: a process that stalls on a busy machine keeps them.
+PRODUCTION_LEASES = {"HELIOGRAPH_LEASE_SECONDS": "30", "HELIOGRAPH_DRAIN_SECONDS": "20"}
+#: The beginning of a line that starts a log entry.
 _ENTRY = re.compile(r"\d{4}-\d\d-\d\dT|--- ")
 _COMPLAINT = re.compile(r"(loop|timer|announce) failed|never retrieved|broke off|not recorded|internal_error")
 
 
 def environment(**changed: str) -> dict[str, str]:
-    """This process's environment without settings of ours, but for those given."""
+    """This process's environment, with only these `HELIOGRAPH_` settings."""
     return {name: value for name, value in os.environ.items() if not name.startswith("HELIOGRAPH_")} | changed
 
 
 class Program:
-    """A `heliograph` command that runs, with what it says in two files."""
+    """A running `heliograph` command, whose output goes to two files."""
 
     def __init__(self, process: asyncio.subprocess.Process | Forked, out: Path, err: Path) -> None:
         self._process = process
@@ -92,10 +92,11 @@ class Program:
         through: Sequence[str] = (),
         forked: bool = False,
     ) -> Program:
-        """Run `heliograph` with these arguments; `log`: its files' name, without the ending. Ends with this process.
+        """Run `heliograph` with these arguments; `log`: the path of its log files, without the extension. It ends with
+        this process.
 
-        `forked`: from a process that has imported it already, which takes a tenth of a start's time.
-        `through`: a command that executes its arguments, as somebody else."""
+        `forked`: from a process that has imported it already, which takes a tenth of the time. `through`: a command
+        that executes its arguments, for example as another user."""
         out, err = log.with_suffix(".out"), log.with_suffix(".err")
         with out.open("ab") as out_file, err.open("ab") as err_file:
             if forked:
@@ -124,25 +125,25 @@ class Program:
 
     @property
     def out(self) -> str:
-        """What it said on stdout."""
+        """Its output on stdout so far."""
         return self._out.read_text()
 
     @property
     def err(self) -> str:
-        """What it said on stderr."""
+        """Its output on stderr so far."""
         return self._err.read_text()
 
     async def ready(self) -> None:
-        """Wait until it has said something on stdout, as commands do when they are ready."""
+        """Wait until it has printed something on stdout, which commands do when they are ready."""
         await until(lambda: self.out or self.status is not None, within=120)
         assert self.status is None, self.err
 
     def send(self, number: signal.Signals) -> None:
-        """Signal it."""
+        """Send it a signal."""
         self._process.send_signal(number)
 
     async def ended(self, *, within: float = 120.0) -> int:
-        """Its status, once it has ended by itself."""
+        """Wait until it has ended by itself; returns its exit status."""
         return await asyncio.wait_for(self._process.wait(), within)
 
     async def kill(self) -> None:
@@ -153,13 +154,13 @@ class Program:
         await self._process.wait()
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Ask it to end in order; its status."""
+        """Ask it to stop gracefully; returns its exit status."""
         self.send(number)
         return await self.ended()
 
 
 class Installation:
-    """One database and what belongs to it. Made by `installation`."""
+    """A database and everything around it. Made by `installation`."""
 
     def __init__(
         self, url: str, place: Path, *, port: int, smsc: Smsc, receiver: Receiver, settings: Mapping[str, str]
@@ -167,14 +168,14 @@ class Installation:
         self.url = url
         self.place = place
         self.smsc = smsc
-        #: All suppliers that messages may have gone to.
+        #: All suppliers that messages may have been sent to.
         self.smscs = [smsc]
         self.aggregators: list[Aggregator] = []
         self.receiver = receiver
-        self.environment = environment(**(QUICKLY | dict(settings) | {"HELIOGRAPH_DATABASE_URL": url}))
-        #: For what runs in this process.
+        self.environment = environment(**(FAST_SETTINGS | dict(settings) | {"HELIOGRAPH_DATABASE_URL": url}))
+        #: For code that runs in this process.
         self.settings = from_environment(self.environment)
-        #: A process finds it free again after a kill.
+        #: Reserved, so that a process finds it free again after a kill.
         self.port = port
         self.actor: Actor
         self.key = ""
@@ -183,26 +184,26 @@ class Installation:
 
     @property
     def base_url(self) -> str:
-        """Of the web process, or processes, that `api` started."""
+        """The URL of the web process, or processes, that `api` started."""
         return f"http://127.0.0.1:{self.port}"
 
     async def api(self, *, port: int | None = None, tree: Path | None = None, **settings: str) -> Program:
-        """A web process, on the installation's port unless another is named; `tree`: of the version in that folder. Not
-        yet ready."""
+        """Start a web process, on the installation's port unless another is given; `tree`: run the version in this
+        directory. Does not wait until it is ready."""
         return await self.start("api", "api", "--port", str(port or self.port), tree=tree, **settings)
 
     async def worker(self, *, tree: Path | None = None, **settings: str) -> Program:
-        """A worker process. Not yet ready; `ready` waits for that."""
+        """Start a worker process. Does not wait until it is ready, which `ready` does."""
         return await self.start("worker", "worker", "--json", tree=tree, **settings)
 
-    async def end(self) -> None:
-        """Kill whatever still runs."""
+    async def kill_all(self) -> None:
+        """Kill all processes that are still running."""
         for program in self._programs:
             await program.kill()
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """A web process's work, in this process."""
+        """Do a web process's work in this process."""
         stop, ready = asyncio.Event(), asyncio.Event()
         with _listening(self.port) as sock:
             task = asyncio.create_task(
@@ -213,14 +214,14 @@ class Installation:
 
     @contextlib.asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """A worker's work, in this process; ends in order."""
+        """Do a worker's work in this process; stops gracefully."""
         stop, ready = asyncio.Event(), asyncio.Event()
         task = asyncio.create_task(work(self.settings, stop=stop, on_ready=ready.set, own_process=False))
         async with _running(task, ready, stop):
             yield
 
     async def start(self, name: str, *arguments: str, tree: Path | None = None, **settings: str) -> Program:
-        """A process of `heliograph` with these arguments; `name` is that of its logs. Not yet ready."""
+        """Start `heliograph` with these arguments; `name` is used for its logs. Does not wait until it is ready."""
         log, there = self.place / f"{name}-{len(self._programs)}", self.environment | settings
         through = () if tree is None else ("env", "-C", str(tree), f"PYTHONPATH={tree}")
         program = await Program.start(*arguments, log=log, environment=there, through=through, forked=not through)
@@ -229,10 +230,10 @@ class Installation:
 
     @property
     def complaints(self) -> list[str]:
-        """What its processes said of failures that were not the database's absence, each with its trace."""
+        """Logged failures, except those caused by a missing database, each with its traceback."""
         found: list[str] = []
         traced = False
-        for line in self.said.splitlines():
+        for line in self.stderr.splitlines():
             if _COMPLAINT.search(line):
                 found.append(line)
                 traced = True
@@ -243,8 +244,8 @@ class Installation:
         return found
 
     @property
-    def said(self) -> str:
-        """What all of its processes said on stderr."""
+    def stderr(self) -> str:
+        """The stderr of all its processes."""
         return "\n".join(f"--- {path.name}\n{path.read_text()}" for path in sorted(self.place.glob("*.err")))
 
 
@@ -258,11 +259,11 @@ async def installation(
     smpp: Mapping[str, Any] = MappingProxyType({}),
     **settings: str,
 ) -> AsyncIterator[Installation]:
-    """An organization with a quota of GRANT, a default sender, a key, a supplier and a webhook for every contract
-    event, on the migrated database `url`.
+    """An organization with a quota of GRANT, a default sender, a key, a supplier and a webhook for message events, on
+    the migrated database `url`.
 
-    `smsc`: options of the simulated supplier; `smpp`: settings of our account there; `settings`: `HELIOGRAPH_…` of the
-    processes."""
+    `smsc`: options of the simulated supplier; `smpp`: settings of our account there; `settings`: `HELIOGRAPH_…`
+    variables of the processes."""
     async with contextlib.AsyncExitStack() as stack:
         port, smsc_port = (stack.enter_context(held_port()) for _ in range(2))
         simulator = Smsc(SmscOptions(**SMSC | {"port": smsc_port} | dict(smsc)))
@@ -272,7 +273,7 @@ async def installation(
         stack.push_async_callback(simulator.stop)
         await receiver.start()
         stack.push_async_callback(receiver.stop)
-        stack.push_async_callback(made.end)
+        stack.push_async_callback(made.kill_all)
         conn = await connect(url)
         try:
             organization = await organizations.create(conn, name="Acme", state="active")
@@ -295,7 +296,7 @@ async def installation(
         yield made
 
 
-#: Numbers choose nothing here, and a submit takes a little while, so that a kill finds some under way.
+#: Numbers have no magic endings, and a submit takes a moment, so that a kill finds some in flight.
 SMSC: dict[str, Any] = {
     "port": 0,
     "systems": {SYSTEM_ID: PASSWORD},
@@ -317,7 +318,7 @@ async def add_supplier(
     priority: int = 10,
     **changed: Any,
 ) -> UUID:
-    """A row for a simulated supplier; `changed`: SMPP settings."""
+    """Add a simulated supplier; `changed`: SMPP settings. Returns its id."""
     values = {
         "host": "127.0.0.1",
         "port": smsc.port,
@@ -340,7 +341,7 @@ async def add_supplier(
 
 
 async def kill(server: Embedded) -> None:
-    """kill -9 of PostgreSQL, and its start again; returns once it takes connections."""
+    """kill -9 PostgreSQL and start it again; returns once it accepts connections."""
     assert server.pid is not None
     os.kill(server.pid, signal.SIGKILL)
     await server.wait()
@@ -348,7 +349,7 @@ async def kill(server: Embedded) -> None:
 
 
 async def until(condition: Callable[[], object], *, within: float = 120.0) -> None:
-    """Until it holds. TimeoutError after `within` seconds."""
+    """Wait until the condition holds. TimeoutError after `within` seconds."""
     async with asyncio.timeout(within):
         while True:
             if condition():
@@ -357,7 +358,7 @@ async def until(condition: Callable[[], object], *, within: float = 120.0) -> No
 
 
 async def until_true(condition: Callable[[], Awaitable[object]], *, within: float = 120.0) -> None:
-    """The same for a condition that takes time, and that may fail while the database or a server is away."""
+    """The same for an asynchronous condition, which may raise while the database or a server is down."""
     async with asyncio.timeout(within):
         while True:
             with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError, aiohttp.ClientError):
@@ -366,8 +367,8 @@ async def until_true(condition: Callable[[], Awaitable[object]], *, within: floa
             await asyncio.sleep(0.1)
 
 
-def below(pid: int) -> list[psutil.Process]:
-    """Every process that came of this one and still lives."""
+def descendants(pid: int) -> list[psutil.Process]:
+    """All live descendants of this process."""
     try:
         return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -375,7 +376,7 @@ def below(pid: int) -> list[psutil.Process]:
 
 
 def alive(process: psutil.Process) -> bool:
-    """Whether it still runs. One that has ended and waits for its parent to notice does not."""
+    """Whether it is still running. A zombie, which has ended and waits for its parent, is not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

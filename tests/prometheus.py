@@ -1,7 +1,8 @@
-"""A Prometheus of a test's own, which scrapes real processes and judges our alert rules. Skips where it is not there.
+"""A Prometheus for a single test, which scrapes real processes and evaluates our alert rules. Skips if it is not
+installed.
 
-Rules are as they are shipped, with their times shortened: `for` is a second, ranges are `RANGE`, and thresholds in
-seconds or counts are those of `SCALED`.
+The rules are the shipped ones with shorter times: `for` is a second, ranges are `RANGE`, and thresholds in seconds or
+counts are those of `SCALED`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tests.processes import until_true
 
 PROGRAM = shutil.which("prometheus")
 RANGE = "20s"
-#: Alert: what its threshold is called, and what it is here.
+#: Alert: its threshold as written, and the one used here.
 SCALED = {
     "HeliographQueueLate": ("> 60", "> 5"),
     "HeliographOldSnapshot": ("> 3600", "> 5"),
@@ -37,7 +38,7 @@ SCALED = {
 
 
 def rules() -> str:
-    """The shipped rules, in less time."""
+    """The shipped rules, with shorter times."""
     text = (ROOT / "deploy" / "prometheus" / "heliograph.rules.yml").read_text()
     text = re.sub(r"^( +for:) \d+[smh]$", r"\1 1s", text, flags=re.MULTILINE)
     text = re.sub(r"\[\d+m\]", f"[{RANGE}]", text)
@@ -51,17 +52,17 @@ def rules() -> str:
 
 
 class Prometheus:
-    """A running one."""
+    """A running Prometheus."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     async def firing(self) -> set[str]:
-        """The names of the alerts that fire."""
+        """The names of the firing alerts."""
         return {name for name, state in await self._alerts() if state == "firing"}
 
-    async def reaches(self, processes: int) -> None:
-        """Wait until so many processes answer it."""
+    async def until_scraped(self, processes: int) -> None:
+        """Wait until it has scraped this many processes."""
 
         async def answer() -> bool:
             async with (
@@ -77,7 +78,7 @@ class Prometheus:
         """Wait until all of these fire."""
         await self._until(lambda firing: set(wanted) <= firing, f"{sorted(wanted)} to fire")
 
-    async def rests(self, wanted: Collection[str]) -> None:
+    async def clears(self, wanted: Collection[str]) -> None:
         """Wait until none of these fires."""
         await self._until(lambda firing: not set(wanted) & firing, f"{sorted(wanted)} to end")
 
@@ -102,7 +103,7 @@ class Prometheus:
 
 @contextlib.asynccontextmanager
 async def watching(place: Path, ports: Collection[int]) -> AsyncIterator[Prometheus]:
-    """Prometheus on these ports of this machine."""
+    """Prometheus, using these ports of this machine."""
     if PROGRAM is None:
         pytest.skip("prometheus is not installed: on Debian, apt-get install prometheus")
     place.mkdir()

@@ -1,5 +1,5 @@
-"""Proxies in front of the API, with the configurations that `docs/proxies.md` recommends: nginx and HAProxy themselves
-where they are installed, and otherwise a relay that sends what they send.
+"""Proxies in front of the API, configured as `docs/proxies.md` recommends: nginx and HAProxy themselves if they are
+installed, and otherwise a relay that sends what they send.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.ports import held_port
 
 Address = tuple[str, int]
 
-#: Heading of the page → what `HELIOGRAPH_PROXY_SAYS` is to be.
+#: The page's heading → the value of `HELIOGRAPH_PROXY_SAYS`.
 KINDS = {
     "nginx": "x-forwarded-for",
     "HAProxy": "x-forwarded-for",
@@ -29,7 +29,7 @@ KINDS = {
 
 
 def prefix(address: str, port: int, *, further: bytes = b"") -> bytes:
-    """A header of the PROXY protocol, version 2. `further`: what follows the addresses."""
+    """A header of the PROXY protocol, version 2. `further`: the bytes after the addresses."""
     source = ipaddress.ip_address(address)
     family = b"\x11" if source.version == 4 else b"\x21"
     addresses = source.packed * 2 + port.to_bytes(2) + (80).to_bytes(2) + further
@@ -73,7 +73,7 @@ def configuration(kind: str) -> str:
 
 
 def _of_this_machine(text: str, behind: Address) -> str:
-    """With our port for the servers, of which the second is left out."""
+    """With our port for the servers; the second server is left out."""
     text = text.replace("10.0.0.11:8080", f"{behind[0]}:{behind[1]}")
     lines = [line for line in text.splitlines() if "10.0.0.12:8080" not in line]
     assert len(lines) < len(text.splitlines())
@@ -112,8 +112,8 @@ async def _listens(address: Address) -> bool:
 
 @contextlib.asynccontextmanager
 async def _relay(says: str, behind: Address) -> AsyncIterator[Address]:
-    """Passes bytes on as the proxies do: to the first head of each connection it adds a line, or puts a prefix before
-    it. Ask with `Connection: close`."""
+    """Forwards bytes as the proxies do: it adds a line to the first head of each connection, or puts a prefix before
+    it. Clients must send `Connection: close`."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

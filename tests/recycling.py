@@ -1,12 +1,12 @@
-"""Clones of a database whose files are used again: once a clone is dropped, what its test has changed is put back, and
-the next clone gets them.
+"""Reuses the files of database clones: once a clone is dropped, the files that its test changed are restored, and the
+next clone gets all of them.
 
-A clone has over a thousand files, of which a test changes some seventy. Copying and removing them all took a tenth of
-the processor time of a run. PostgreSQL still makes and drops a database for each clone, of next to no files, so that
-nothing else is left to the next: sessions, settings, statistics, pages in memory.
+A clone has over a thousand files, of which a test changes some seventy. Copying and removing all of them took a tenth
+of a run's processor time. PostgreSQL still creates and drops a database per clone, with almost no files, so that the
+next test inherits nothing else: no sessions, settings, statistics or cached pages.
 
-All of it happens beside tests that replace methods of `Path` and of asyncpg's connections while they run. Here files
-are moved and removed by functions of `os`.
+This happens while tests run that replace methods of `Path` and of asyncpg's connections, so files are moved and removed
+with functions of `os`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pathlib import Path
 
 import asyncpg
 
-#: What PostgreSQL wants to find in the directory of a database.
+#: The files that PostgreSQL expects in a database's directory.
 LEAST = ("PG_VERSION", "pg_filenode.map")
-#: When an untouched file was written last, in ns: whoever writes to it cannot leave it at that.
+#: The modification time of an untouched file, in ns: whoever writes to the file changes it.
 UNTOUCHED = 1_000_000_000
-#: How long sessions have to end, in seconds. They take milliseconds, but a machine may be busy with something else.
+#: How long sessions may take to end, in seconds. They take milliseconds, but the machine may be busy.
 PATIENCE = 60.0
 END_SESSIONS = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = $1 AND pid <> ALL($2::int[])
@@ -33,8 +33,8 @@ SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = $1
 async def end_sessions(
     connection: asyncpg.Connection[asyncpg.Record], name: str, *, but: Sequence[int] | None = None
 ) -> None:
-    """End all sessions of a database but those of these processes; without any, it accepts no others. Raises
-    InvalidCatalogNameError if there is no such database then."""
+    """End all sessions of a database except those of these processes; if there are no exceptions, the database also
+    stops accepting connections. Raises InvalidCatalogNameError if the database does not exist in that case."""
     if but is None:
         await connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
     deadline = time.monotonic() + PATIENCE
@@ -44,10 +44,11 @@ async def end_sessions(
 
 
 class Recycling:
-    """Makes and drops clones. `connection`, a superuser's, does nothing else meanwhile; one call at a time."""
+    """Creates and drops clones. `connection`, a superuser's, must not be used by anything else meanwhile; one call at a
+    time."""
 
     def __init__(self, connection: asyncpg.Connection[asyncpg.Record], data: Path, place: Path) -> None:
-        """`data`: the server's data directory. `place`: a directory to be made in the same file system."""
+        """`data`: the server's data directory. `place`: a directory to be created on the same file system."""
         self._connection = connection
         self._base = data / "base"
         self._place = place
@@ -57,7 +58,7 @@ class Recycling:
         self._made = 0
 
     async def prepare(self, source: str, template: str) -> None:
-        """Clones are to be like `template` is now. Makes the database `source`, which stays and is empty."""
+        """Make clones like `template` as it is now. Creates the empty database `source`, which stays."""
         await self._connection.execute(f"CREATE DATABASE {source} TEMPLATE {template} STRATEGY FILE_COPY")
         directory = await self._directory(source)
         self._source = source
@@ -67,7 +68,7 @@ class Recycling:
         self._place.mkdir(mode=0o700)
 
     async def create(self, name: str, owner: str) -> None:
-        """Make a clone."""
+        """Create a clone."""
         options = f'TEMPLATE {self._source} STRATEGY FILE_COPY OWNER "{owner}"'
         await self._connection.execute(f"CREATE DATABASE {name} {options}")
         directory = await self._directory(name)
@@ -77,7 +78,7 @@ class Recycling:
         os.rename(files, directory)
 
     async def drop(self, name: str) -> None:
-        """Drop a clone, whoever uses it, unless its test has."""
+        """Drop a clone despite its sessions, unless its test has dropped it."""
         oid = await self._oid(name)
         if oid is None:
             return
@@ -85,7 +86,7 @@ class Recycling:
         deadline = time.monotonic() + PATIENCE
         while True:
             await end_sessions(self._connection, name)
-            # Nobody changes a page any more, and this writes those that were changed: after it, nobody opens a file.
+            # Nobody changes a page any more, and this writes the changed ones: after it, nobody opens a file.
             await self._connection.execute("CHECKPOINT")
             os.rename(directory, files)
             try:
@@ -93,7 +94,8 @@ class Recycling:
                 break
             except BaseException as error:
                 os.rename(files, directory)
-                # One that had begun before it could be refused, or PostgreSQL's own, may not have ended within its 5 s.
+                # A session that had begun before it could be refused, or one of PostgreSQL's own, may not have ended
+                # within 5 s.
                 if not isinstance(error, asyncpg.ObjectInUseError) or time.monotonic() > deadline:
                     raise
         self._restore(files)
@@ -111,7 +113,7 @@ class Recycling:
         return self._place / str(self._made)
 
     def _new(self, like: Path) -> Path:
-        """All files, in a directory that belongs to the account that `like` belongs to."""
+        """All files, in a directory owned by the same account as `like`."""
         directory, owner = self._next(), like.stat()
         directory.mkdir(mode=0o700)
         os.chown(directory, owner.st_uid, owner.st_gid)
@@ -119,7 +121,7 @@ class Recycling:
         return directory
 
     def _restore(self, directory: Path) -> None:
-        """Make a directory's files those of the model."""
+        """Restore a directory's files from the model."""
         missing = dict(self._model)
         changed = []
         with os.scandir(directory) as entries:

@@ -1,8 +1,9 @@
-"""Which worker runs which test when. `make test` runs more workers than there are processors, as tests mostly wait.
+"""Which worker runs which test when. `make test` runs more workers than there are processors, because tests mostly
+wait.
 
-Tests that last, which say so with `@pytest.mark.lasts(seconds)`, come first, the longest at the very first, so that
-none is left to the end alone. Only some workers take them; the others keep the processors busy meanwhile with all the
-short ones. xdist's own orders know neither: a group runs on one worker, and a share may end in the longest test.
+Long tests, marked `@pytest.mark.lasts(seconds)`, come first in order of length, so that none runs alone at the end.
+Only some workers take them; the others keep the processors busy with all the short ones meanwhile. xdist's own
+schedulers do neither: a group runs on one worker, and a worker's share may end with the longest test.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadGroupScheduling
 
-#: xdist's way to tell the scheduler more of a test than its name is the name of a group.
+#: Besides its name, a test's group is the only thing xdist passes to the scheduler.
 LASTING = "lasting-"
-#: Workers on each processor, and further ones. Those that take tests that last are the ones beyond the processors.
+#: Workers per processor, and additional ones, which take the long tests.
 EACH, MORE = 2, 2
 
 
 def workers() -> int:
-    """How many workers `-n auto` means."""
+    """The number of workers for `-n auto`."""
     return EACH * (os.cpu_count() or 1) + MORE
 
 
 def order(items: list[pytest.Item]) -> None:
-    """What lasts first, the longest before all others. What is of a group of its own stays together."""
+    """Sort long tests first, the longest before all others. Tests that share a group stay together."""
     items.sort(key=lambda item: -_seconds(item))
     for number, item in enumerate(items):
         if not _seconds(item):
@@ -41,10 +42,10 @@ def _seconds(item: pytest.Item) -> float:
 
 
 class Scheduling(LoadGroupScheduling):
-    """Gives each worker one test and a next one, which it needs to know before it begins."""
+    """Gives each worker one test and the next one, which a worker needs to know before it starts."""
 
     def remove_node(self, node: Any) -> str | None:
-        """xdist runs the test that ended its worker again, and again."""
+        """Override: xdist would run the test that crashed its worker again and again."""
         units = self.assigned_work.pop(node)
         left = {scope: unit for scope, unit in units.items() if not all(unit.values())}
         if not left:
@@ -58,9 +59,9 @@ class Scheduling(LoadGroupScheduling):
         return crashed
 
     def _reschedule(self, node: Any) -> None:
-        if node not in self.registered_collections:  # it takes the place of one that has crashed, and still collects
+        if node not in self.registered_collections:  # it replaces a crashed worker, and is still collecting
             return
-        # Not only one test: nobody would come back to a worker that waits for the next.
+        # More than one test, because nobody would come back to a worker that waits for the next.
         while not (node.shutting_down or (self.workqueue and self._pending_of(self.assigned_work[node]) > 1)):
             super()._reschedule(node)
 
@@ -82,12 +83,13 @@ class Scheduling(LoadGroupScheduling):
 
 
 def _lasts(scope: str) -> bool:
-    # xdist joins the names of a test's groups in alphabetical order; a test that is in none has its own name.
+    # xdist joins the names of a test's groups in alphabetical order; the scope of a test without a group is its own
+    # name.
     return LASTING in scope and "::" not in scope
 
 
 def make(config: pytest.Config, log: Any) -> Scheduling:
-    """The scheduler of a run that is distributed."""
+    """The scheduler for a distributed run."""
     return Scheduling(config, log)
 
 

@@ -1,4 +1,4 @@
-"""Sealed texts at rest, and the key that tests open them with."""
+"""Sealed texts at rest, and the key with which tests open them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SETTINGS = Settings(secret_key="a secret key for texts that lie at rest")
 
 @pytest.fixture
 def armed() -> Iterator[None]:
-    """This process opens what is sealed, until the test has ended."""
+    """Lets this process open sealed texts until the test ends."""
     before = list(text_keys._armed)
     text_keys.arm(SETTINGS)
     yield

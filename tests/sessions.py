@@ -1,9 +1,9 @@
-"""Sessions of the database that outlive the pool which opened them, for the next pool in the same loop: a new one takes
-a server process, which reads about each table again, and plans each statement again. They were two thirds of what a
-test with a database took.
+"""Database sessions that outlive the pool which opened them, and are reused by the next pool in the same loop: a new
+session starts a server process, which loads each table's definition and plans each statement again. That was two thirds
+of the cost of a test with a database.
 
-They are kept for pools whose loop outlives a test (`lasting`). Whoever takes one gets it with the settings of a new
-one; what a test leaves in it otherwise, a transaction or listeners, ends it.
+Sessions are kept for pools whose loop outlives a test (`lasting`). A reused session is reset to the settings of a new
+one; any other leftovers of a test, such as a transaction or listeners, end it.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from heliograph.base.process import measures
 
 Result = TypeVar("Result")
 
-#: What a test may have changed about a session, in one message; statements and plans stay.
+#: Undoes what a test may have changed in a session, in one message; prepared statements and plans stay.
 AS_NEW = "RESET ALL; SELECT pg_advisory_unlock_all(); UNLISTEN *"
 
-#: At most so many of one kind are kept: each has the tables and statements of many tests in its memory.
+#: At most this many of one kind are kept: each caches the tables and statements of many tests.
 MOST = 6
 
-#: Loops that outlive a test. A test in another one opens sessions of its own.
+#: Loops that outlive a test. Tests in other loops open sessions of their own.
 lasting: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 _kept: defaultdict[Hashable, list[Any]] = defaultdict(list)
 _lock = threading.Lock()
 
 
 def processes_of(database: str) -> list[int]:
-    """The server processes of the sessions that are kept."""
+    """The pids of the server processes of a database's kept sessions."""
     with _lock:
         return [
             one.get_server_pid()
@@ -48,18 +48,18 @@ def processes_of(database: str) -> list[int]:
 
 
 def forget(database: str) -> None:
-    """The database is about to be dropped: end its sessions, each in its own loop, that of a thread that may be busy
-    or asleep."""
+    """End the sessions of a database that is about to be dropped, each in its own loop, whose thread may be busy or
+    asleep."""
     with _lock:
         for sessions in _kept.values():
             for one in [one for one in sessions if one._params.database == database]:
                 sessions.remove(one)
-                with contextlib.suppress(RuntimeError):  # at the end of all tests the loop may have ended before
+                with contextlib.suppress(RuntimeError):  # after all tests the loop may have ended already
                     one._loop.call_soon_threadsafe(one.terminate)
 
 
 def share() -> None:
-    """From now on, pools of this process keep sessions and take those that others have kept."""
+    """From now on, pools of this process keep their sessions and reuse kept ones."""
     opening, closing, terminating = Pool._open, Pool.close, Pool.terminate
 
     async def open_(self: Any, **options: Any) -> Any:
@@ -83,7 +83,7 @@ def share() -> None:
 
 
 def _key(pool: Any) -> Hashable:
-    """Of the pools that would open the same sessions."""
+    """The key shared by pools that would open the same sessions."""
     options = sorted((pool.connector._options | pool._connect_kwargs).items())
     return id(pool._loop), pool.connector._url, repr(options)
 
@@ -108,7 +108,7 @@ async def _take(pool: Any) -> Any:
 
 
 def _keep(pool: Any) -> None:
-    """Take what is idle and healthy from a pool that is about to end."""
+    """Keep the idle and healthy sessions of a pool that is about to close."""
     if pool._loop not in lasting or pool.is_away:
         return
     for holder in pool._holders:
@@ -126,7 +126,7 @@ def _keep(pool: Any) -> None:
 
 
 class LoopThread:
-    """A thread with an event loop, for what outlives the loops of single tests."""
+    """A thread with an event loop, for whatever outlives the loops of single tests."""
 
     def __init__(self) -> None:
         self._loop = uvloop.new_event_loop()
@@ -146,7 +146,7 @@ class LoopThread:
 
 
 class SharedThread(LoopThread):
-    """For many users, one at a time: it keeps sessions, and ends the tasks that somebody leaves."""
+    """For many users, one at a time: it keeps sessions, and ends tasks that a user leaves behind."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,13 +171,13 @@ def thread() -> Iterator[SharedThread]:
 
 
 def end_threads() -> None:
-    """After all tests."""
+    """End the threads, after all tests."""
     while _free:
         _free.pop().end()
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """The one of all tests that need no other: it outlives them."""
+    """The loop shared by all tests that need no loop of their own: it outlives them."""
     global _loop
     _loop = uvloop.new_event_loop()
     lasting.add(_loop)
@@ -185,12 +185,12 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def tasks() -> set[asyncio.Task[Any]]:
-    """What is going on between two tests in the loop of all."""
+    """The tasks in the shared loop between two tests."""
     return set() if _loop is None or _loop.is_closed() else asyncio.all_tasks(_loop)
 
 
 def end_tasks_but(before: set[asyncio.Task[Any]]) -> None:
-    """End what was not going on before a test."""
+    """End the tasks that were started during a test."""
     if tasks() - before:
         assert _loop is not None
         _loop.run_until_complete(end_others(before))
@@ -205,7 +205,7 @@ async def _alone(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 async def end_others(before: set[asyncio.Task[Any]]) -> None:
-    """End the tasks of this loop that were not there before, as the end of a loop of their own would."""
+    """End the tasks of this loop that are not in `before`, as the end of a loop would."""
     others = asyncio.all_tasks() - before - {asyncio.current_task()}
     for task in others:
         task.cancel()

@@ -1,4 +1,4 @@
-"""What a message stores, worked out from the rows that real messages left: tables, and the entries of their indexes."""
+"""The storage per message, computed from the rows of real messages: in tables, and as entries of their indexes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import msgspec
 
 from heliograph.base.database.migrate import FILL
 
-#: Of a row on its page besides its own bytes (which hold its header): the pointer. Of an index entry: pointer, header.
+#: Overhead of a row on its page beyond its own bytes (which include its header): the pointer. Of an index entry:
+#: pointer and header.
 POINTER, ENTRY = 4, 12
-#: What of a page of an index is filled.
+#: The share of an index page that is filled.
 FILLED = 0.9
 
 TABLES = """
@@ -29,7 +30,7 @@ SELECT x.indexrelid::regclass::text AS name,
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """Of a table: rows a message, bytes a row, and bytes of its entries in indexes."""
+    """A table's rows per message, bytes per row, and bytes of its index entries per row."""
 
     table: str
     rows: float
@@ -38,12 +39,12 @@ class Stored(msgspec.Struct, frozen=True):
 
     @property
     def bytes(self) -> float:
-        """For a message."""
+        """Bytes per message."""
         return self.rows * (self.row + self.entries)
 
 
 async def stored(conn: asyncpg.Connection[Any], messages: int) -> list[Stored]:
-    """Tables of which each of so many messages takes ten bytes or more."""
+    """The tables that take ten bytes per message or more, given this many messages."""
     found = []
     for row in await conn.fetch(TABLES):
         table = row["name"]
@@ -57,7 +58,7 @@ async def stored(conn: asyncpg.Connection[Any], messages: int) -> list[Stored]:
             share, key = (
                 await conn.fetchrow(f"SELECT count(*)::float / {count}, avg({keys})::float FROM {table} {only}")
             ).values()
-            # Entries begin at multiples of eight bytes.
+            # Index entries are aligned to eight bytes.
             entries += share * (ENTRY + -(-float(key or 0) // 8) * 8) / FILLED
         found.append(Stored(table, count / messages, (size + POINTER) / (FILL.get(table, 100) / 100), entries))
     return sorted(found, key=lambda one: -one.bytes)

@@ -1,4 +1,4 @@
-"""A streaming standby of an embedded server, in a directory of the test's own."""
+"""A streaming standby of an embedded server, in a directory for one test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from heliograph.base.embedded.server import Embedded
 from tests.embedded import until
 from tests.ports import held_port
 
-#: What a primary needs besides the settings of tests.
+#: What a primary needs in addition to the test settings.
 PRIMARY = {"wal_level": "replica", "max_wal_senders": "4", "synchronous_commit": "on"}
 
 
@@ -55,7 +55,7 @@ class Standby:
 
 @contextlib.asynccontextmanager
 async def following(server: Embedded, home: Path) -> AsyncIterator[Standby]:
-    """A standby below `home`, a directory that every account may enter, of a running server with PRIMARY."""
+    """A standby below `home` (a directory that every account may enter) of a running server with PRIMARY."""
     primary = urllib.parse.urlsplit(server.superuser_url)
     at = dict(urllib.parse.parse_qsl(primary.query))
     source = Path(at["host"]).parent

@@ -1,4 +1,4 @@
-"""A trace exporter that keeps what it is given."""
+"""A trace exporter that keeps its spans."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IDS = re.compile(r"[0-9a-f-]{16,}")
 
 
 def without_ids(text: str) -> str:
-    """What spans say, to be searched for digits: any three of them are somewhere in a few dozen ids."""
+    """The content of spans without ids, to be searched for digits: a few dozen ids contain any three of them."""
     return IDS.sub("", text)
 
 
@@ -32,7 +32,7 @@ class Step:
 
 
 class Exporter:
-    """Keeps what it is given."""
+    """Keeps its spans."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -43,10 +43,10 @@ class Exporter:
         return self.steps[-1]
 
     def close(self) -> None:
-        """Nothing is left."""
+        """Nothing to flush."""
 
     def roots(self) -> dict[str, Step]:
-        """Where traces begin, by message."""
+        """The root spans, by message id."""
         return {str(one.said["message_id"]): one for one in self.steps if one.parent is None}
 
 

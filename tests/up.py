@@ -1,4 +1,4 @@
-"""A running `heliograph up` of a test's own, with its parts, as its data directory's owner."""
+"""A running `heliograph up` for one test, with its processes, run by its data directory's owner."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 import psutil
 
-from tests.processes import Program, alive, below, environment, until
+from tests.processes import Program, alive, descendants, environment, until
 
-#: In the order in which they have to end; those of one stage end together.
+#: The order in which the processes have to end; those of one stage end together.
 STAGES = (("api",), ("worker",), ("graph", "smsc"), ("postgres",))
 PARTS = tuple(name for stage in STAGES for name in stage)
 NOBODY = 65534
-#: Runs a command as an ordinary user who may read everything, since the sources may lie in root's home. It writes as
-#: anybody does, and PostgreSQL takes it for what it is.
+#: Runs a command as an ordinary user who may read everything, since the sources may be in root's home. It writes as an
+#: ordinary user, and PostgreSQL accepts it as one.
 AS_NOBODY = (
     *("setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", "--pdeathsig", "KILL"),
     *("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"),
@@ -30,7 +30,7 @@ AS_NOBODY = (
 
 
 def accounts() -> list[int]:
-    """Whoever runs the tests; and an ordinary user too, if that is root."""
+    """The account that runs the tests, and an ordinary user as well if that is root."""
     found = [os.geteuid()]
     if found == [0] and subprocess.run([*AS_NOBODY, sys.executable, "-c", ""], capture_output=True).returncode == 0:
         found.append(NOBODY)
@@ -61,28 +61,29 @@ class Up:
                 command = process.cmdline() or [""]
                 ours = command[1:3] == ["-m", "heliograph"]
                 kind = command[3 + (command[3] == "simulate")] if ours else os.path.basename(command[0])
-                # What has just been forked, or has just ended, is not called by its name.
+                # A process that has just been forked, or has just ended, does not have its name.
                 found.get(kind, []).append(process)
         return found
 
     def part(self, name: str) -> psutil.Process:
-        """The only one of that name."""
+        """The only process with that name."""
         (process,) = self.parts()[name]
         return process
 
     async def killed(self, name: str) -> None:
-        """kill -9 one of its parts, and wait for its replacement."""
+        """kill -9 one of its processes, and wait for its replacement."""
         victim = self.part(name)
         victim.kill()
         await until(lambda: [one.pid for one in self.parts()[name]] not in ([], [victim.pid]))
 
     async def stopped(self, number: signal.Signals) -> None:
-        """Stop it; asserts that it exits, that its parts stop in order, and that no process is left."""
+        """Stop it; asserts that it exits, that its processes stop in order, and that none is left."""
         parts = self.parts()
-        everything = below(self.program.pid)
+        everything = descendants(self.program.pid)
         self.program.send(number)
         while self.program.status is None:
-            # Looked at from the last to the first: one that has ended before another was looked at, ended before it.
+            # Checked from the last to the first: a process that has ended before an earlier one is checked ended before
+            # it.
             lives = {name: any(alive(one) for one in parts[name]) for name in reversed(PARTS) if parts[name]}
             stages = [[lives[name] for name in stage if name in lives] for stage in reversed(STAGES)]
             found = [one for stage in stages for one in sorted(stage, reverse=True)]
@@ -94,7 +95,7 @@ class Up:
 
 @contextlib.asynccontextmanager
 async def up(place: Path, *arguments: str, **settings: str) -> AsyncIterator[Up]:
-    """`heliograph up` on `place`, ready, as its owner. Whatever is left of it at the end is killed."""
+    """`heliograph up` on `place`, ready, run by its owner. Whatever is left of it at the end is killed."""
     credentials = place / "given.json"
     credentials.unlink(missing_ok=True)
     options = ["--data-dir", str(place / "data"), "--credentials-file", str(credentials), *arguments]
@@ -109,7 +110,7 @@ async def up(place: Path, *arguments: str, **settings: str) -> AsyncIterator[Up]
     through = () if place.stat().st_uid == os.geteuid() else AS_NOBODY
     program = await Program.start("up", *options, log=log, environment=environment(**settings), through=through)
     try:
-        # The end of what it prints, for people or as JSON.
+        # The last part of its output, for people or as JSON.
         ready = ("Ctrl-C stops everything", "}\n")
         try:
             await until(lambda: any(end in program.out for end in ready) or program.status is not None, within=300)
@@ -118,7 +119,10 @@ async def up(place: Path, *arguments: str, **settings: str) -> AsyncIterator[Up]
         assert program.status is None, program.err
         yield Up(program, credentials)
     finally:
-        for process in [*below(program.pid), *([] if program.status is not None else [psutil.Process(program.pid)])]:
+        for process in [
+            *descendants(program.pid),
+            *([] if program.status is not None else [psutil.Process(program.pid)]),
+        ]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         await program.kill()

@@ -1,4 +1,4 @@
-"""A wire to the database that can be made to hang (bytes stop, without an error) or to refuse, or that speaks TLS."""
+"""A proxy to the database that can hang (stop passing bytes, without an error), refuse connections, or speak TLS."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import ssl
 import urllib.parse
 from collections.abc import AsyncIterator, Callable
 
-#: What a client that wants TLS says first (protocol 3, SSLRequest).
+#: The first message of a client that wants TLS (protocol 3, SSLRequest).
 SSL_REQUEST = (8).to_bytes(4) + (80877103).to_bytes(4)
-#: How a server without TLS asks for a password (protocol 3, AuthenticationSASL), and how one asks that speaks TLS.
+#: How a server without TLS asks for a password (protocol 3, AuthenticationSASL), and how one with TLS does.
 SASL = b"R" + (23).to_bytes(4) + (10).to_bytes(4) + b"SCRAM-SHA-256\0\0"
 SASL_OVER_TLS = b"R" + (42).to_bytes(4) + (10).to_bytes(4) + b"SCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0"
 
@@ -26,32 +26,32 @@ class Wire:
         self._tasks: set[asyncio.Task[None]] = set()
         self.thaw()
         self.port = 0
-        #: Connections that were made so far, and those of them that are encrypted.
+        #: The number of connections so far, and of encrypted ones.
         self.made = self.encrypted = 0
 
     def freeze(self, *, answers_only: bool = False) -> None:
-        """Let nothing through, or no answers. New connections are taken, as a kernel takes them, and hear nothing."""
+        """Pass nothing on, or only requests. New connections are accepted, as by a kernel, but get no response."""
         self._to_client.clear()
         if not answers_only:
             self._to_server.clear()
 
     def thaw(self) -> None:
-        """Let everything through, what was held up as well."""
+        """Pass everything on, including what was held up."""
         self._to_client.set()
         self._to_server.set()
 
     async def refuse(self, sqlstate: str) -> None:
-        """End every connection, and answer those that begin with this error; "": let them through again."""
+        """Close every connection, and answer new ones with this error; "" passes them on again."""
         self._refusal = sqlstate
         if sqlstate:
             await self._end()
 
     def end_at(self, word: bytes) -> None:
-        """End the next connection that says this to the server, before the server hears it."""
+        """Close the next connection that sends this, before it reaches the server."""
         self._word = word
 
     async def _refused(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """What a server says that cannot begin a session (protocol 3, ErrorResponse)."""
+        """The message of a server that refuses a session (protocol 3, ErrorResponse)."""
         if await reader.readexactly(8) == SSL_REQUEST:
             writer.write(b"N")
             await reader.readexactly(8)
@@ -71,7 +71,7 @@ class Wire:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             first = await reader.readexactly(8)
         if first == SSL_REQUEST and self._tls is None:
-            # Even if the server speaks TLS: what is said must be legible here.
+            # Even if the server speaks TLS: the bytes must be legible here.
             writer.write(b"N")
             first = b""
         elif first == SSL_REQUEST:
@@ -111,7 +111,7 @@ async def _pump(
     ends: Callable[[bytes], bool],
     asks: bytes,
 ) -> None:
-    """Until one side closes, or `ends` says so of what it says; `asks`: how the server asks for a password."""
+    """Until one side closes, or `ends` accepts a message; `asks`: how the server asks for a password."""
     try:
         with contextlib.suppress(ConnectionError):
             while data := await source.read(65536):
@@ -126,8 +126,8 @@ async def _pump(
 
 @contextlib.asynccontextmanager
 async def wire(url: str, *, tls: ssl.SSLContext | None = None, direct: bool = False) -> AsyncIterator[tuple[Wire, str]]:
-    """A wire to the server of `url`, and the URL that leads through it; `tls`: it takes encrypted connections,
-    `direct`: which begin so, without asking first."""
+    """A proxy to the server of `url`, and the URL that leads through it; `tls`: it accepts encrypted connections;
+    `direct`: they start with TLS, without asking first."""
     parts = urllib.parse.urlsplit(url)
     made = Wire(parts.hostname or "127.0.0.1", parts.port or 5432, None if direct else tls)
     server = await asyncio.start_server(made._connected, "127.0.0.1", 0, ssl=tls if direct else None)

@@ -1,8 +1,8 @@
 """xdist's workers, forked from one process that has collected the tests once.
 
-Importing the product, the libraries and 200 files of tests, with pytest's rewriting of their assertions, takes 12 s of
-processor time; collecting once more what is imported takes 2. Each worker collects for itself, as xdist wants it, and
-is like any other: it has xdist's streams, a session of pytest's own, and no thread or connection of anybody else's.
+Importing the product, the libraries and 200 test modules, with pytest's assertion rewriting, takes 12 s of processor
+time; collecting what is already imported takes 2. Each worker collects for itself, as xdist requires, and is like any
+other: it has xdist's streams and a pytest session of its own, and no thread or connection of anybody else.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import pytest
 
 from tests import fork_server, forks
 
-#: What the process that forks is told besides the tests' own arguments: collect in this process, say and keep nothing.
+#: Arguments of the forking process, in addition to the tests' own: collect in this process, print and store nothing.
 ONLY_COLLECT = ("-n0", "--dist", "no", "--collect-only", "-q", "-p", "no:cacheprovider")
 
 
 def fork_them(config: pytest.Config, specs: Sequence[Any]) -> None:
-    """Have the workers that xdist would start on this machine forked."""
+    """Replace the workers that xdist would start on this machine with forked ones."""
     ours = [spec for spec in specs if spec.popen and not spec.python]
     if ours:
         given = [str(one) for one in config.invocation_params.args]
@@ -40,7 +40,7 @@ def commands() -> str:
 
 
 def collect() -> None:
-    """Import what a worker imports. What is wrong with the arguments, or with a test, is what the worker will say."""
+    """Import what a worker imports. Errors in the arguments or in a test are reported by the worker."""
     os.chdir(sys.argv[2])
     with open(os.devnull, "w") as nobody, contextlib.redirect_stdout(nobody), contextlib.redirect_stderr(nobody):
         pytest.main([*sys.argv[3:], *ONLY_COLLECT])
@@ -48,7 +48,7 @@ def collect() -> None:
 
 
 def become_worker(request: dict[str, Any]) -> int:
-    """Be `python -c` with execnet's one line, which executes what xdist sends."""
+    """Act as `python -c` with execnet's one line, which executes what xdist sends."""
     sys.argv = ["-c"]
     exec(eval(sys.stdin.readline()), {"__name__": "__main__"})  # noqa: S102, S307 (that is the line)
     return 0

@@ -33,7 +33,7 @@ from heliograph.overview.exports.work import ExportWork
 from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.events import Event
 from tests.rules import whatsapp_factories
-from tests.statements import Overheard, overheard
+from tests.statements import StatementRecorder, recording_statements
 
 from .conftest import Api, Tenant, make_tenant, running
 
@@ -348,7 +348,7 @@ class Party:
 
 @pytest.mark.timeout(120)
 async def test_another_organizations_ids_are_as_unknown_as_any(database_url: str, pool: Pool) -> None:
-    async with overheard(database_url) as (database, url), running(url) as api:
+    async with recording_statements(database_url) as (database, url), running(url) as api:
         _, _, document = await api.ask("GET", "/openapi.json")
         listed = operations(document)
         without = [f"{one.id}: {slot.name}" for one in listed for slot in one.slots if one.sample(slot) is None]
@@ -382,15 +382,15 @@ async def test_another_organizations_ids_are_as_unknown_as_any(database_url: str
         await check_that_the_samples_are_good(listed, other)
 
 
-async def check_id(operation: Operation, slot: Slot, stranger: Party, other: Party, database: Overheard) -> int:
+async def check_id(operation: Operation, slot: Slot, stranger: Party, other: Party, database: StatementRecorder) -> int:
     """An id of another organization, and one that never existed: the same answer, after the same statements, of which
     there were so many."""
     foreign, missing = other.own[str(operation.sample(slot))], str(uuid7())
     answers, looked = [], []
     for id in (foreign, missing):
-        database.taken()
+        database.take()
         answers.append(await stranger.call(operation, {slot: id}, hidden=(id,)))
-        looked.append(database.looked_up(UUID(id), stranger.tenant.id))
+        looked.append(database.lookups(UUID(id), stranger.tenant.id))
     where = f"{operation.id}: {slot.name}"
     assert answers[0] == answers[1], where
     assert looked[0] == looked[1], where

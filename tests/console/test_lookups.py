@@ -18,7 +18,7 @@ from heliograph.sms.lookups.accounts import Account
 from heliograph.suppliers.lookups import kinds
 
 from .conftest import Browser, signed_in
-from .test_suppliers import told
+from .test_suppliers import audit_entries
 
 NEW = "/console/lookups/new"
 #: In Vodacom's range; Movitel has it.
@@ -90,9 +90,9 @@ async def test_one_is_added_tried_changed_and_removed(
     page = await root.submit(form, f"{path}/remove", typed="mnp")
     assert "mnp is removed" in page.words
     assert (await root.get(path)).status == 404
-    actions = [entry[0] for entry in await told(pool, one.id)]
+    actions = [entry[0] for entry in await audit_entries(pool, one.id)]
     assert actions == ["lookup.added", *["lookup.changed"] * 6]
-    assert "xyzzy-plugh" not in str(await told(pool, one.id))
+    assert "xyzzy-plugh" not in str(await audit_entries(pool, one.id))
 
 
 async def test_refusals_stand_at_their_fields(pool: Pool, root: Browser) -> None:

@@ -11,7 +11,7 @@ from heliograph.sms.accepting import sender_ids
 from tests.api.conftest import Tenant
 
 from .conftest import Browser
-from .test_suppliers import add, told
+from .test_suppliers import add, audit_entries
 
 HERE = "/console/routes/registrations"
 
@@ -31,7 +31,7 @@ async def test_a_registration_is_said_listed_and_changed(
     async with pool.acquire() as conn:
         (one,) = await registrations.everywhere(conn, organization_id=tenant.id)
     assert (one.sender, one.country, one.supplier, one.state) == ("PADARIA", "MZ", "main", "pending")
-    assert [entry[:2] for entry in await told(pool, sender.id)][-1] == ("sender_id.registered", "operator")
+    assert [entry[:2] for entry in await audit_entries(pool, sender.id)][-1] == ("sender_id.registered", "operator")
     # The link of a line fills in the form.
     (link,) = [part for part in page.text.split('"') if part.startswith(f"{HERE}?") and "#register" in part]
     form = await root.get(link.replace("&amp;", "&").partition("#")[0])

@@ -24,7 +24,7 @@ from heliograph.sms.lookups import accounts
 from tests.api.conftest import Tenant
 
 from .conftest import Browser, signed_in, yesterday
-from .test_suppliers import add, told
+from .test_suppliers import add, audit_entries
 
 NEW = "/console/routes/new"
 
@@ -83,7 +83,7 @@ async def test_a_route_is_added_after_a_look_at_what_it_moves(
         "as agreed",
         [backup],
     )
-    assert [entry[:2] for entry in await told(pool, one.route.id)] == [("route.added", "operator")]
+    assert [entry[:2] for entry in await audit_entries(pool, one.route.id)] == [("route.added", "operator")]
     for path in ("/console/routes", "/console/routes/matrix", "/console/routes/history"):
         page = await root.get(path)
         assert page.status == 200

@@ -57,7 +57,7 @@ async def row(pool: Pool, id: UUID) -> routing.Supplier:
         return next(one for one in await routing.load(conn) if one.id == id)
 
 
-async def told(pool: Pool, id: UUID) -> list[tuple[str, str, str]]:
+async def audit_entries(pool: Pool, id: UUID) -> list[tuple[str, str, str]]:
     found = await pool.fetch("SELECT action, who, after FROM audit_log WHERE object_id = $1 ORDER BY id", str(id))
     return [(one["action"], one["who"], one["after"]) for one in found]
 
@@ -76,7 +76,7 @@ async def test_the_difference_is_shown_before_it_is_saved(pool: Pool, root: Brow
     after = await row(pool, id)
     assert after.settings == SMPP | {"window": 25, "final_states": {"ACCEPTD": "delivered", "LOST": "failed"}}
     assert (after.weight, after.priority) == (3, 10)
-    assert (await told(pool, id))[-1][:2] == ("supplier.changed", "operator")
+    assert (await audit_entries(pool, id))[-1][:2] == ("supplier.changed", "operator")
     assert "Supplier changed" in page.words
     # In words, not as it is stored.
     assert "weight: 1 → 3" in page.words
@@ -103,7 +103,7 @@ async def test_what_a_change_of_its_place_moves_is_told_before_it_is_saved(
     page = await root.submit(form, path, priority="11")
     assert "50 from main to other" in page.words
     assert (await row(pool, id)).priority == 10, "nothing is saved yet"
-    assert [one[0] for one in await told(pool, id)] == ["supplier.added"]
+    assert [one[0] for one in await audit_entries(pool, id)] == ["supplier.added"]
     page = await root.submit(page, path, do="save")
     assert (await row(pool, id)).priority == 11
     page = await root.submit(await root.get(path), path, **{"option.window": "25"})
@@ -195,7 +195,7 @@ async def test_a_password_is_replaced_and_never_shown(pool: Pool, root: Browser,
     assert "Replaced" in page.words
     assert "correct horse" not in page.text
     assert suppliers.open_secret(suppliers.seal_key(settings), await row(pool, id)) == "correct horse"
-    assert "correct horse" not in str(await told(pool, id))
+    assert "correct horse" not in str(await audit_entries(pool, id))
 
 
 async def test_a_supplier_is_paused_drained_resumed_and_removed(pool: Pool, root: Browser, settings: Settings) -> None:
@@ -210,7 +210,7 @@ async def test_a_supplier_is_paused_drained_resumed_and_removed(pool: Pool, root
     assert "It is paused" in page.words
     page = await root.submit(page, f"{path}/resume")
     assert "It carries messages again" in page.words
-    states = [after for action, _, after in await told(pool, id) if action == "supplier.state_changed"]
+    states = [after for action, _, after in await audit_entries(pool, id) if action == "supplier.state_changed"]
     assert states == ['{"state":"draining"}', '{"state":"paused"}', '{"state":"active"}']
     form = await root.get(f"{path}/remove")
     assert (await root.submit(form, f"{path}/remove", typed="something")).status == 422
@@ -496,7 +496,7 @@ async def test_its_pdus_are_watched_for_minutes_and_shown_masked(pool: Pool, roo
     page = await root.submit(page, f"/console/suppliers/{id}/watch")
     assert "Nothing has been sent or received yet." in page.words
     assert 'data-live="1000"' in page.text
-    assert (await told(pool, id))[-1] == ("supplier.watched", "operator", '{"seconds":120}')
+    assert (await audit_entries(pool, id))[-1] == ("supplier.watched", "operator", '{"seconds":120}')
     tap = PduRecorder()
     tap(p.SubmitSm(41, source_addr="ACME", destination_addr="258841234567", short_message=b"Hello"), True)
     tap(p.SubmitSmResp(41, 0x58, "188b2c"), False)

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from tests.faults.bystanders import MOST, NOISE, SECONDS, send_steadily
-from tests.judge import judge, settled
+from tests.judge import judge, until_settled
 from tests.load import Client, Load
 from tests.ports import held_port
 from tests.processes import LONG, Installation, Program, installation, until, until_true
@@ -56,14 +56,14 @@ async def test_clocks_that_go_wrong_while_the_processes_run(
         for program in programs.values():
             await until(lambda program=program: "clock differs" in program.err)
         async with Load(made.base_url, made.key) as load:
-            await load.reaches(MESSAGES // 2)
+            await load.until_sent(MESSAGES // 2)
             await make_timers_due(database_url)
-            await load.reaches(MESSAGES)
+            await load.until_sent(MESSAGES)
         if LONG:
             during = await send_steadily(other, numbers, SECONDS)
             print(f"clocks: p99 of the others {quiet * 1e3:.1f} ms before, {during * 1e3:.1f} ms with {web}, {work}")
             assert during < MOST * max(quiet, NOISE)
-        await settled(database_url)
+        await until_settled(database_url)
         await judge(made, load.ledger | other.ledger, in_flight=0)
         assert not made.complaints
         # Partitions are unchanged, and everything created lies in the present month.

@@ -15,7 +15,7 @@ import pytest
 import heliograph
 from heliograph.worker import CHANNELS
 from tests.database import Cluster
-from tests.judge import judge, settled
+from tests.judge import judge, until_settled
 from tests.load import Load
 from tests.processes import LONG, WINDOW, Installation, Program, installation, until
 
@@ -81,7 +81,7 @@ async def crash_worker(made: Installation, point: str) -> None:
     async with made.serving():
         async with Load(made.base_url, made.key, senders=3) as load:
             for _ in range(CRASHES):
-                await load.reaches(len(load.ledger) + 10)
+                await load.until_sent(len(load.ledger) + 10)
                 await assert_crashed(await made.worker(HELIOGRAPH_CRASH_AT=f"{point}:{random.randint(1, 4)}"))
                 again = await made.worker()
                 await again.ready()
@@ -99,10 +99,10 @@ async def crash_api(made: Installation, point: str) -> None:
         for _ in range(CRASHES):
             await assert_crashed(await made.api(HELIOGRAPH_CRASH_AT=f"{point}:{random.randint(1, 8)}"))
             again = await made.api()
-            await load.reaches(len(load.ledger) + 5)
+            await load.until_sent(len(load.ledger) + 5)
             await again.kill()
         await made.api()
-        await load.reaches(len(load.ledger) + 10)
+        await load.until_sent(len(load.ledger) + 10)
     assert load.unanswered > 0
     await settle_and_judge(made, load, kills=0)
     assert worker.status is None
@@ -114,7 +114,7 @@ async def assert_crashed(program: Program) -> None:
 
 
 async def settle_and_judge(made: Installation, load: Load, *, kills: int) -> None:
-    await settled(made.url)
+    await until_settled(made.url)
     await judge(made, load.ledger, in_flight=kills * WINDOW * SESSIONS)
     assert not made.complaints
 

@@ -15,7 +15,7 @@ import pytest
 from heliograph.base.database.migrate import migrate
 from heliograph.base.embedded.server import Embedded
 from tests.embedded import Start
-from tests.judge import judge, settled
+from tests.judge import judge, until_settled
 from tests.load import Client, Load
 from tests.processes import LONG, WINDOW, installation, until, until_true
 
@@ -44,14 +44,14 @@ async def test_restarts_of_the_database_under_load(public_place: Path, tmp_path:
         async with Client(made.base_url, made.key) as client:
             await until_true(partial(client.ask, "GET", "/health"))
         async with Load(made.base_url, made.key) as load:
-            await load.reaches(20)
+            await load.until_sent(20)
             for way in ways:
                 await asyncio.sleep(EVERY)
                 from_, to = await restart(server, way)
                 away.append((from_, to))
                 await until(lambda to=to: any(one.status == 202 and one.asked > to for one in load.answers))
         assert [api.status, worker.status] == [None, None], "they live through it"
-        await settled(server.url, within=120)
+        await until_settled(server.url, within=120)
         verdict = await judge(made, load.ledger, in_flight=RESTARTS * WINDOW * SESSIONS)
         assert not made.complaints
 

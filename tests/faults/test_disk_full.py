@@ -20,7 +20,7 @@ from heliograph.base.database.migrate import migrate
 from heliograph.base.embedded.server import Embedded
 from tests.embedded import Start
 from tests.faults.bystanders import Bystanders
-from tests.judge import judge, settled
+from tests.judge import judge, until_settled
 from tests.load import Client, Load
 from tests.processes import LONG, WINDOW, installation, until, until_true
 
@@ -65,7 +65,7 @@ async def test_a_disk_that_runs_full_under_load(small_disk: Path, tmp_path: Path
             async with Client(made.base_url, made.key) as client:
                 await until_true(partial(client.ask, "GET", "/health"))
             async with Load(made.base_url, made.key) as load, Bystanders(made, load) as bystanders:
-                await load.reaches(20)
+                await load.until_sent(20)
                 for _ in range(TIMES):
                     before = sum(one.status == 503 for one in load.answers)
                     await asyncio.to_thread(fill, ballast)
@@ -81,7 +81,7 @@ async def test_a_disk_that_runs_full_under_load(small_disk: Path, tmp_path: Path
                     await bystanders.after_fault()
                 bystanders.judge("a full disk")
             assert [api.status, worker.status] == [None, None], "they live through it"
-            await settled(server.url, within=120)
+            await until_settled(server.url, within=120)
             verdict = await judge(made, load.ledger, in_flight=2 * TIMES * WINDOW * SESSIONS)
             assert not made.complaints
             print(verdict, f"refused: {sum(one.status == 503 for one in load.answers)}")

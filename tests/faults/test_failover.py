@@ -18,7 +18,7 @@ from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
 from heliograph.sms.reports import reconciliation
 from heliograph.traffic.reconciliation import Query
 from tests.database import Cluster
-from tests.judge import judge, settled
+from tests.judge import judge, until_settled
 from tests.load import Client
 from tests.processes import LONG, SMSC, WINDOW, Installation, add_supplier, installation, until
 
@@ -130,7 +130,7 @@ async def under_fire(made: Installation, fault: Fault) -> list[tuple[str, int, i
             await lasts("fault", lambda share: share <= 0.1 if fault.moves else share > 0.95)
             await fault.ends(cheap)
             await lasts("fixed", lambda share: share > 0.95)
-            await settled(made.url, within=240)
+            await until_settled(made.url, within=240)
             if fault.moves:
                 await judge(made, client.ledger, in_flight=WINDOW)
             else:

@@ -16,9 +16,9 @@ from heliograph.base.database.migrate import migrate
 from heliograph.base.embedded.server import Embedded
 from tests.embedded import Start
 from tests.faults.bystanders import Bystanders
-from tests.judge import judge, settled
+from tests.judge import judge, until_settled
 from tests.load import Client, Load
-from tests.processes import LONG, WINDOW, below, installation, until, until_true
+from tests.processes import LONG, WINDOW, descendants, installation, until, until_true
 
 #: The length of each freeze in seconds; 0: until somebody has been notified.
 FREEZES = (20.0, 60.0, 20.0) if LONG else (0.0,)
@@ -40,7 +40,7 @@ async def test_a_database_that_is_frozen_under_load(public_place: Path, tmp_path
         async with Client(made.base_url, made.key) as client:
             await until_true(partial(client.ask, "GET", "/health"))
         async with Load(made.base_url, made.key) as load, Bystanders(made, load) as bystanders:
-            await load.reaches(20)
+            await load.until_sent(20)
             for seconds in FREEZES:
                 frozen = time.monotonic()
                 signal_all(server, signal.SIGSTOP)
@@ -66,7 +66,7 @@ async def test_a_database_that_is_frozen_under_load(public_place: Path, tmp_path
                 await bystanders.after_fault()
             bystanders.judge("a frozen database")
         assert [api.status, worker.status] == [None, None], "they live through it"
-        await settled(server.url, within=120)
+        await until_settled(server.url, within=120)
         verdict = await judge(made, load.ledger, in_flight=len(FREEZES) * WINDOW * SESSIONS)
         assert not made.complaints
         # Someone who is notified of warnings only, and was told of the problem, is told that it is over.
@@ -82,7 +82,7 @@ def signal_all(server: Embedded, number: signal.Signals) -> None:
     assert server.pid is not None
     if number is signal.SIGSTOP:
         os.kill(server.pid, number)
-    for process in below(server.pid):
+    for process in descendants(server.pid):
         process.send_signal(number)
     if number is signal.SIGCONT:
         os.kill(server.pid, number)

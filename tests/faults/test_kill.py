@@ -18,7 +18,7 @@ from heliograph.simulators.aggregators.simulator import Aggregator, Options
 from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import suppliers
 from tests.embedded import Start
-from tests.judge import judge, settled
+from tests.judge import judge, until_settled
 from tests.load import Load
 from tests.processes import LONG, WINDOW, Installation, installation, kill
 from tests.suppliers.test_http_whole_way import ACCOUNTS, SECRET
@@ -91,7 +91,7 @@ async def test_random_kills_lose_nothing_and_double_nothing(
         api = await made.api()
         workers = [await made.worker() for _ in range(WORKERS)]
         async with Load(made.base_url, made.key) as load:
-            await load.reaches(10)
+            await load.until_sent(10)
             for victim in victims:
                 await asyncio.sleep(chance.uniform(0.3, 2 * EVERY - 0.3))
                 if victim == "api":
@@ -103,7 +103,7 @@ async def test_random_kills_lose_nothing_and_double_nothing(
                     workers[n] = await made.worker()
                 else:
                     await kill(server)
-        await settled(server.url, within=120)
+        await until_settled(server.url, within=120)
         print(await judge(made, load.ledger, in_flight=KILLS * WINDOW * SESSIONS * 4), f"unanswered: {load.unanswered}")
         carried = [len(one.taken) for one in made.aggregators] + [len(made.smsc.received)]
         assert min(carried) > 0, carried

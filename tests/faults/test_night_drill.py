@@ -157,7 +157,7 @@ async def test_what_can_be_wrong_at_once(
         await worker.ready()
         backups = ("backup", "take", "--to", str(tmp_path / "backups"))
         await drill.run(*backups)
-        await prometheus.rests(FIRST | NOWHERE | REFUSED | STALLED | TOGETHER | ALONE | LARGE)
+        await prometheus.clears(FIRST | NOWHERE | REFUSED | STALLED | TOGETHER | ALONE | LARGE)
 
         # Lost connections cannot be replaced; those that watch the database are kept.
         name = urllib.parse.urlsplit(database_url).path.strip("/")
@@ -185,7 +185,7 @@ async def test_what_can_be_wrong_at_once(
             await prometheus.fires(FIRST)
             await drill.runbook_command("HeliographQueueLate", "queue", "list")
             await drill.runbook_command("HeliographQueueLate", "supplier", "set", "main", "rate=1000")
-            await prometheus.rests(FIRST | NOWHERE)
+            await prometheus.clears(FIRST | NOWHERE)
 
         # Several problems at once. Callbacks arrive while the only worker is draining, which takes it some seconds.
         listed = await drill.runbook_command("HeliographCallbacksWaiting", "workers", "list", "--json")
@@ -228,7 +228,7 @@ async def test_what_can_be_wrong_at_once(
         await drill.runbook_command("HeliographPartitionsMissing", "migrate")
         await held.close()
         await drill.runbook_command("HeliographBackupOld", *backups)
-        await prometheus.rests(TOGETHER | REFUSED | STALLED)
+        await prometheus.clears(TOGETHER | REFUSED | STALLED)
         async with Client(made.base_url, made.key) as client:
 
             async def delivered() -> bool:
@@ -359,24 +359,24 @@ async def test_what_takes_everything_away(public_place: Path, tmp_path: Path, em
         made, prometheus = drill.made, drill.prometheus
         api, worker = await made.api(), await made.worker()
         await worker.ready()
-        await prometheus.rests(ALONE)
+        await prometheus.clears(ALONE)
 
         # One web process of several, which hangs, and then is killed.
         another = await made.worker()
         await another.ready()
-        await prometheus.reaches(3)
+        await prometheus.until_scraped(3)
         another.send(signal.SIGSTOP)
         await prometheus.fires({"HeliographProcessGone"})
         listed = await drill.runbook_command("HeliographProcessGone", "workers", "list", "--json")
         assert len(msgspec.json.decode(listed.out)) == 2
         another.send(signal.SIGCONT)
-        await prometheus.rests({"HeliographProcessGone"})
+        await prometheus.clears({"HeliographProcessGone"})
         await another.kill()
         await prometheus.fires({"HeliographProcessGone"})
-        await prometheus.rests({"HeliographNoWorker", "HeliographDown"})
+        await prometheus.clears({"HeliographNoWorker", "HeliographDown"})
         another = await made.worker()
         await another.ready()
-        await prometheus.rests({"HeliographProcessGone"})
+        await prometheus.clears({"HeliographProcessGone"})
         assert await another.stop() == 0
 
         # Workers, then everything.
@@ -386,25 +386,25 @@ async def test_what_takes_everything_away(public_place: Path, tmp_path: Path, em
         await prometheus.fires({"HeliographDown"})
         api, worker = await made.api(), await made.worker()
         await worker.ready()
-        await prometheus.rests({"HeliographNoWorker", "HeliographDown"})
+        await prometheus.clears({"HeliographNoWorker", "HeliographDown"})
 
         async with Load(made.base_url, made.key) as load:
-            await load.reaches(20)
+            await load.until_sent(20)
             # The database, and what clients see of it.
             await kill(server)
             await prometheus.fires({"HeliographDatabaseAway"})
             await server.stop()
             await prometheus.fires({"HeliographRefusals"})
             await server.start()
-            await load.reaches(len(load.ledger) + 20)
-            await prometheus.rests({"HeliographDatabaseAway", "HeliographRefusals"})
+            await load.until_sent(len(load.ledger) + 20)
+            await prometheus.clears({"HeliographDatabaseAway", "HeliographRefusals"})
 
             # A transaction holds balances, again and again.
             holder = asyncio.create_task(hold_balances(server.owner_url))
             await prometheus.fires({"HeliographAcceptSlow"})
             holder.cancel()
             await asyncio.gather(holder, return_exceptions=True)
-            await prometheus.rests({"HeliographAcceptSlow"})
+            await prometheus.clears({"HeliographAcceptSlow"})
 
             # A receiver that fails.
             usual = made.receiver.options
@@ -412,14 +412,14 @@ async def test_what_takes_everything_away(public_place: Path, tmp_path: Path, em
             await prometheus.fires({"HeliographWebhooksFailing"})
             await drill.runbook_command("HeliographWebhooksFailing", "webhook", "list")
             made.receiver.options = usual
-            await prometheus.rests({"HeliographWebhooksFailing"})
+            await prometheus.clears({"HeliographWebhooksFailing"})
 
             # A supplier whose every response is an error.
             made.smsc.configure(error_mix={0x08: 1.0})
             await prometheus.fires({"HeliographCircuitOpen"})
             await drill.runbook_command("HeliographCircuitOpen", "message", "list", "--status", "failed")
             made.smsc.configure(error_mix={})
-            await prometheus.rests({"HeliographCircuitOpen"})
+            await prometheus.clears({"HeliographCircuitOpen"})
 
             # A supplier that keeps throttling.
             made.smsc.configure(error_mix={0x58: 1.0})
@@ -433,16 +433,16 @@ async def test_what_takes_everything_away(public_place: Path, tmp_path: Path, em
             )
             assert msgspec.json.decode(listed.out)
             made.smsc.configure(error_mix={})
-            await prometheus.rests({"HeliographDeferred"})
+            await prometheus.clears({"HeliographDeferred"})
 
             # A migration step that this version does not know.
             await drill.as_owner("ALTER TABLE mails RENAME TO mails_gone")
             await prometheus.fires({"HeliographStepFailing"})
             await drill.as_owner("ALTER TABLE mails_gone RENAME TO mails")
-            await prometheus.rests({"HeliographStepFailing"})
+            await prometheus.clears({"HeliographStepFailing"})
 
             # A worker with a different secret key, which takes no messages.
-            await prometheus.rests({"HeliographCheckFailed", "HeliographCheckWarns"})
+            await prometheus.clears({"HeliographCheckFailed", "HeliographCheckWarns"})
             other = await made.worker(HELIOGRAPH_SECRET_KEY="a key that is nobody else's, long enough")
             await other.ready()
             await drill.run_checks()
@@ -451,7 +451,7 @@ async def test_what_takes_everything_away(public_place: Path, tmp_path: Path, em
             assert "secret keys" in [one["check"] for one in msgspec.json.decode(said.out) if one["state"] == "failed"]
             assert await other.stop() == 0
             await drill.run_checks()
-            await prometheus.rests({"HeliographCheckFailed"})
+            await prometheus.clears({"HeliographCheckFailed"})
 
             # A statement that waits for somebody's lock.
             async with blocked_statement(server.owner_url):
@@ -460,7 +460,7 @@ async def test_what_takes_everything_away(public_place: Path, tmp_path: Path, em
                 names = [one["check"] for one in msgspec.json.decode(said.out) if one["state"] == "warning"]
                 assert "speed of the database" in names
             await drill.run_checks()
-            await prometheus.rests({"HeliographCheckWarns"})
+            await prometheus.clears({"HeliographCheckWarns"})
 
 
 @pytest.mark.skipif(not LONG, reason="one alert after the other takes minutes: HELIOGRAPH_FAULTS=long")
@@ -476,14 +476,14 @@ async def test_a_standby_that_is_away_and_one_that_is_behind(
         async with start_drill(server.url, server.owner_url, tmp_path, **reader) as drill:
             await drill.made.api()
             await (await drill.made.worker()).ready()
-            await drill.prometheus.rests(alert)
+            await drill.prometheus.clears(alert)
 
             await standby.stop()
             await drill.prometheus.fires(alert)
             said = await drill.runbook_command("HeliographStandbyUnread", "doctor", "--json")
             assert "standby" in [one["check"] for one in msgspec.json.decode(said.out) if one["state"] != "ok"]
             await standby.start()
-            await drill.prometheus.rests(alert)
+            await drill.prometheus.clears(alert)
 
             # A standby that replays nothing falls behind once something is written.
             await standby.ask("SELECT pg_wal_replay_pause()")
@@ -493,7 +493,7 @@ async def test_a_standby_that_is_away_and_one_that_is_behind(
             (query,) = re.findall(r"`(SELECT pg_is_wal_replay_paused\(\))`", section("HeliographStandbyUnread"))
             assert await standby.ask(query)
             await standby.ask("SELECT pg_wal_replay_resume()")
-            await drill.prometheus.rests(alert)
+            await drill.prometheus.clears(alert)
 
 
 @pytest.mark.skipif(not LONG, reason="slow clients that hold 400 MB: HELIOGRAPH_FAULTS=long")
@@ -503,7 +503,7 @@ async def test_slow_clients_that_hold_memory(database_url: str, owner_url: str, 
         made, prometheus = drill.made, drill.prometheus
         api = await made.api()
         await (await made.worker()).ready()
-        await prometheus.rests(LARGE)
+        await prometheus.clears(LARGE)
 
         size = made.settings.max_body_bytes
         head = (
@@ -523,7 +523,7 @@ async def test_slow_clients_that_hold_memory(database_url: str, owner_url: str, 
             writer.close()
         assert await api.stop() == 0
         await made.api()
-        await prometheus.rests(LARGE)
+        await prometheus.clears(LARGE)
 
 
 async def hold_balances(owner: str) -> None:

@@ -30,9 +30,9 @@ from heliograph.base.database.migrate import migrate
 from heliograph.base.embedded.install import Install, SystemUser, account_for, install_for
 from tests import ports
 from tests.faults.bystanders import Bystanders
-from tests.judge import judge, settled
+from tests.judge import judge, until_settled
 from tests.load import Client, Load
-from tests.processes import LONG, WINDOW, below, installation, until, until_true
+from tests.processes import LONG, WINDOW, descendants, installation, until, until_true
 
 #: How the primary is lost, in turn.
 WAYS = ("kill", "hang", "switchover", "kill", "hang")
@@ -126,7 +126,7 @@ class Node:
     def _all(self) -> list[psutil.Process]:
         found = []
         if self._process is not None and self._process.poll() is None:
-            found += [psutil.Process(self._process.pid), *below(self._process.pid)]
+            found += [psutil.Process(self._process.pid), *descendants(self._process.pid)]
         note = self.home / "data" / "postmaster.pid"
         with contextlib.suppress(OSError, ValueError, psutil.NoSuchProcess):
             server = psutil.Process(int(note.read_text().splitlines()[0]))
@@ -237,7 +237,7 @@ async def test_fail_overs_under_load(public_place: Path, tmp_path: Path) -> None
             gaps: list[float] = []
             backs: list[float] = []
             async with Load(made.base_url, made.key) as load, Bystanders(made, load) as bystanders:
-                await load.reaches(20)
+                await load.until_sent(20)
                 for way in WAYS:
                     lost = await primary(nodes)
                     assert lost is not None
@@ -269,7 +269,7 @@ async def test_fail_overs_under_load(public_place: Path, tmp_path: Path) -> None
             assert [api.status, worker.status] == [None, None], "they live through it"
             assert max(gaps) < GAP
             assert max(backs) <= BACK, backs
-            await settled(own, within=120)
+            await until_settled(own, within=120)
             verdict = await judge(made, load.ledger, in_flight=2 * len(WAYS) * WINDOW * SESSIONS)
             assert not made.complaints
             print(verdict, f"without a 202: {[round(gap, 1) for gap in gaps]} s")

@@ -11,7 +11,7 @@ import pytest
 from heliograph.base.database.pool import Pool
 from heliograph.prices import rows, tariffs
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
-from tests.judge import judge, settled
+from tests.judge import judge, until_settled
 from tests.load import Client
 from tests.processes import SMSC, Installation, Program, add_supplier, installation, until_true
 
@@ -57,7 +57,7 @@ async def test_a_circuit_is_open_in_workers_that_saw_no_failure_and_closes_for_a
                 return bool(await pool.fetchval(OPEN))
 
             await until_true(opens)
-            await settled(made.url)
+            await until_settled(made.url)
 
             # A worker that starts now finds it open, and sends nothing but probes.
             new = [await start_worker(made), await start_worker(made)]
@@ -65,7 +65,7 @@ async def test_a_circuit_is_open_in_workers_that_saw_no_failure_and_closes_for_a
             await finder.stop()
             before = made.smsc.counters.submits
             await send(client, 3 * IN_A_ROW)
-            await settled(made.url)
+            await until_settled(made.url)
             assert made.smsc.counters.submits - before < IN_A_ROW
             assert await pool.fetchval(READY, cheap_id) == 0
 
@@ -81,7 +81,7 @@ async def test_a_circuit_is_open_in_workers_that_saw_no_failure_and_closes_for_a
             await until_used(pool, cheap_id, workers=2)
             before = dear.counters.submits
             await send(client, IN_A_ROW)
-            await settled(made.url)
+            await until_settled(made.url)
             assert dear.counters.submits == before
 
             # A rate card imported now reaches both workers within seconds: none submits without its price.
@@ -91,7 +91,7 @@ async def test_a_circuit_is_open_in_workers_that_saw_no_failure_and_closes_for_a
 
             async def is_priced() -> bool:
                 await send(client, 2 * IN_A_ROW)
-                await settled(made.url)
+                await until_settled(made.url)
                 return bool(await pool.fetchval(PRICED, 2 * IN_A_ROW))
 
             await until_true(is_priced)

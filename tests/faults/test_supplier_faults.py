@@ -15,7 +15,7 @@ import pytest
 
 from heliograph.base.database.pool import Pool
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
-from tests.judge import judge, settled
+from tests.judge import judge, until_settled
 from tests.load import Client
 from tests.processes import LONG, SMSC, Installation, add_supplier, installation, until, until_true
 
@@ -70,7 +70,7 @@ async def test_down(database_url: str, pool: Pool, tmp_path: Path) -> None:
             await asyncio.sleep(1)
             assert await statuses(pool) == {"accepted": 30}
             await made.smsc.start()
-            await settled(made.url)
+            await until_settled(made.url)
         assert (await judge(made, client.ledger, in_flight=0)).unknown == 0
 
 
@@ -82,7 +82,7 @@ async def test_slow(database_url: str, tmp_path: Path) -> None:
         made.working(),
     ):
         await send(client, 60)
-        await settled(made.url)
+        await until_settled(made.url)
         assert made.smsc.counters.submits == 60
         assert (await judge(made, client.ledger, in_flight=0)).unknown == 0
 
@@ -92,7 +92,7 @@ async def test_answers_after_the_response_timeout_count(database_url: str, tmp_p
     slow = {"latency": 1.5}
     async with service(database_url, tmp_path, smsc=slow, smpp=IMPATIENT) as (made, client), made.working():
         await send(client, 60)
-        await settled(made.url)
+        await until_settled(made.url)
         assert made.smsc.counters.submits == 60
         assert (await judge(made, client.ledger, in_flight=0)).unknown == 0
 
@@ -101,7 +101,7 @@ async def test_no_answer_but_a_receipt(database_url: str, tmp_path: Path) -> Non
     """No responses arrive, but receipts show that the messages were delivered."""
     async with service(database_url, tmp_path, smsc={"swallow": 1.0}, smpp=IMPATIENT) as (made, client), made.working():
         await send(client, 60)
-        await settled(made.url)
+        await until_settled(made.url)
         verdict = await judge(made, client.ledger, in_flight=0)
         assert verdict.unknown == 60
 
@@ -110,7 +110,7 @@ async def test_connections_lost_before_the_answer(database_url: str, tmp_path: P
     """Some of the submits in flight were read and some were not: only receipts can tell."""
     async with service(database_url, tmp_path, smsc={"drop_after": 25}) as (made, client), made.working():
         await send(client, 60)
-        await settled(made.url)
+        await until_settled(made.url)
         verdict = await judge(made, client.ledger, in_flight=0)
         assert verdict.unknown > 0
 
@@ -123,7 +123,7 @@ async def test_a_long_message_whose_session_is_lost_in_the_middle(
     async with service(database_url, tmp_path, smsc={"drop_after": 3}, smpp={"window": 1}) as (made, client):
         async with made.working():
             ids = await send(client, 2, message="x" * 700)
-            await settled(made.url)
+            await until_settled(made.url)
         rows = await pool.fetch("SELECT id, status FROM messages")
         assert {str(row["id"]): row["status"] for row in rows} == dict.fromkeys(ids, "delivered")
         segments: dict[tuple[str, int], set[int]] = {}
@@ -159,7 +159,7 @@ async def test_order_among_suppliers_holds_with_two_workers(database_url: str, p
 
                     await until_true(both)
                     await send(client, 100)
-                    await settled(made.url)
+                    await until_settled(made.url)
             await judge(made, client.ledger, in_flight=0)
             assert (made.smsc.counters.submits, dear.counters.submits) == (100, 0)
         finally:
@@ -174,7 +174,7 @@ async def test_neither_an_answer_nor_a_receipt(database_url: str, pool: Pool, tm
         not_again = await send(client, 5, deliveryGuarantee="at_most_once")
         await until(lambda: made.smsc.counters.submits == 10)
         made.smsc.configure(swallow=0.0, missing=0.0)
-        await settled(made.url)
+        await until_settled(made.url)
         ended = {str(row[0]): row[1] for row in await pool.fetch("SELECT id, status FROM messages")}
         assert ended == dict.fromkeys(again, "delivered") | dict.fromkeys(not_again, "unknown")
         assert Counter(one.destination for one in made.smsc.received) == {
@@ -187,7 +187,7 @@ async def test_receipts_before_the_answer_twice_and_on_the_way(database_url: str
     odd = {"early": 0.5, "duplicates": 0.5, "interim": 0.5, "latency": 0.1}
     async with service(database_url, tmp_path, smsc=odd) as (made, client), made.working():
         await send(client, 100)
-        await settled(made.url)
+        await until_settled(made.url)
         await judge(made, client.ledger, in_flight=0)
         await until(lambda: made.smsc.waiting == 0)
         assert made.smsc.counters.receipts_acked > 130
@@ -210,7 +210,7 @@ async def test_receipts_that_never_come_and_one_after_three_days(database_url: s
             assert not made.receiver.events
             made.smsc.hasten()
             await reach(pool, {"delivered": 5, "unknown": 5})
-            await settled(made.url)
+            await until_settled(made.url)
         assert {event.message_id for event in made.receiver.events} == set(late)
         assert {str(row[0]) for row in await pool.fetch("SELECT id FROM messages WHERE status = 'unknown'")} == set(
             never
@@ -223,7 +223,7 @@ async def test_throttled(database_url: str, tmp_path: Path) -> None:
         # All of them wait before the first is submitted, so that they are submitted together.
         await send(client, 30)
         async with made.working():
-            await settled(made.url)
+            await until_settled(made.url)
         await judge(made, client.ledger, in_flight=0)
         assert made.smsc.counters.throttled > 0
 
@@ -244,7 +244,7 @@ async def test_garbage(database_url: str, tmp_path: Path) -> None:
             await asyncio.sleep(0.05)
             made.smsc.send_raw(garbage)
             await sending
-        await settled(made.url)
+        await until_settled(made.url)
         await judge(made, client.ledger, in_flight=0)
 
 
@@ -277,7 +277,7 @@ async def test_the_share_of_a_broken_supplier_moves_to_another(
                     await send(client, 40)
                     await asyncio.sleep(1)
                     shares.append((made.smsc.counters.submits - submits) / 40)
-                await settled(made.url)
+                await until_settled(made.url)
             await judge(made, client.ledger, in_flight=0)
         finally:
             await other.stop()

@@ -28,7 +28,7 @@ import pytest
 from heliograph import migration_plan
 from heliograph.base.database.migrate import ROOT, migrate, pending
 from tests.database import Cluster
-from tests.judge import judge, settled
+from tests.judge import judge, until_settled
 from tests.load import Load
 from tests.processes import LONG, WINDOW, environment, installation
 
@@ -82,19 +82,19 @@ async def test_the_next_version_comes_beside_this_one(database_url: str, owner_u
         apis = [await made.api() for _ in range(2)]
         workers = [await made.worker() for _ in range(2)]
         async with Load(made.base_url, made.key) as load:
-            await load.reaches(50)
+            await load.until_sent(50)
             assert set(await refused(owner_url, root)) == {"messages", "queue", "events"}
             applied = await migrate(owner_url, application=database_url, root=root)
             assert set(applied) == {"0002_later.sql", "0003_valid.sql", "0004_index.concurrently.sql", FUNCTION}
             # Running processes continue, and an older program's `migrate` leaves everything as it is.
-            await load.reaches(len(load.ledger) + 100)
+            await load.until_sent(len(load.ledger) + 100)
             assert await migrate(owner_url, application=database_url) == []
             for _ in range(ROUNDS):
                 # Restart one after the other gracefully, then kill one of each.
                 for n in range(2):
                     old = apis[n]
                     apis[n] = await made.api()
-                    await load.reaches(len(load.ledger) + 20)
+                    await load.until_sent(len(load.ledger) + 20)
                     assert await old.stop() == 0
                     old = workers[n]
                     workers[n] = await made.worker()
@@ -102,8 +102,8 @@ async def test_the_next_version_comes_beside_this_one(database_url: str, owner_u
                 await workers[0].kill()
                 await apis[0].kill()
                 workers[0], apis[0] = await made.worker(), await made.api()
-                await load.reaches(len(load.ledger) + 100)
-        await settled(database_url)
+                await load.until_sent(len(load.ledger) + 100)
+        await until_settled(database_url)
         print(await judge(made, load.ledger, in_flight=ROUNDS * WINDOW * SESSIONS * 2))
         # 503 and similar responses are for a database that is down: a migration waits for a lock for less time than a
         # request.
@@ -211,25 +211,25 @@ async def test_two_versions_run_beside_each_other(
         api, worker = await made.api(tree=before), await made.worker(tree=before)
         await worker.ready()
         async with Load(made.base_url, made.key) as load:
-            await load.reaches(50)
+            await load.until_sent(50)
             # The new schema is applied while the older programs work, and they continue.
             applied = await applied_by(after, urls)
             assert "0002_added.sql" in applied
             assert "0001_schema.sql" not in applied
-            await load.reaches(len(load.ledger) + 100)
+            await load.until_sent(len(load.ledger) + 100)
             # Work begun by one version is finished by the other: each sends what the other accepted, and each is
             # killed.
             for accepts, carries in [(after, before), (before, after)] * ROUNDS:
                 later_api, later_worker = await made.api(tree=accepts), await made.worker(tree=carries)
                 await later_worker.ready()
-                await load.reaches(len(load.ledger) + 20)
+                await load.until_sent(len(load.ledger) + 20)
                 await api.kill()
                 await worker.kill()
                 api, worker = later_api, later_worker
-                await load.reaches(len(load.ledger) + 100)
+                await load.until_sent(len(load.ledger) + 100)
             # An older program's `migrate` changes nothing.
             assert "sql" not in await applied_by(before, urls)
-        await settled(url)
+        await until_settled(url)
         kills = 2 * 2 * ROUNDS
         print(f"{kills} kills:", await judge(made, load.ledger, in_flight=kills * WINDOW * SESSIONS))
         statuses = {answer.status for answer in load.answers}

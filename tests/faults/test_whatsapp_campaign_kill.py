@@ -193,6 +193,6 @@ async def test_a_whole_way_with_a_kill(database_server: Cluster, tmp_path: Path)
                 assert (consumed, reserved) == (amount * price, 0)
                 await check_wallets(pool, [known.organization_id])
                 assert await last.stop() == 0
-                assert not made.complaints, made.said
+                assert not made.complaints, made.stderr
         finally:
             pool.terminate()

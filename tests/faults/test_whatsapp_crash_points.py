@@ -114,6 +114,6 @@ async def test_a_crash_at_any_point_costs_no_message_and_doubles_none(database_s
                 assert {row["message_id"] for row in events} == set(ids)
                 assert {row["n"] for row in events} == {1}
                 await check_wallets(pool, [known.organization_id])
-                assert not made.complaints, made.said
+                assert not made.complaints, made.stderr
         finally:
             pool.terminate()

@@ -14,11 +14,11 @@ import pytest
 
 from heliograph.base.database.migrate import migrate
 from heliograph.simulators.graph.callbacks.scripts import Script
-from tests.cloud import Cloud, CloudLoad, cloud, listen
+from tests.cloud import Cloud, CloudLoad, cloud, subscribe
 from tests.embedded import Start
-from tests.judge_whatsapp import judge, settled
+from tests.judge_whatsapp import judge, until_settled
 from tests.load import Client
-from tests.processes import LONG, UNHURRIED, Installation, Program, installation, kill, until, until_true
+from tests.processes import LONG, PRODUCTION_LEASES, Installation, Program, installation, kill, until, until_true
 
 KILLS = 100 if LONG else 6
 #: Bursts of all past updates of some messages; a web process and a worker are killed during each.
@@ -72,12 +72,12 @@ async def test_random_kills_while_sending_and_amid_bursts_of_callbacks(
             sky.graph.script(ending, script)
         for ending in BROKEN:
             sky.graph.script(ending, Script(answer="drop", lost=True, times=1))
-        await listen(sky, ["message.received"])
+        await subscribe(sky, ["message.received"])
         await drill.begin(made, sky)
         load = CloudLoad(sky)
         bursts = asyncio.create_task(drill.bursts())
         async with load:
-            await load.reaches(30)
+            await load.until_sent(30)
             for victim in victims:
                 await asyncio.sleep(drill.chance.uniform(0.3, 2 * EVERY - 0.3))
                 if victim == "postgres":
@@ -86,26 +86,26 @@ async def test_random_kills_while_sending_and_amid_bursts_of_callbacks(
                     await drill.until_listening(since=at)
                 else:
                     await drill.kill(victim)
-            await load.reaches(120)
+            await load.until_sent(120)
         for _ in range(STORMS):
             await drill.repeat_everything()
         bursts.cancel()
         await drill.end_bursts()
         # The last lost response waits for several grace periods, if Meta has nothing more to report.
-        await settled(sky, within=150)
+        await until_settled(sky, within=150)
         # Not only while nobody listened: a callback that was refused twice on a busy machine waits longer, too.
         waited = max(drill.longest, drill.lag + sky.graph.outbox().slowest)
-        verdict = await judge(sky, load, fates=FAILED, heard=waited < GRACE / 2)
-        print(verdict, f"unanswered: {load.unanswered}, unheard: {waited:.1f} s", sky.graph.counters)
-        assert not made.complaints, made.said
+        verdict = await judge(sky, load, fates=FAILED, callbacks_in_time=waited < GRACE / 2)
+        print(verdict, f"unanswered: {load.unanswered}, without callbacks: {waited:.1f} s", sky.graph.counters)
+        assert not made.complaints, made.stderr
         assert {program.status for program in drill.running} == {None}, "nothing ended by itself"
 
 
 @pytest.mark.lasts(15)
 @pytest.mark.timeout(CRASHES * 60 + 180)
 async def test_a_web_process_that_ends_before_or_after_the_commit_of_a_send(database_url: str, tmp_path: Path) -> None:
-    async with installation(database_url, tmp_path, **FAST | UNHURRIED) as made, cloud(made, magic="") as sky:
-        await listen(sky, ["message.received"])
+    async with installation(database_url, tmp_path, **FAST | PRODUCTION_LEASES) as made, cloud(made, magic="") as sky:
+        await subscribe(sky, ["message.received"])
         worker, api = await made.worker(), await made.api()
         await sky.ready()
         await api.kill()
@@ -116,17 +116,17 @@ async def test_a_web_process_that_ends_before_or_after_the_commit_of_a_send(data
                 assert await api.ended() == -signal.SIGKILL, api.err
                 api = await made.api()
                 await until_listening(made, sky)
-                await load.reaches(len(load.ledger) + 5)
+                await load.until_sent(len(load.ledger) + 5)
                 await api.kill()
             api = await made.api()
             await until_listening(made, sky)
-            await load.reaches(len(load.ledger) + 10)
+            await load.until_sent(len(load.ledger) + 10)
         assert load.unanswered > 0
-        await settled(sky)
+        await until_settled(sky)
         verdict = await judge(sky, load, fates={})
         assert (verdict.doubles, verdict.given_up, verdict.unknown) == (0, 0, 0)
         assert [api.status, worker.status] == [None, None]
-        assert not made.complaints, made.said
+        assert not made.complaints, made.stderr
 
 
 class Drill:

@@ -15,10 +15,19 @@ import pytest
 
 from heliograph.accounts import quota
 from heliograph.accounts.api_keys import lifecycle
-from tests.judge import judge, settled
+from tests.judge import judge, until_settled
 from tests.load import Client, Load
 from tests.ports import held_port
-from tests.processes import GRANT, UNHURRIED, Installation, Program, environment, installation, until, until_true
+from tests.processes import (
+    GRANT,
+    PRODUCTION_LEASES,
+    Installation,
+    Program,
+    environment,
+    installation,
+    until,
+    until_true,
+)
 
 pytestmark = pytest.mark.lasts(10)
 
@@ -41,7 +50,7 @@ async def test_two_of_each_and_workers_that_are_replaced_under_load(empty_databa
             Load(made.base_url, made.key, senders=3) as here,
             Load(other, made.key, senders=3) as there,
         ):
-            await here.reaches(20)
+            await here.until_sent(20)
             for n in (0, 1, 0):
                 fresh = await made.worker()
                 await fresh.ready()
@@ -52,7 +61,7 @@ async def test_two_of_each_and_workers_that_are_replaced_under_load(empty_databa
         common = here.ledger.keys() & there.ledger.keys()
         assert len(common) > 50
         assert {number: here.ledger[number] for number in common} == {number: there.ledger[number] for number in common}
-        await settled(made.url)
+        await until_settled(made.url)
         verdict = await judge(made, here.ledger | there.ledger, in_flight=0)
         assert (verdict.unknown, verdict.repeated) == (0, 0)
         conn = await asyncpg.connect(made.url)
@@ -134,7 +143,7 @@ async def apart(url: str, place: Path) -> AsyncIterator[tuple[Installation, str]
     )
     assert await migrating.ended() == 0, migrating.err
     with held_port() as port:
-        async with installation(url, place, smsc={"max_binds": 1}, **UNHURRIED) as made:
+        async with installation(url, place, smsc={"max_binds": 1}, **PRODUCTION_LEASES) as made:
             other = f"http://127.0.0.1:{port}"
             await made.api()
             await made.api(port=port)

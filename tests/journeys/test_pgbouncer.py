@@ -13,10 +13,10 @@ import pytest
 from heliograph.base.database.pool import RoleUnset, open_pool
 from heliograph.base.network.connecting import connect
 from tests import sessions
-from tests.judge import judge, settled
+from tests.judge import judge, until_settled
 from tests.load import Load
 from tests.pgbouncer import Bouncer, bouncing, version
-from tests.processes import UNHURRIED, Program, installation, until
+from tests.processes import PRODUCTION_LEASES, Program, installation, until
 
 pytestmark = pytest.mark.lasts(15)
 
@@ -31,7 +31,7 @@ async def test_everything_works_behind_a_pooler(prepared: int, database_url: str
         pytest.skip("prepared statements behind PgBouncer need 1.21; this is an older one")
     async with (
         bouncing(database_url, prepared=prepared) as bouncer,
-        installation(database_url, tmp_path, **UNHURRIED) as made,
+        installation(database_url, tmp_path, **PRODUCTION_LEASES) as made,
     ):
         made.environment |= {
             "HELIOGRAPH_DATABASE_URL": verified(bouncer),
@@ -56,8 +56,8 @@ async def test_everything_works_behind_a_pooler(prepared: int, database_url: str
         for worker in (await made.worker(), await made.worker()):
             await worker.ready()
         async with Load(made.base_url, made.key, senders=8) as load:
-            await load.reaches(300)
-        await settled(made.url)
+            await load.until_sent(300)
+        await until_settled(made.url)
         verdict = await judge(made, load.ledger, in_flight=0)
         assert (verdict.unknown, verdict.repeated) == (0, 0)
         assert len(load.ledger) >= 300

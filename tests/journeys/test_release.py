@@ -34,7 +34,7 @@ from tests.database import Cluster, public_directory
 from tests.house.project import ROOT, VENDORS
 from tests.load import Client
 from tests.ports import held_port
-from tests.processes import LONG, SECRET_KEY, alive, below, environment, installation, until, until_true
+from tests.processes import LONG, SECRET_KEY, alive, descendants, environment, installation, until, until_true
 
 pytestmark = [pytest.mark.lasts(60), pytest.mark.xdist_group("release")]
 
@@ -42,7 +42,7 @@ CONTAINERFILE = ROOT / "deploy" / "Containerfile"
 #: Where everybody may read, so that PostgreSQL's account can run what is installed there.
 INSTALLED = "/opt/heliograph"
 #: Bytecode is made when a module is first used. To pip, the word means whether it compiles.
-QUICKLY = os.environ | {"PIP_NO_COMPILE": "0"}
+PIP_ENVIRONMENT = os.environ | {"PIP_NO_COMPILE": "0"}
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def installed(public: Path, dist: Path) -> Path:
     for command in re.findall(r"^RUN (.*)$", build, re.MULTILINE):
         here = command.replace(INSTALLED, str(place)).replace("/release/", f"{dist}/")
         here = re.sub(r"^python ", f"{shlex.quote(sys.executable)} ", here)
-        done = subprocess.run(here, shell=True, capture_output=True, text=True, cwd="/", env=QUICKLY)  # noqa: S602 (our own file)
+        done = subprocess.run(here, shell=True, capture_output=True, text=True, cwd="/", env=PIP_ENVIRONMENT)  # noqa: S602 (our own file)
         assert done.returncode == 0, f"{here}\n{done.stdout}{done.stderr}"
     return place
 
@@ -146,13 +146,13 @@ async def running(installed: Path, home: Path) -> AsyncIterator[dict[str, Any]]:
             within=300,
         )
         assert process.returncode is None, (home / "err").read_text()
-        everything = below(process.pid)
+        everything = descendants(process.pid)
         yield msgspec.json.decode((home / "data" / "credentials.json").read_bytes())
         process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(process.wait(), 120) == 0, (home / "err").read_text()
         assert not [one for one in everything if alive(one)]
     finally:
-        for one in [*everything, *(below(process.pid) if process.returncode is None else [])]:
+        for one in [*everything, *(descendants(process.pid) if process.returncode is None else [])]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
         if process.returncode is None:
@@ -286,17 +286,17 @@ async def test_the_example_for_kubernetes(node: pods.Node, database_server: Clus
         refused = await node.start(templates["migrate"])
         first = await node.start(templates["api"], HELIOGRAPH_BODY_DEADLINE_SECONDS="300")
         assert await refused.ended() == 1
-        assert await refused.says("give the URL of the role that owns the tables")
+        assert await refused.log_contains("give the URL of the role that owns the tables")
         lacks = "the database has no schema yet: run `heliograph migrate` first"
-        await until_true(lambda: first.says(lacks))
-        assert not await first.answers("readinessProbe")
+        await until_true(lambda: first.log_contains(lacks))
+        assert not await first.passes("readinessProbe")
         node.secret["owner_database_url"] = f"{administrator}\n"
         assert await (await node.start(templates["migrate"])).ended() == 0
 
-        await until_true(lambda: first.answers("readinessProbe"))
+        await until_true(lambda: first.passes("readinessProbe"))
         second = await node.start(templates["api"])
-        await until_true(lambda: second.answers("readinessProbe"))
-        assert await second.answers("livenessProbe")
+        await until_true(lambda: second.passes("readinessProbe"))
+        assert await second.passes("livenessProbe")
         await _is_confined(first)
 
         smsc = {"latency": 1.0, "count_destinations": True}
@@ -305,7 +305,7 @@ async def test_the_example_for_kubernetes(node: pods.Node, database_server: Clus
             async with installation(url, tmp_path, smsc=smsc | {"port": supplier}, smpp=smpp) as made:
                 sent = await _changed_under_requests(node, [first, second], made.key)
                 worker = await node.start(templates["worker"])
-                await until_true(lambda: worker.answers("startupProbe"))
+                await until_true(lambda: worker.passes("startupProbe"))
                 await until(lambda: made.smsc.counters.submits > 0)
                 assert await worker.stop() == 0
                 worker = await node.start(templates["worker"])
@@ -333,7 +333,7 @@ async def _changed_under_requests(node: pods.Node, running: list[pods.Pod], key:
     of until it accepts no more connections. The numbers of the messages that were accepted."""
     old, *others = running
     others.append(await node.start(kubernetes.templates()["api"]))
-    await until_true(lambda: others[-1].answers("readinessProbe"))
+    await until_true(lambda: others[-1].passes("readinessProbe"))
     numbers = (f"25884{n:07d}" for n in itertools.count())
     half, sent = next(numbers), []
 
@@ -354,9 +354,9 @@ async def _changed_under_requests(node: pods.Node, running: list[pods.Pod], key:
         await send(*clients)
         stopping = asyncio.create_task(old.stop())
         # It gets requests until its probe has failed.
-        while await old.answers("readinessProbe"):
+        while await old.passes("readinessProbe"):
             await send(*clients)
-        while await old.answers("livenessProbe"):
+        while await old.passes("livenessProbe"):
             await send(*clients[1:])
         writer.write(body[9:])
         await writer.drain()

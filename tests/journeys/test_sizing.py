@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from heliograph.base.process.settings import Settings
-from tests.judge import settled
+from tests.judge import until_settled
 from tests.load import Load
 from tests.processes import installation, until
 from tests.sizes import stored
@@ -35,8 +35,8 @@ async def test_messages_leave_what_the_page_says(database_url: str, tmp_path: Pa
     async with installation(database_url, tmp_path) as made:
         async with made.serving(), made.working():
             async with Load(made.base_url, made.key, senders=8) as load:
-                await load.reaches(200)
-            await settled(made.url)
+                await load.until_sent(200)
+            await until_settled(made.url)
             await until(lambda: len({one.id for one in made.receiver.events}) >= len(load.ledger))
         conn = await asyncpg.connect(made.url)
         found = {one.table: one.bytes for one in await stored(conn, len(load.ledger))}

@@ -25,9 +25,9 @@ from heliograph.simulators.receiver import Event, Options, Receiver
 from heliograph.up.parts import part_environment
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery import signing
-from tests.judge import settled
+from tests.judge import until_settled
 from tests.load import Client
-from tests.processes import Program, alive, below, environment, until, until_true
+from tests.processes import Program, alive, descendants, environment, until, until_true
 from tests.up import PARTS, accounts, up
 
 pytestmark = pytest.mark.lasts(8)
@@ -201,12 +201,12 @@ async def test_every_part_may_be_killed_and_then_the_whole(place: Path, receiver
             before = [await client.send(next(numbers)) for _ in range(5)]
             if victim == "smsc":
                 # What an SMSC forgets when it is killed, nobody can bring back: it is to have sent its receipts.
-                await settled(first.database)
+                await until_settled(first.database)
             await first.killed(victim)
             before += [await client.send(next(numbers)) for _ in range(5)]
             for id in before:
                 await event_of(receiver, id, secret)
-        await settled(first.database)
+        await until_settled(first.database)
         assert set((await statuses(first.database)).values()) == {"delivered"}
 
         accepted = {number[-4:]: await client.send(number) for number, _ in zip(numbers, range(20), strict=False)}
@@ -233,7 +233,7 @@ async def test_every_part_may_be_killed_and_then_the_whole(place: Path, receiver
 
 async def test_a_second_signal_ends_what_still_drains(place: Path) -> None:
     async with up(place, HELIOGRAPH_DRAIN_SECONDS="600") as first:
-        everything = below(first.program.pid)
+        everything = descendants(first.program.pid)
         first.part("worker").suspend()
         first.program.send(signal.SIGTERM)
         # It waits for the worker, whose turn is after the API's.

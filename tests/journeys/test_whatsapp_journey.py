@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from heliograph.whatsapp.mirror import accounts, apps
-from tests.cloud import CODE, NAMED, PRICES, REMINDER, SHIPPED, Cloud, cloud, listen, told
+from tests.cloud import CODE, NAMED, PRICES, REMINDER, SHIPPED, Cloud, cloud, received_objects, subscribe
 from tests.load import Client
 from tests.processes import Installation, Program, installation, until, until_true
 from tests.rules.whatsapp_factories import check_wallets
@@ -60,19 +60,19 @@ class Scene:
             raise AssertionError(f"not {status}: {found}") from None
         return found
 
-    def told(self, kind: str) -> list[dict[str, Any]]:
-        """What the receiver was told by correctly signed events of a kind, each once."""
-        return told(self.made, kind, self.secret)
+    def received_objects(self, kind: str) -> list[dict[str, Any]]:
+        """The objects in correctly signed events of a kind that the receiver got, without repetitions."""
+        return received_objects(self.made, kind, self.secret)
 
     def ids(self, kind: str) -> list[str]:
-        return sorted(one["id"] for one in self.told(kind))
+        return sorted(one["id"] for one in self.received_objects(kind))
 
 
 @contextlib.asynccontextmanager
 async def scene(url: str, place: Path, settings: dict[str, str] = FAST, **options: Any) -> AsyncIterator[Scene]:
     """A web process and a worker that run, connected; what they complained of at the end is demanded to be nothing."""
     async with installation(url, place, **settings) as made, cloud(made, **options) as sky:
-        secret = await listen(sky)
+        secret = await subscribe(sky)
         await made.api()
         worker = await made.worker()
         await sky.ready()
@@ -81,7 +81,7 @@ async def scene(url: str, place: Path, settings: dict[str, str] = FAST, **option
             yield at
         assert await at.worker.stop() == 0
         await check_wallets(sky.pool, [made.actor.organization_id])
-        assert not made.complaints, made.said
+        assert not made.complaints, made.stderr
 
 
 async def test_templates_of_every_kind_are_sent_delivered_and_read(database_url: str, tmp_path: Path) -> None:
@@ -93,10 +93,10 @@ async def test_templates_of_every_kind_are_sent_delivered_and_read(database_url:
             assert shown["clientReference"] == name
             assert shown["acceptedAt"] <= shown["sentAt"] <= shown["deliveredAt"] <= shown["readAt"]
         for kind in ("message.sent", "message.delivered", "message.read"):
-            await until(lambda kind=kind: len(at.told(kind)) == 3)
+            await until(lambda kind=kind: len(at.received_objects(kind)) == 3)
             assert at.ids(kind) == sorted(ids.values())
-            assert {one["channel"] for one in at.told(kind)} == {"whatsapp"}
-        assert at.told("message.failed") == []
+            assert {one["channel"] for one in at.received_objects(kind)} == {"whatsapp"}
+        assert at.received_objects("message.failed") == []
 
         sent = {name: at.cloud.message(id).content["components"] for name, id in ids.items()}
         assert [[one["text"] for one in part["parameters"]] for part in sent["shipped"]] == [
@@ -124,8 +124,8 @@ async def test_a_user_writes_and_is_answered_while_the_window_is_open(database_u
         assert await at.code(USER, "Who are you?") == (409, "whatsapp_window_closed")
         text = "Olá! É a Amélie – o pacote 1/2 não chegou 😀"
         at.graph.inbound(USER, text, name="Amélie Bén/Sá")
-        await until(lambda: at.told("message.received"))
-        (received,) = at.told("message.received")
+        await until(lambda: at.received_objects("message.received"))
+        (received,) = at.received_objects("message.received")
         assert (received["text"], received["from"]) == (text, USER)
         reply = await at.send(USER, "We look into it.")
         await at.becomes(reply, "read")
@@ -134,7 +134,7 @@ async def test_a_user_writes_and_is_answered_while_the_window_is_open(database_u
         # A message of yesterday's opens nothing, and a template goes all the same.
         late = "+258841240000"
         at.graph.inbound(late, "yesterday", ago=86_400.0)
-        await until(lambda: len(at.told("message.received")) == 2)
+        await until(lambda: len(at.received_objects("message.received")) == 2)
         assert await at.code(late, "Too late") == (409, "whatsapp_window_closed")
         await at.becomes(await at.send(late), "read")
 
@@ -183,7 +183,7 @@ async def test_what_becomes_of_messages_by_their_last_digits(database_url: str, 
             assert (shown["failure"] or {}).get("code") == failure, ending
             for kind in kinds:
                 await until(lambda id=ids[ending], kind=kind: at.ids(kind).count(id) == 1)
-        # What was told of one message was told once, and nothing of it that was not so.
+        # Each message has one event of each kind, and none that is untrue.
         for ending, (_, _, kinds) in ENDINGS.items():
             raised = {kind for kind in ("message.failed", "message.delivered") if ids[ending] in at.ids(kind)}
             # A failure that was taken back may have come together with what took it back; and of several callbacks
@@ -205,7 +205,7 @@ async def test_a_credential_that_expires_stops_everything_and_fails_nothing(data
             return bool(answer["items"][0]["credentialStatus"] == "invalid")
 
         await until_true(known)
-        await until(lambda: at.told("whatsapp.phone_number.updated"))
+        await until(lambda: at.received_objects("whatsapp.phone_number.updated"))
         ids.append(await at.send(USER))
         held = await at.cloud.pool.fetch("SELECT DISTINCT charge, failure_code FROM whatsapp_messages")
         assert [tuple(row) for row in held] == [("reserved", None)]
@@ -221,7 +221,7 @@ async def test_a_credential_that_expires_stops_everything_and_fails_nothing(data
             )
         for id in ids:
             await at.becomes(id, "read")
-        assert at.told("message.failed") == []
+        assert at.received_objects("message.failed") == []
         assert at.graph.doubled == {}
 
 
@@ -236,8 +236,8 @@ async def test_a_template_that_meta_pauses_holds_its_messages_until_it_is_approv
         for template in ("appointment_reminder", "login_code"):
             at.graph.template_event(template, "PAUSED", reason="FIRST_PAUSE")
         at.worker = await at.made.worker()
-        await until(lambda: len(at.told("whatsapp.template.updated")) == 2)
-        assert {one["status"] for one in at.told("whatsapp.template.updated")} == {"paused"}
+        await until(lambda: len(at.received_objects("whatsapp.template.updated")) == 2)
+        assert {one["status"] for one in at.received_objects("whatsapp.template.updated")} == {"paused"}
 
         async def refused() -> bool:
             return await at.code(USER) == (409, "whatsapp_template_not_approved")
@@ -258,7 +258,7 @@ async def test_a_template_that_meta_pauses_holds_its_messages_until_it_is_approv
         known_at = at.graph.clock.now()
         await until(lambda: at.graph.clock.now() > known_at + 1)
         at.graph.template_event("appointment_reminder", "APPROVED")
-        await until(lambda: len(at.told("whatsapp.template.updated")) == 3)
+        await until(lambda: len(at.received_objects("whatsapp.template.updated")) == 3)
         # They are looked at every five minutes.
         await at.cloud.pool.execute("UPDATE queue SET due_at = now() WHERE kind = 'whatsapp'")
         for id in waiting:

@@ -17,7 +17,7 @@ from heliograph.accounts import organizations
 from heliograph.accounts.api_keys import lifecycle
 from heliograph.base.actor import Actor
 from heliograph.whatsapp.mirror import accounts, apps
-from tests.cloud import CURRENCY, PRICES, Cloud, cloud, listen, told
+from tests.cloud import CURRENCY, PRICES, Cloud, cloud, received_objects, subscribe
 from tests.load import Client
 from tests.processes import Installation, installation, until, until_true
 from tests.rules.whatsapp_factories import check_wallets
@@ -147,7 +147,7 @@ async def test_the_same_callback_fifty_times_at_once_consumes_once(database_url:
         assert set(await sky.graph.outbox().repeat(50)) == {200}
         await worked_through(sky)
         assert await balance(sky) == (0, PRICES["utility"])
-        await until(lambda: told(made, "message.delivered"))
+        await until(lambda: received_objects(made, "message.delivered"))
         assert await sky.pool.fetchval("SELECT count(*) FROM events WHERE message_id = $1", id) == 1
 
 
@@ -216,10 +216,10 @@ async def test_a_callback_that_was_tampered_with_is_not_stored(database_url: str
         # Meta comes again, and then it is as it was signed.
         sky.graph.configure(signature="good")
         await sky.graph.clock.advance(60.0)
-        await listen(sky, ["message.received"])
+        await subscribe(sky, ["message.received"])
         async with made.working():
-            await until(lambda: told(made, "message.received"))
-        (received,) = told(made, "message.received")
+            await until(lambda: received_objects(made, "message.received"))
+        (received,) = received_objects(made, "message.received")
         assert received["text"] == "Olá – é a Amélie"
 
 

@@ -20,7 +20,7 @@ from heliograph.dashboard.table import ROUTES
 from heliograph.inbox import threads
 from heliograph.inbox.threads import InboundMessage
 from tests.api.test_isolation import MARK, Party
-from tests.statements import Overheard, overheard
+from tests.statements import StatementRecorder, recording_statements
 
 from .conftest import Api, Browser, Tenant, make_person, make_tenant, running
 
@@ -38,14 +38,14 @@ _volatile = re.compile(
 
 
 @pytest.fixture
-async def wire(database_url: str) -> AsyncIterator[tuple[Overheard, str]]:
-    async with overheard(database_url) as made:
+async def wire(database_url: str) -> AsyncIterator[tuple[StatementRecorder, str]]:
+    async with recording_statements(database_url) as made:
         yield made
 
 
 @pytest.fixture
-async def api(wire: tuple[Overheard, str]) -> AsyncIterator[Api]:
-    """A server whose statements are overheard."""
+async def api(wire: tuple[StatementRecorder, str]) -> AsyncIterator[Api]:
+    """A server whose statements are recorded."""
     async with running(wire[1]) as found:
         yield found
 
@@ -64,7 +64,7 @@ async def shown(browser: Browser, method: str, path: str, id: str, token: str) -
 @pytest.mark.timeout(300)
 @pytest.mark.lasts(60)
 async def test_another_organizations_ids_are_as_unknown_as_any(
-    api: Api, pool: Pool, tenant: Tenant, wire: tuple[Overheard, str], owner: Browser, other_browser: Browser
+    api: Api, pool: Pool, tenant: Tenant, wire: tuple[StatementRecorder, str], owner: Browser, other_browser: Browser
 ) -> None:
     database, _ = wire
     other = Party(api, await make_tenant(pool), MARK)
@@ -88,15 +88,15 @@ async def test_another_organizations_ids_are_as_unknown_as_any(
         # An id may say when it was made, and is then looked for about that time: whoever has it sees which it is.
         unknowns = {}
         for tells_time, unknown in ((True, uuid7()), (False, uuid4())):
-            database.taken()
+            database.take()
             absent = await shown(owner, route.method, route.path, str(unknown), token)
-            unknowns[tells_time] = absent, database.looked_up(unknown, *own)
+            unknowns[tells_time] = absent, database.lookups(unknown, *own)
         looked += len(unknowns[True][1])
         for kind, id in ids.items():
             missing, wanted = unknowns[UUID(id).version == 7]
             answer = await shown(owner, route.method, route.path, id, token)
             assert answer == missing, (route.method, route.path, kind)
-            assert database.looked_up(UUID(id), *own) == wanted, (route.method, route.path, kind)
+            assert database.lookups(UUID(id), *own) == wanted, (route.method, route.path, kind)
             assert MARK not in answer[2].lower(), (route.method, route.path, kind)
     assert looked > len(routes)
     after = await other.state(pool)

@@ -22,7 +22,7 @@ from heliograph.base.ids import uuid7
 from heliograph.dashboard.table import ROUTES
 from heliograph.pages.routes import Route
 from tests.api.test_isolation import MARK, Party
-from tests.statements import Overheard, overheard
+from tests.statements import StatementRecorder, recording_statements
 
 from .conftest import Api, Browser, Tenant, make_person, make_tenant, running
 from .test_foreign import OTHERS
@@ -37,14 +37,14 @@ PLAIN = frozenset({"mode", "limit", "_token", "_once"})
 
 
 @pytest.fixture
-async def wire(database_url: str) -> AsyncIterator[tuple[Overheard, str]]:
-    async with overheard(database_url) as made:
+async def wire(database_url: str) -> AsyncIterator[tuple[StatementRecorder, str]]:
+    async with recording_statements(database_url) as made:
         yield made
 
 
 @pytest.fixture
-async def api(wire: tuple[Overheard, str]) -> AsyncIterator[Api]:
-    """A server whose statements are overheard."""
+async def api(wire: tuple[StatementRecorder, str]) -> AsyncIterator[Api]:
+    """A server whose statements are recorded."""
     async with running(wire[1]) as found:
         yield found
 
@@ -60,19 +60,19 @@ def names_of(route: Route) -> list[str]:
 class Reader:
     """Somebody who asks with ids in the query or in fields."""
 
-    def __init__(self, browser: Browser, token: str, database: Overheard, own: list[UUID]) -> None:
+    def __init__(self, browser: Browser, token: str, database: StatementRecorder, own: list[UUID]) -> None:
         self._browser, self._token, self._database, self._own = browser, token, database, own
 
     async def ask(self, route: Route, name: str, id: UUID) -> tuple[tuple[int, str], str, set[tuple[str, int]]]:
         """(status and path, page, statements that looked for the id, with the rows that they returned)"""
         path = route.path.replace("{list}", "messages").replace("{anything}", "order-1")
-        self._database.taken()
+        self._database.take()
         if route.method == "GET":
             page = await self._browser.get(f"{path}?{urllib.parse.urlencode({name: id})}")
         else:
             page = await self._browser.post(path, {"_token": self._token, "_once": str(uuid7()), name: str(id)})
         assert page.status < 500, (route.path, name, page.words)
-        asked = set(self._database.looked_up(id, *self._own))
+        asked = set(self._database.lookups(id, *self._own))
         return (
             (page.status, page.path.partition("?")[0].replace(str(id), "")),
             page.text.replace(str(id), "").lower(),
@@ -83,7 +83,7 @@ class Reader:
 @pytest.mark.timeout(300)
 @pytest.mark.lasts(60)
 async def test_another_organizations_ids_are_as_unknown_as_any(
-    api: Api, pool: Pool, tenant: Tenant, wire: tuple[Overheard, str], owner: Browser
+    api: Api, pool: Pool, tenant: Tenant, wire: tuple[StatementRecorder, str], owner: Browser
 ) -> None:
     other = Party(api, await make_tenant(pool), MARK)
     await other.make(pool)

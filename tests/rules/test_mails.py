@@ -131,7 +131,7 @@ async def test_a_server_that_falls_silent_or_is_away(mailbox: Mailbox, monkeypat
 async def test_addresses_that_would_be_others(mailbox: Mailbox, to: str) -> None:
     with pytest.raises(MailNotSent, match="address"):
         await sender(f"smtp://127.0.0.1:{mailbox.port}").send(Mail(to, "x", "x"), id="one")
-    assert mailbox.heard == []
+    assert mailbox.commands == []
 
 
 async def test_a_password_goes_out_encrypted_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,12 +148,12 @@ async def test_a_password_goes_out_encrypted_only(tmp_path: Path, monkeypatch: p
         assert "ana" not in refused.value.said
         await sender(url).send(LETTER, id="one")
         assert len(box.mails) == 1
-        assert all(is_secure for line, is_secure in box.heard if line.split()[0] in ("AUTH", "MAIL", "DATA"))
+        assert all(is_secure for line, is_secure in box.commands if line.split()[0] in ("AUTH", "MAIL", "DATA"))
         box.answers["STARTTLS"] = "454 not now"
-        box.heard.clear()
+        box.commands.clear()
         with pytest.raises(MailNotSent, match="tls"):
             await sender(url).send(LETTER, id="one")
-        assert [line.split()[0] for line, _ in box.heard] == ["ehlo", "STARTTLS"]
+        assert [line.split()[0] for line, _ in box.commands] == ["ehlo", "STARTTLS"]
 
 
 @pytest.mark.parametrize(
@@ -392,7 +392,7 @@ async def test_doctor_says_whether_the_mail_server_lets_this_service_in(
         "ok",
         f"{where} accepts this service's login",
     )
-    assert not [line for line, _ in mailbox.heard if line.startswith("MAIL")], "no mail is sent"
+    assert not [line for line, _ in mailbox.commands if line.startswith("MAIL")], "no mail is sent"
     mailbox.answers["EHLO"] = mailbox.answers["HELO"] = "554 go away"
     status, detail = await said(settings(mailbox.port, database_url=database_url))
     assert (status, detail.startswith(f"{where}: ")) == ("warning", True)
