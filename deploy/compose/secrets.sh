@@ -1,5 +1,5 @@
 #!/bin/sh
-# Creates the files that apart.yaml reads: random passwords and the secret key, once, in the directory `secrets` beside it.
+# Creates the files that separate.yaml reads: random passwords and the secret key, once, in the directory `secrets` beside it.
 set -eu
 umask 077
 place="${1:-$(dirname "$0")/secrets}"

@@ -92,7 +92,7 @@ def test_the_image_runs_as_nobody_in_particular_and_builds_nothing() -> None:
 
 
 def test_what_compose_starts_is_there() -> None:
-    assert {path.name for path in COMPOSED} == {"one-machine.yaml", "apart.yaml"}
+    assert {path.name for path in COMPOSED} == {"one-machine.yaml", "separate.yaml"}
     commands = []
     for name, service in ours():
         demand_command(service["command"])
@@ -166,7 +166,7 @@ def test_secrets_of_compose_are_those_that_the_script_makes(tmp_path: Path) -> N
     again = subprocess.run(made, capture_output=True, text=True)
     assert again.returncode == 1
     assert "is there already" in again.stderr
-    composed = yaml.safe_load((DEPLOY / "compose" / "apart.yaml").read_text())
+    composed = yaml.safe_load((DEPLOY / "compose" / "separate.yaml").read_text())
     listed = {Path(one["file"]).name: name for name, one in composed["secrets"].items()}
     assert set(listed) == {path.name for path in place.iterdir()}
     assert all(file == name for file, name in listed.items())
@@ -191,7 +191,7 @@ def test_pgbouncer_looks_up_no_name() -> None:
     """The address of a container changes when it is started anew, and PgBouncer keeps what a name meant for an hour."""
     text = (DEPLOY / "compose" / "pgbouncer.ini").read_text()
     (place,) = re.findall(r"^heliograph = host=(/\S+) port=5432$", text, re.MULTILINE)
-    started = services(DEPLOY / "compose" / "apart.yaml")
+    started = services(DEPLOY / "compose" / "separate.yaml")
     shared = {volume for volume in started["postgres"]["volumes"] if volume.endswith(f":{place}")}
     assert set(started["pgbouncer"]["volumes"]) == shared
     assert len(shared) == 1
