@@ -115,7 +115,7 @@ class Dispatcher(Generic[Message, Report]):
         try:
             async with self._pool.acquire() as conn, self._backlog.transaction(conn):
                 picked = await channel.pick(conn, limit=limit)
-                decide = self._decide_apart if self._is_wary else self._decide
+                decide = self._bisect if self._is_wary else self._decide
                 outgoing = await decide(conn, picked) if picked else []
         except asyncpg.DeadlockDetectedError:
             return 1  # another transaction won: nothing was done, and the next round will see its effects
@@ -146,7 +146,7 @@ class Dispatcher(Generic[Message, Report]):
         if self._spans and (span := self._spans.pop(key, None)) is not None:
             span.end({"verdict": str(outcome.verdict)}, failed=outcome.verdict is Verdict.UNKNOWN)
         # Checked first: an attempt that was given up stays in flight until that is recorded, and the database may be
-        # away.
+        # down.
         late = self.flights.find_late(key)
         if late is not None:
             self._results.answer(AnsweredAttempt(late, outcome, is_late=True))
@@ -172,9 +172,9 @@ class Dispatcher(Generic[Message, Report]):
         if self._channel.is_full:
             self.wake.set()
 
-    async def _decide_apart(self, conn: Connection, picked: list[Lease]) -> list[Attempt[Message]]:
-        """Like `_decide`, but if that fails, in halves: a single message that fails is set aside, so that no other
-        waits for it. What the channel has reserved for a half that failed stays reserved until the next round."""
+    async def _bisect(self, conn: Connection, picked: list[Lease]) -> list[Attempt[Message]]:
+        """Like `_decide`, but if that fails, each half separately: a single message that fails is set aside, so that it
+        delays no other. What the channel has reserved for a half that failed stays reserved until the next round."""
         try:
             async with conn.transaction():
                 return await self._decide(conn, picked)
@@ -186,8 +186,8 @@ class Dispatcher(Generic[Message, Report]):
                 await self._set_aside(conn, picked[0])
                 return []
         middle = len(picked) // 2
-        first = await self._decide_apart(conn, picked[:middle])
-        return first + await self._decide_apart(conn, picked[middle:])
+        first = await self._bisect(conn, picked[:middle])
+        return first + await self._bisect(conn, picked[middle:])
 
     async def _set_aside(self, conn: Connection, lease: Lease) -> None:
         if lease.begun_at is not None:  # an attempt that was under way is not forgotten with its lease
