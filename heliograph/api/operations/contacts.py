@@ -140,7 +140,7 @@ class ContactQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
     ] = None
     delivered_before: Annotated[
         Annotated[datetime, Meta(tz=True)] | None,
-        Meta(description="Only contacts whom a message last reached before this time, ISO 8601."),
+        Meta(description="Only contacts whose last delivered message arrived before this time, ISO 8601."),
     ] = None
 
 

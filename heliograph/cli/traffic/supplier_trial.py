@@ -177,7 +177,7 @@ async def _receipt(
     if not await conn.fetchval(LIVE_WORKERS):
         return found | {"note": WITHOUT_WORKER}
     if not ids:
-        return found | {"note": "the supplier gave no id, so its receipt cannot be told from others"}
+        return found | {"note": "the supplier gave no id, so its receipt cannot be distinguished from others"}
     until = time.monotonic() + wait
     receipts = await _final(conn, supplier.id, ids)
     while not receipts and time.monotonic() < until:
