@@ -1,4 +1,5 @@
-"""A proxy to the database that can hang (stop passing bytes, without an error), refuse connections, or speak TLS."""
+"""A proxy to the database that can hang (stop passing bytes, without an error), refuse connections, lose the answer to a
+statement, or speak TLS."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ class Wire:
         self._to_server, self._to_client = asyncio.Event(), asyncio.Event()
         self._refusal = ""
         self._word = b""
+        self._unanswered = b""
         self._tasks: set[asyncio.Task[None]] = set()
         self.thaw()
         self.port = 0
@@ -49,6 +51,10 @@ class Wire:
     def end_at(self, word: bytes) -> None:
         """Close the next connection that sends this, before it reaches the server."""
         self._word = word
+
+    def lose_answer(self, word: bytes) -> None:
+        """Close the next connection that sends this, after it has reached the server and before the answer arrives."""
+        self._unanswered = word
 
     async def _refused(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """The message of a server that refuses a session (protocol 3, ErrorResponse)."""
@@ -84,15 +90,19 @@ class Wire:
             self.encrypted += 1
             first, asked = b"", SASL_OVER_TLS
         server_writer.write(first)
+        cut = asyncio.Event()
         for gate, source, target, ends, asks in (
-            (self._to_server, reader, server_writer, self._ends, SASL),
-            (self._to_client, server_reader, writer, lambda _: False, asked),
+            (self._to_server, reader, server_writer, lambda said: self._ends(said, cut), SASL),
+            (self._to_client, server_reader, writer, lambda _: cut.is_set(), asked),
         ):
             task = asyncio.create_task(_pump(gate, source, target, ends, asks))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _ends(self, said: bytes) -> bool:
+    def _ends(self, said: bytes, cut: asyncio.Event) -> bool:
+        if self._unanswered and self._unanswered in said:
+            self._unanswered = b""
+            cut.set()
         found = bool(self._word) and self._word in said
         if found:
             self._word = b""

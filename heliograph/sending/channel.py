@@ -16,9 +16,13 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.database.pool import Connection
+from heliograph.base.sentences import said
 from heliograph.queue.leases import Lease, Postponed
 from heliograph.sending.attempts import Attempt
 from heliograph.sending.results import Writer
+
+#: The reason recorded when a commit failed, and had begun attempts nevertheless.
+COMMIT_LOST = said("the database's answer was lost; nothing was sent")
 
 
 class Claimed(Protocol):
@@ -112,6 +116,9 @@ class Channel(Writer[Report_contra], Protocol[Message, Report_contra]):
 
     def submit(self, attempt: Attempt[Message]) -> None:
         """Hand it over. Never blocks and never raises: the outcome is reported later."""
+
+    def unsent(self, attempt: Attempt[Message]) -> Any:
+        """The outcome of an attempt that began but was never handed over, although nothing is wrong with its target."""
 
     def heard(self, attempt: Attempt[Message], outcome: Any) -> None:
         """Called when a connector has answered, before anything is recorded."""

@@ -31,7 +31,7 @@ from heliograph.base.process.spans import Span
 from heliograph.queue import leases
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import Lease, Postponed
-from heliograph.sending import attempts
+from heliograph.sending import attempts, unsubmitted
 from heliograph.sending.attempts import Attempt
 from heliograph.sending.channel import Channel, Finish, Message, Step
 from heliograph.sending.flights import Flights, Key
@@ -78,6 +78,8 @@ class Dispatcher(Generic[Message, Report]):
         #: Held during a round.
         self._in_round = asyncio.Lock()
         self._stopping = False
+        #: Attempts of rounds whose commit failed or was interrupted.
+        self._unsubmitted: list[Attempt[Message]] = []
         self.wake = channel.wake
         #: The last round failed, perhaps because of one of its messages.
         self._is_wary = False
@@ -107,10 +109,18 @@ class Dispatcher(Generic[Message, Report]):
             async with asyncio.timeout(grace), self._in_round:
                 return
 
+    async def drain(self) -> None:
+        """Wait until every outcome is committed; called after `stop`."""
+        await self._settle_unsubmitted()
+        await self._results.drain()
+
     async def _round(self) -> int:
         channel = self._channel
+        await self._settle_unsubmitted()
         await channel.before_round()
-        limit = min(self._claim_limit, UNRECORDED_CLAIMS * self._claim_limit - len(self.flights))
+        unrecorded = len(self.flights) + len(self._unsubmitted)
+        limit = min(self._claim_limit, UNRECORDED_CLAIMS * self._claim_limit - unrecorded)
+        outgoing: list[Attempt[Message]] = []
         crash_point(f"{channel.kind}.dispatch.before_commit")
         try:
             async with self._pool.acquire() as conn, self._backlog.transaction(conn):
@@ -119,7 +129,9 @@ class Dispatcher(Generic[Message, Report]):
                 outgoing = await decide(conn, picked) if picked else []
         except asyncpg.DeadlockDetectedError:
             return 1  # another transaction won: nothing was done, and the next round will see its effects
-        except Exception as error:
+        except BaseException as error:
+            # If there are any, it was on its way to the commit, or past it.
+            self._unsubmitted += outgoing
             self._is_wary = _may_be_of_one(error)
             raise
         if picked:
@@ -166,6 +178,18 @@ class Dispatcher(Generic[Message, Report]):
     async def renew(self) -> None:
         """Renew the leases of messages in flight; called every third of a lease."""
         await self.flights.renew(self._pool, self._results.writing, seconds=self._lease_seconds)
+
+    async def _settle_unsubmitted(self) -> None:
+        """Record that nothing was sent in attempts that a failed commit has begun."""
+        if not self._unsubmitted:
+            return
+        async with self._pool.acquire() as conn:
+            begun, self._unsubmitted = await unsubmitted.look(conn, self._channel.kind, self._unsubmitted)
+        if begun:
+            log.warning("attempts begun by a failed commit end unsent", channel=self._channel.kind, count=len(begun))
+        self.flights.add(begun)
+        for one in begun:
+            self.answered((one.lease.id, one.number), self._channel.unsent(one))
 
     def _landed(self, answered: Sequence[AnsweredAttempt]) -> None:
         self.flights.landed([(one.attempt.lease.id, one.attempt.number) for one in answered])
@@ -316,7 +340,7 @@ class Dispatcher(Generic[Message, Report]):
         return steps, known
 
 
-def _may_be_of_one(error: Exception) -> bool:
+def _may_be_of_one(error: BaseException) -> bool:
     """Whether the data of one message may be the cause, rather than the database or another transaction's lock."""
     others = asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError
-    return not is_down(error) and not isinstance(error, others)
+    return isinstance(error, Exception) and not is_down(error) and not isinstance(error, others)

@@ -191,7 +191,7 @@ class SmsWork(Work):
         await asyncio.gather(self._dispatcher.stop(grace=grace), self._suppliers.stop(grace=grace))
 
     async def drain(self) -> None:
-        await self._results.drain()
+        await self._dispatcher.drain()
         await self._reception.drain()
         await self._suppliers.give_back()
 

@@ -117,7 +117,7 @@ class WhatsAppWork(Work):
             await self._factory.close()
 
     async def drain(self) -> None:
-        await self._results.drain()
+        await self._dispatcher.drain()
 
     async def renew(self) -> None:
         await self._dispatcher.renew()

@@ -26,7 +26,7 @@ from heliograph.queue.leases import SINGLE, UNROUTED, Lease, Postponed
 from heliograph.routes.lookup import Route
 from heliograph.senders.book import Book
 from heliograph.sending.attempts import MOST_ATTEMPTS, Attempt
-from heliograph.sending.channel import Finish, LostResolution, Step
+from heliograph.sending.channel import COMMIT_LOST, Finish, LostResolution, Step
 from heliograph.sending.results import AnsweredAttempt
 from heliograph.sms import daytime
 from heliograph.sms.charges import Charges
@@ -237,6 +237,9 @@ class SmsChannel:
         account: PooledSupplier = attempt.context.account
         account.breaker.asked()
         account.connector.submit(attempt.submission)
+
+    def unsent(self, attempt: Attempt[ClaimedMessage]) -> Outcome:
+        return Outcome(Verdict.UNREACHABLE, detail=COMMIT_LOST, counts=False, scope=Scope.PROCESS)
 
     def after_round(self, picked: Collection[Lease]) -> bool:
         self._selection.decisions.committed()

@@ -24,8 +24,9 @@ from heliograph.base.retry import look_pause
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import SINGLE, UNROUTED, Lease, Postponed
 from heliograph.sending.attempts import MOST_ATTEMPTS, Attempt
-from heliograph.sending.channel import Finish, LostResolution, Step
+from heliograph.sending.channel import COMMIT_LOST, Finish, LostResolution, Step
 from heliograph.sending.results import AnsweredAttempt
+from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.bodies import template_body, text_body
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
 from heliograph.webhooks.recording.events import Subscriptions
@@ -250,6 +251,9 @@ class WhatsAppChannel:
         if slot.probe is not None:
             slot.probe.took()
         slot.connector.submit(attempt.submission)
+
+    def unsent(self, attempt: Attempt[ClaimedMessage]) -> CloudOutcome:
+        return CloudOutcome(Verdict.UNREACHABLE, code=outcomes.UNCOMMITTED, detail=COMMIT_LOST)
 
     def after_round(self, rows: Collection[Lease]) -> bool:
         # Once everything that can be sent has been, the dispatcher is woken when there is room again.

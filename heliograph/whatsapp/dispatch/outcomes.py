@@ -39,8 +39,11 @@ from heliograph.whatsapp.status import Move
 
 log = structlog.get_logger()
 
-#: Codes of outcomes that say nothing about Meta: the connector was stopped, or held, before the message was sent.
-NEVER_LEFT = frozenset({"held", "stopped", "stopping"})
+#: The code of an attempt that was never handed over.
+UNCOMMITTED = "uncommitted"
+#: Codes of outcomes that say nothing about Meta: the connector was stopped, or held, before the message was sent, or it
+#: never got the message.
+NEVER_LEFT = frozenset({"held", "stopped", "stopping", UNCOMMITTED})
 #: Scopes that a fault stops altogether.
 STOPS = frozenset({Scope.NUMBER, Scope.ACCOUNT, Scope.CREDENTIAL})
 #: Seconds until an account is read whose number Meta refuses as missing: at once, but not after each probe.

@@ -1,0 +1,164 @@
+"""Commits of a round of dispatch whose answer is lost: what they began was never handed over, and is sent again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from heliograph.base.database.pool import Connection, Pool, is_down, open_pool
+from heliograph.queue.backlog import Backlog
+from tests.rules import dispatching_whatsapp, whatsapp_factories
+from tests.rules.dispatching import Bench, attempts, queued
+from tests.rules.factories import message, organization, status_of
+from tests.wire import Wire, wire
+
+COMMIT = b"COMMIT"
+#: Longer than anything here takes.
+LONG = 60.0
+
+
+@contextlib.asynccontextmanager
+async def lossy(url: str) -> AsyncIterator[tuple[Wire, Pool]]:
+    """A pool whose connections lead through a wire."""
+    async with wire(url) as (line, through):
+        pool = await open_pool(through, size=4)
+        try:
+            yield line, pool
+        finally:
+            pool.terminate()
+
+
+async def lose(line: Wire, bench: Any) -> None:
+    """A round whose commit the database hears, while its answer is lost."""
+    line.lose_answer(COMMIT)
+    with pytest.raises(Exception) as error:
+        await bench.dispatcher.round()
+    assert is_down(error.value)
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "at_most_once"])
+async def test_an_sms_is_sent_although_the_answer_to_its_commit_was_lost(
+    pool: Pool, database_url: str, guarantee: str
+) -> None:
+    async with lossy(database_url) as (line, weak):
+        bench = Bench(weak)
+        id = await message(pool, await organization(pool), guarantee=guarantee)
+        await lose(line, bench)
+        assert await attempts(pool, id) == [(1, "open")], "it was committed"
+        await bench.round()
+        assert await attempts(pool, id) == [(1, "unreachable")]
+        assert bench.only.submitted == []
+        await bench.later(seconds=60)
+        await bench.round(2)
+    assert [(one.message_id, one.attempt) for one in bench.only.submitted] == [(id, 2)]
+    assert await attempts(pool, id) == [(1, "unreachable"), (2, "accepted")]
+    assert (await status_of(pool, id), await queued(pool, id)) == ("sent", False)
+
+
+async def test_a_whatsapp_message_is_sent_although_the_answer_to_its_commit_was_lost(
+    pool: Pool, database_url: str
+) -> None:
+    who = await whatsapp_factories.made(pool)
+    async with lossy(database_url) as (line, weak):
+        bench = await dispatching_whatsapp.Bench(weak).start()
+        id = await whatsapp_factories.message(pool, who)
+        await lose(line, bench)
+        assert await attempts(pool, id) == [(1, "open")]
+        await bench.round(3)
+    assert [(one.message_id, one.attempt) for one in bench.only.submitted] == [(id, 2)]
+    assert await attempts(pool, id) == [(1, "unreachable"), (2, "accepted")]
+
+
+async def test_a_commit_that_the_database_never_heard_began_nothing(pool: Pool, database_url: str) -> None:
+    async with lossy(database_url) as (line, weak):
+        bench = Bench(weak)
+        id = await message(pool, await organization(pool))
+        line.end_at(COMMIT)
+        with pytest.raises(Exception) as error:
+            await bench.dispatcher.round()
+        assert is_down(error.value)
+        # The server notices by itself that its client is gone.
+        async with asyncio.timeout(LONG):
+            while not bench.only.submitted:
+                await bench.round()
+    assert await attempts(pool, id) == [(1, "accepted")]
+
+
+async def test_a_commit_under_way_is_awaited_while_other_messages_go_out(pool: Pool, database_url: str) -> None:
+    async with lossy(database_url) as (line, weak):
+        bench = Bench(weak)
+        actor = await organization(pool)
+        id = await message(pool, actor)
+        await lose(line, bench)
+        # As the transaction itself does until it ends.
+        async with pool.acquire() as conn, conn.transaction():
+            await conn.execute("SELECT FROM queue WHERE id = $1 FOR UPDATE", id)
+            other = await message(pool, actor)
+            await bench.round(2)
+            assert [one.message_id for one in bench.only.submitted] == [other]
+            assert await attempts(pool, id) == [(1, "open")]
+        await bench.round()
+    assert await attempts(pool, id) == [(1, "unreachable")]
+
+
+async def test_another_worker_that_gave_it_up_learns_that_nothing_was_sent(pool: Pool, database_url: str) -> None:
+    async with lossy(database_url) as (line, weak):
+        bench, other = Bench(weak), Bench(pool)
+        id = await message(pool, await organization(pool), guarantee="at_most_once")
+        await lose(line, bench)
+        await pool.execute("UPDATE queue SET lease_until = now() - interval '1 second'")
+        assert await other.round() == 1
+        assert await attempts(pool, id) == [(1, "unknown")]
+        await bench.round()
+        assert await attempts(pool, id) == [(1, "unreachable")]
+        await other.later(seconds=200)
+        await other.round(2)
+    assert [(one.message_id, one.attempt) for one in other.only.submitted] == [(id, 2)]
+    assert await status_of(pool, id) == "sent"
+
+
+async def test_an_attempt_of_another_worker_with_the_same_number_is_left_alone(pool: Pool, database_url: str) -> None:
+    """The commit failed, and another worker began the attempt."""
+    async with lossy(database_url) as (line, weak):
+        bench, other = Bench(weak), Bench(pool)
+        other.only.script = lambda submission: None
+        id = await message(pool, await organization(pool))
+        line.end_at(COMMIT)
+        with pytest.raises(Exception):  # noqa: B017
+            await bench.dispatcher.round()
+        async with asyncio.timeout(LONG):
+            while not other.only.submitted:
+                await other.round()
+        await bench.round()
+        assert await attempts(pool, id) == [(1, "open")]
+    assert bench.only.submitted == []
+
+
+async def test_a_round_that_is_cancelled_after_its_commit_is_settled_by_a_drain(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed = asyncio.Event()
+    original: Any = Backlog.transaction
+
+    @contextlib.asynccontextmanager
+    async def slow(self: Backlog, conn: Connection) -> AsyncIterator[None]:
+        async with original(self, conn):
+            yield
+        committed.set()
+        await asyncio.Event().wait()
+
+    bench = Bench(pool)
+    id = await message(pool, await organization(pool))
+    monkeypatch.setattr(Backlog, "transaction", slow)
+    round = asyncio.create_task(bench.dispatcher.round())
+    async with asyncio.timeout(LONG):
+        await committed.wait()
+    round.cancel()
+    await asyncio.gather(round, return_exceptions=True)
+    await bench.dispatcher.drain()
+    assert await attempts(pool, id) == [(1, "unreachable")]
+    assert bench.only.submitted == []
