@@ -6,12 +6,14 @@ The rule nobody may break: no log reveals a mail's recipient or content.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 import structlog
 
 from heliograph.base.crypto import Unsealable
-from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.network import smtp
 from heliograph.base.network.smtp import Mailer, MailNotSent
 from heliograph.base.process.settings import Settings
@@ -21,6 +23,8 @@ from heliograph.queue.work import Loop, Work
 
 log = structlog.get_logger()
 
+#: Seconds between two tries to record what a server said while the database is unavailable.
+RETRY = 0.5
 #: Handles a request, a row in the outbox that is not a mail yet: (connection, outbox, content), in a transaction.
 Answers = Callable[[Connection, Outbox, bytes], Awaitable[None]]
 
@@ -44,6 +48,8 @@ class MailWork(Work):
         self._sender = sender_of(settings)
         self._wake = asyncio.Event()
         self._open: set[asyncio.Task[None]] = set()
+        #: Held during a round.
+        self._in_round = asyncio.Lock()
         self._is_stopping = False
 
     def loops(self) -> Sequence[Loop]:
@@ -52,6 +58,10 @@ class MailWork(Work):
 
     async def round(self) -> int:
         """Send what is due; returns how many mails were taken."""
+        async with self._in_round:
+            return await self._round()
+
+    async def _round(self) -> int:
         async with self._pool.acquire() as conn:
             for id, kind, reason in await outbox.give_up(conn):
                 log.error("mail given up", mail_id=str(id), kind=kind, reason=reason)
@@ -70,9 +80,11 @@ class MailWork(Work):
         return len(taken)
 
     async def stop(self, *, grace: float) -> None:
+        # A round that has just taken mails sends them: cancelled before that, they would wait until its lease ends.
         self._is_stopping = True
-        if self._open:
-            await asyncio.wait(self._open, timeout=grace)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace), self._in_round:
+                return
 
     async def close(self) -> None:
         for task in self._open:
@@ -105,13 +117,26 @@ class MailWork(Work):
         except MailNotSent as error:
             code = error.said[:3] if error.said[:3].isdigit() else ""
             said = {"mail_id": str(taken.id), "kind": taken.kind, "reason": error.reason, "code": code}
-            async with self._pool.acquire() as conn:
-                if error.is_final:
-                    log.error("mail refused", **said)
-                    await outbox.failed(conn, taken, reason=error.reason)
-                else:
-                    log.warning("mail not sent, trying again", **said, attempts=taken.attempts)
-                    await outbox.retry(conn, taken, reason=error.reason)
+            if error.is_final:
+                log.error("mail refused", **said)
+                await self._record(partial(outbox.failed, taken=taken, reason=error.reason))
+            else:
+                log.warning("mail not sent, trying again", **said, attempts=taken.attempts)
+                await self._record(partial(outbox.retry, taken=taken, reason=error.reason))
             return
-        async with self._pool.acquire() as conn:
-            await outbox.sent(conn, taken)
+        await self._record(partial(outbox.sent, taken=taken))
+
+    async def _record(self, write: Callable[[Connection], Awaitable[None]]) -> None:
+        """Record what the server said, which only this process knows: while the database is unavailable, it is tried
+        again until the lease is over, when the mail is sent again."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + outbox.LEASE.total_seconds()
+        while True:
+            try:
+                async with self._pool.acquire() as conn:
+                    await write(conn)
+                return
+            except Exception as error:
+                if not is_down(error) or loop.time() >= until:
+                    raise
+                await asyncio.sleep(RETRY)

@@ -1,0 +1,96 @@
+"""What a mail server has taken is recorded, and what was taken from the outbox is sent, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from heliograph.base.database.pool import Connection, Pool, open_pool
+from heliograph.base.ids import uuid7
+from heliograph.base.network.smtp import Mail
+from heliograph.base.process.settings import Settings
+from heliograph.mail import outbox
+from heliograph.mail.outbox import ClaimedMail
+from heliograph.mail.work import MailWork
+from tests.mailbox import Mailbox, listening
+from tests.rules.factories import organization
+from tests.wire import wire
+
+#: Longer than anything here takes.
+LONG = 60.0
+
+
+def settings(port: int) -> Settings:
+    return Settings(
+        secret_key="a secret key for tests, long enough",
+        smtp_url=f"smtp://127.0.0.1:{port}",
+        mail_from="Acme <no-reply@example.com>",
+        public_url="https://sms.example.com",
+    )
+
+
+async def queue(pool: Pool, configured: Settings) -> None:
+    """A mail that is due."""
+    box = outbox.of(configured)
+    assert box is not None
+    actor = await organization(pool)
+    mail = Mail("ana@example.com", "News", "A text.\n")
+    async with pool.acquire() as conn:
+        within = timedelta(hours=1)
+        assert await outbox.put_many(conn, box, [(actor.organization_id, uuid7(), mail)], kind="notices", within=within)
+
+
+async def test_a_mail_that_was_taken_is_recorded_once_the_database_is_back(pool: Pool, database_url: str) -> None:
+    """Otherwise it would be sent again."""
+    async with listening(Mailbox()) as mailbox, wire(database_url) as (line, through):
+        configured = settings(mailbox.port)
+        await queue(pool, configured)
+        weak = await open_pool(through, size=2)
+        work = MailWork(weak, configured, {})
+        try:
+            line.end_at(b"SET state = 'sent'")
+            assert await work.round() == 1
+            assert await pool.fetchval("SELECT state FROM mails") == "sent"
+            await pool.execute("UPDATE mails SET due_at = now()")
+            assert await work.round() == 0
+            assert len(mailbox.mails) == 1
+        finally:
+            await work.close()
+            weak.terminate()
+
+
+async def test_a_stop_waits_for_mails_that_were_just_taken(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise nobody would have them until their lease ends."""
+    taken, goes_on = asyncio.Event(), asyncio.Event()
+    original = outbox.take
+
+    async def slow(conn: Connection) -> list[ClaimedMail]:
+        found = await original(conn)
+        taken.set()
+        await goes_on.wait()
+        return found
+
+    monkeypatch.setattr(outbox, "take", slow)
+    async with listening(Mailbox()) as mailbox:
+        configured = settings(mailbox.port)
+        await queue(pool, configured)
+        work = MailWork(pool, configured, {})
+        round = asyncio.create_task(work.round())
+
+        async def end() -> None:
+            """As the worker does."""
+            await work.stop(grace=LONG)
+            round.cancel()
+            await asyncio.gather(round, return_exceptions=True)
+            await work.close()
+
+        async with asyncio.timeout(LONG):
+            await taken.wait()
+            ending = asyncio.create_task(end())
+            await asyncio.sleep(0.1)
+            goes_on.set()
+            await ending
+        assert len(mailbox.mails) == 1
+    assert await pool.fetchval("SELECT state FROM mails") == "sent"
