@@ -188,7 +188,9 @@ class SmsWork(Work):
         await self._charges.refresh(self._pool)
 
     async def stop(self, *, grace: float) -> None:
-        await asyncio.gather(self._dispatcher.stop(grace=grace), self._suppliers.stop(grace=grace))
+        await asyncio.gather(
+            self._dispatcher.stop(grace=grace), self._suppliers.stop(grace=grace), self._lookups.stop(grace=grace)
+        )
 
     async def drain(self) -> None:
         await self._dispatcher.drain()

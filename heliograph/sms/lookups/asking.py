@@ -7,13 +7,14 @@ waits. Numbers are looked up for their network alone; what the supplier says abo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 import structlog
 
 from heliograph.base.crypto import Key, Unsealable
-from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.errors import Invalid
 from heliograph.networks import asked, learned, plan
 from heliograph.networks.directory import Directory
@@ -28,6 +29,8 @@ log = structlog.get_logger()
 
 #: Seconds after which a message that waits for a look-up is examined again.
 STEP = 0.25
+#: Seconds between two tries to store answers while the database is unavailable.
+RETRY = 0.5
 
 
 def countries(routes: Collection[Route]) -> set[str]:
@@ -65,6 +68,7 @@ class Lookups:
         self._askers: dict[UUID, tuple[Account, LookupClient]] = {}
         #: What is under way, by account: one that is slow to answer must not delay the others.
         self._asking: dict[UUID, asyncio.Task[int]] = {}
+        self._stopping = asyncio.Event()
         #: Set when a look-up was requested here.
         self.wake = asyncio.Event()
 
@@ -127,22 +131,39 @@ class Lookups:
         if asker is None:
             return 0
         settings = account.settings
-        numbers = await asked.take(self._pool, account.id, limit=asker.most)
+        numbers = [] if self._stopping.is_set() else await asked.take(self._pool, account.id, limit=asker.most)
         if not numbers:
             return 0
         answer = await asker.ask([str(one) for one in numbers])
         told = {int(number): network_of(network) for number, network in answer.told.items()}
-        async with self._pool.acquire() as conn, conn.transaction():
-            await asked.answered(
-                conn, numbers, told, error=answer.error, price=settings.cost, currency=settings.currency
-            )
-            found = [LearnedNetwork(number, network, LOOKUP) for number, network in told.items() if network]
-            await learned.learn(conn, found)
+        await self._store(account, numbers, told, error=answer.error)
         if answer.error:
             failed = len(numbers) - len(told)
             log.warning("look-up failed", supplier=account.name, numbers=failed, error=answer.error)
-        await asyncio.sleep(len(numbers) / settings.per_second)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(len(numbers) / settings.per_second):
+                await self._stopping.wait()
         return len(numbers)
+
+    async def _store(self, account: Account, numbers: Sequence[int], told: Mapping[int, str], *, error: str) -> None:
+        """Store answers, which are paid for and exist only in this process: while the database is unavailable, for as
+        long as no other worker may ask for these numbers again."""
+        settings = account.settings
+        found = [LearnedNetwork(number, network, LOOKUP) for number, network in told.items() if network]
+        loop = asyncio.get_running_loop()
+        until = loop.time() + asked.TAKEN.total_seconds()
+        while True:
+            try:
+                async with self._pool.acquire() as conn, conn.transaction():
+                    await asked.answered(
+                        conn, numbers, told, error=error, price=settings.cost, currency=settings.currency
+                    )
+                    await learned.learn(conn, found)
+                return
+            except Exception as failed:
+                if not is_down(failed) or loop.time() >= until:
+                    raise
+                await asyncio.sleep(RETRY)
 
     async def _asker(self, account: Account) -> LookupClient | None:
         known = self._askers.get(account.id)
@@ -159,6 +180,12 @@ class Lookups:
         asker = LookupClient(account.kind, account.settings, secret)
         self._askers[account.id] = account, asker
         return asker
+
+    async def stop(self, *, grace: float) -> None:
+        """Ask for no more, and wait up to `grace` seconds for answers: they are paid for."""
+        self._stopping.set()
+        if self._asking:
+            await asyncio.wait(self._asking.values(), timeout=grace)
 
     async def close(self) -> None:
         """Close connections to suppliers. What has not been answered is asked again by another worker."""
