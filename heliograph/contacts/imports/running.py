@@ -106,11 +106,13 @@ class Runner:
                     if row is None:  # stopped, or taken over by another worker
                         break
             except Exception as error:
+                if row is not None:
+                    # It has been read further than was counted: a check would miss those rows.
+                    self._close(row["id"])
                 if is_down(error):
                     raise
                 log.exception("import step failed", import_id=str(row and row["id"]))
                 if row is not None:
-                    self._close(row["id"])
                     await conn.execute(LATER, organization_id, row["id"], self._me, FAILED)
         return 1
 

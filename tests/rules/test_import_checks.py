@@ -1,0 +1,39 @@
+"""The check of an uploaded file counts each of its rows once, even if the database is away for a moment."""
+
+from __future__ import annotations
+
+import pytest
+
+from heliograph.base.database.pool import Pool, is_down, open_pool
+from heliograph.contacts.imports import drafts
+from heliograph.contacts.imports.running import Runner
+from tests.rules.factories import organization
+from tests.wire import wire
+
+CONTENT = b"phone,name\n" + b"".join(b"+25884123%04d,Ana %d\n" % (n, n) for n in range(6))
+
+
+async def test_an_outage_during_a_check_loses_no_rows(pool: Pool, database_url: str) -> None:
+    actor = await organization(pool)
+    async with pool.acquire() as conn:
+        id = await drafts.begin(conn, actor, file="people.csv")
+        await drafts.put(conn, actor, id=id, number=0, chunk=CONTENT)
+        found = await drafts.uploaded(conn, actor, id=id, size=len(CONTENT), encoding="utf-8")
+        await drafts.check(conn, actor, id=id, fields=found.fields, country=None, tags=[], on_duplicate="update")
+    async with wire(database_url) as (line, through):
+        weak = await open_pool(through, size=2)
+        runner = Runner(weak, {}, rows=2)
+        try:
+            line.end_at(b"AS opted_out")
+            with pytest.raises(Exception) as error:
+                await runner.round()
+            assert is_down(error.value)
+            while await runner.round():
+                pass
+        finally:
+            await runner.close()
+            weak.terminate()
+    async with pool.acquire() as conn:
+        checked = await drafts.get(conn, actor, id=id)
+    assert checked.survey is not None
+    assert (checked.state, checked.survey.rows, checked.survey.created) == ("checked", 6, 6)
