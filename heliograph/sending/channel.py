@@ -114,6 +114,9 @@ class Channel(Writer[Report_contra], Protocol[Message, Report_contra]):
     async def begun(self, conn: Connection, attempts: Sequence[Attempt[Message]]) -> None:
         """Called when these attempts and all moves have been written and are about to be committed."""
 
+    def rolled_back(self) -> None:
+        """Called when what was decided in this round, or in a part of it, was not committed, as far as is known."""
+
     def submit(self, attempt: Attempt[Message]) -> None:
         """Hand it over. Never blocks and never raises: the outcome is reported later."""
 

@@ -128,10 +128,12 @@ class Dispatcher(Generic[Message, Report]):
                 decide = self._bisect if self._is_wary else self._decide
                 outgoing = await decide(conn, picked) if picked else []
         except asyncpg.DeadlockDetectedError:
+            channel.rolled_back()
             return 1  # another transaction won: nothing was done, and the next round will see its effects
         except BaseException as error:
             # If there are any, it was on its way to the commit, or past it.
             self._unsubmitted += outgoing
+            channel.rolled_back()
             self._is_wary = _may_be_of_one(error)
             raise
         if picked:
@@ -205,6 +207,7 @@ class Dispatcher(Generic[Message, Report]):
         except Exception as error:
             if not _may_be_of_one(error):
                 raise
+            self._channel.rolled_back()
             if len(picked) == 1:
                 self._fail("message set aside", picked[0])
                 await self._set_aside(conn, picked[0])

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from heliograph.base.database.pool import Connection, Pool, is_down, open_pool
+from heliograph.guard import rules
 from heliograph.queue.backlog import Backlog
+from heliograph.queue.leases import GUARDED
 from tests.rules import dispatching_whatsapp, whatsapp_factories
 from tests.rules.dispatching import Bench, attempts, queued
 from tests.rules.factories import message, organization, status_of
@@ -161,4 +163,25 @@ async def test_a_round_that_is_cancelled_after_its_commit_is_settled_by_a_drain(
     await asyncio.gather(round, return_exceptions=True)
     await bench.dispatcher.drain()
     assert await attempts(pool, id) == [(1, "unreachable")]
+    assert bench.only.submitted == []
+
+
+async def test_what_the_guard_found_in_a_round_that_was_rolled_back_is_held_in_the_next(
+    pool: Pool, database_url: str
+) -> None:
+    """Its hold does not exist, so that messages that met it would pass."""
+    actor = await organization(pool)
+    async with pool.acquire() as conn:
+        await rules.configure(conn, actor.organization_id, policy="hold", safe=())
+    for n in range(12):
+        await message(pool, actor, to=f"+25884123{n:04}")
+    async with lossy(database_url) as (line, weak):
+        bench = Bench(weak)
+        line.end_at(COMMIT)
+        with pytest.raises(Exception) as error:
+            await bench.dispatcher.round()
+        assert is_down(error.value)
+        async with asyncio.timeout(LONG):
+            while await pool.fetchval("SELECT EXISTS (SELECT FROM queue WHERE kind = 'sms' AND line <> $1)", GUARDED):
+                await bench.round()
     assert bench.only.submitted == []

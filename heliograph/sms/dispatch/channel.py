@@ -232,6 +232,10 @@ class SmsChannel:
         decided = {one.decision for one in attempts}
         await self._selection.decisions.store(conn, decided, at=attempts[0].message.at)
 
+    def rolled_back(self) -> None:
+        # Holds that began in this transaction do not exist: messages that meet one would pass.
+        self._judge.refresh()
+
     def submit(self, attempt: Attempt[ClaimedMessage]) -> None:
         # The supplier may have been removed by now; then its connector answers that nothing was sent.
         account: PooledSupplier = attempt.context.account

@@ -246,6 +246,9 @@ class WhatsAppChannel:
                 self._leaves.pop(one.lease.line, None)
                 await holds.tries(conn, one.lease.organization_id, line.account_id, one.message.number_id, one.lease.id)
 
+    def rolled_back(self) -> None:
+        """Nothing to do: what a round decides is in the database alone."""
+
     def submit(self, attempt: Attempt[ClaimedMessage]) -> None:
         slot = self._now[attempt.lease.line]
         if slot.probe is not None:
