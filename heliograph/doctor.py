@@ -22,7 +22,7 @@ from heliograph.base.process.heartbeat import GONE, IS_ALIVE
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import LATE, Check, Sentence, State, joined, kept, quoted, said
 from heliograph.base.standby.readers import StandbyUnreadable, reached
-from heliograph.health import backups, database, keys, snapshots
+from heliograph.health import backups, database, keys, snapshots, vacuum
 from heliograph.health.database import DiskSpace, DiskUnknown, Durability
 from heliograph.mail import checks as mails
 from heliograph.mail.work import sender_of
@@ -93,7 +93,7 @@ async def examine(
     else:
         checks.append(Check(said("migrations"), "ok", said("none pending")))
     try:
-        machine = (_speed, snapshots.run, _standby, _certificates, _roles, _partitions, _workers, keys.run)
+        machine = (_speed, snapshots.run, vacuum.run, _standby, _certificates, _roles, _partitions, _workers, keys.run)
         for look in (
             *machine,
             *CHANNELS,

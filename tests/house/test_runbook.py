@@ -17,6 +17,7 @@ CHECKED = (
     "health/backups.py",
     "health/keys.py",
     "health/snapshots.py",
+    "health/vacuum.py",
     "sms/checks.py",
     "sms/reports/remedies.py",
     "whatsapp/checks.py",

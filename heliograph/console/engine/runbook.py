@@ -20,6 +20,7 @@ SECTIONS: Mapping[str, str] = {
     "migrations": "check-migrations",
     "speed of the database": "check-speed-of-the-database",
     "snapshots": "heliographoldsnapshot",
+    "vacuum": "check-vacuum",
     "standby": "heliographstandbyunread",
     "certificates": "check-certificates",
     "certificate of %(whose)s": "check-certificates",
