@@ -108,6 +108,10 @@ async def _callbacks(conn: Connection) -> Check:
     aside = await dead_letters.count(conn)
     if aside:
         remedy = said("See `heliograph whatsapp inbound dead-letters`.")
-        detail = said("%(count)s callback items could not be applied", count=aside)
+        detail = (
+            said("%(count)s callback items could not be applied", count=aside)
+            if aside <= dead_letters.COUNTED
+            else said("more than %(count)s callback items could not be applied", count=dead_letters.COUNTED)
+        )
         return Check(said("callbacks"), "warning", detail, remedy)
     return Check(said("callbacks"), "ok", said("all callbacks from Meta are processed"))

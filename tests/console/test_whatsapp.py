@@ -18,6 +18,7 @@ from heliograph.base.process.settings import Settings
 from heliograph.pages import languages, words
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import AccountItem, MessageItem
+from heliograph.whatsapp import checks
 from heliograph.whatsapp.callbacks import dead_letters
 from heliograph.whatsapp.callbacks.dead_letters import DeadLetter
 from heliograph.whatsapp.callbacks.inbox import Inbox
@@ -389,6 +390,28 @@ async def test_items_that_could_not_be_applied_show_nobodys_words(pool: Pool, ro
     assert "It is given up." in page.words
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_dead_letters") == 1
     assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'callback.dropped'") == 1
+
+
+async def test_items_that_could_not_be_applied_are_read_page_by_page(
+    pool: Pool, root: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but the newest hundred could be neither seen nor given up, and were counted one by one every minute."""
+    here, reasons = "/console/whatsapp/callbacks", [f"reason {n} ends" for n in range(30)]
+    async with pool.acquire() as conn, conn.transaction():
+        await dead_letters.store(conn, KEY, [DeadLetter(UUID(int=1), clock.now(), one, b"{}") for one in reasons])
+    newest = await root.get(f"{here}?limit=25")
+    (older,) = re.findall('rel="next" href="([^"]+)"', newest.text)
+    oldest = await root.get(html.unescape(older))
+    shown = [[one for one in reasons if one in page.words] for page in (newest, oldest)]
+    assert (len(shown[0]), len(shown[1])) == (25, 5)
+    assert sorted(shown[0] + shown[1]) == sorted(reasons)
+    assert 'rel="prev"' in oldest.text
+    assert "Could not be applied 30" in oldest.words, "of all pages"
+    monkeypatch.setattr(dead_letters, "COUNTED", 20)
+    assert "Could not be applied more than 20" in (await root.get(here)).words
+    async with pool.acquire() as conn:
+        (check,) = [one for one in await checks.run(conn, Settings(secret_key="k" * 40)) if one.check == "callbacks"]
+    assert check.detail == "more than 20 callback items could not be applied"
 
 
 async def test_an_item_of_another_secret_key_hides_none_of_the_others(pool: Pool, root: Browser) -> None:

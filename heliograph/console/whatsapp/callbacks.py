@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from heliograph.base.errors import NotFound
 from heliograph.overview.installation import whatsapp
 from heliograph.pages.answers import Answer, Page, Redirect
+from heliograph.pages.lists import pagination
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.whatsapp.callbacks import dead_letters, inbox
@@ -18,15 +20,18 @@ SECONDS = 10.0
 
 
 async def show(request: Request) -> Answer:
-    """Waiting callbacks, and items that could not be applied."""
-    key = apps.seal_key(request.services.settings)
+    """Waiting callbacks, and a page of items that could not be applied, newest first."""
+    key, size = apps.seal_key(request.services.settings), pagination.size(request)
     async with request.reading() as conn:
-        waiting, letters = await whatsapp.waiting(conn), await whatsapp.list_dead_letters(conn, key)
+        waiting, aside = await whatsapp.waiting(conn), await dead_letters.count(conn)
+        letters = await whatsapp.list_dead_letters(conn, key, after=pagination.after(request), limit=size + 1)
     values: dict[str, Any] = {
         "waiting": waiting,
-        "letters": letters,
         "counted": whatsapp.COUNTED,
-        "most": whatsapp.LETTERS,
+        "aside": aside,
+        "most_aside": dead_letters.COUNTED,
+        "letters": letters[:size],
+        "pages": pagination.pages(request, UUID(letters[size - 1].id) if len(letters) > size else None),
         "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
     template = "whatsapp/callbacks_live.html" if request.is_fragment else "whatsapp/callbacks.html"

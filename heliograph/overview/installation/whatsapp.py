@@ -16,8 +16,8 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.sentences import Sentence, kept
 from heliograph.whatsapp.callbacks import dead_letters
 
-#: Maximum callbacks counted, and items shown.
-COUNTED, LETTERS = 10_000, 100
+#: Maximum callbacks counted.
+COUNTED = 10_000
 #: Fields of an item that are shown as is: kinds, states, codes, account ids and times. Others may contain what people
 #: wrote, or a number, as Meta's message ids do.
 _SAFE = frozenset(
@@ -64,9 +64,10 @@ class DeadLetterLine(msgspec.Struct, frozen=True):
     size: int
 
 
-async def list_dead_letters(conn: Connection, key: Key) -> list[DeadLetterLine]:
-    """The newest LETTERS items."""
-    return [_dead_letter(one) for one in await dead_letters.list_all(conn, key, limit=LETTERS)]
+async def list_dead_letters(conn: Connection, key: Key, *, after: UUID | None, limit: int) -> list[DeadLetterLine]:
+    """Items after one with an id, newest first."""
+    found = await dead_letters.list_all(conn, key, limit=limit, below=after or dead_letters.NEWEST)
+    return [_dead_letter(one) for one in found]
 
 
 class OpenDeadLetter(msgspec.Struct, frozen=True):

@@ -50,6 +50,8 @@ READABLE: dict[str, type[Readable]] = {
 TIMER, EVERY = "whatsapp dead letters", 10.0
 #: Where a retry of messages to unknown numbers begins: above all ids. One of all begins below them.
 NEWEST, OLDEST = UUID(int=2**128 - 1), UUID(int=0)
+#: Where counting them stops: the checks count them every minute.
+COUNTED = 10_000
 #: Why a user's message waits: its account has no such number, or not yet.
 UNKNOWN_NUMBER = said("unknown number")
 
@@ -126,12 +128,12 @@ async def store(conn: Connection, key: Key, letters: Sequence[DeadLetter]) -> No
     log.error("dead letters stored", count=len(letters), reasons=sorted({one.reason for one in letters})[:5])
 
 
-LIST = "SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters ORDER BY id DESC LIMIT $1"
+LIST = "SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters WHERE id < $2 ORDER BY id DESC LIMIT $1"
 
 
-async def list_all(conn: Connection, key: Key, *, limit: int) -> list[StoredDeadLetter]:
-    """Dead letters, newest first."""
-    return await _opened(conn, key, await conn.fetch(LIST, limit))
+async def list_all(conn: Connection, key: Key, *, limit: int, below: UUID = NEWEST) -> list[StoredDeadLetter]:
+    """Dead letters below an id, newest first."""
+    return await _opened(conn, key, await conn.fetch(LIST, limit, below))
 
 
 GET = "SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters WHERE id = $1"
@@ -203,9 +205,12 @@ async def delete(conn: Connection, ids: Sequence[UUID]) -> None:
     await conn.execute(DELETE, ids)
 
 
+COUNT = "SELECT count(*) FROM (SELECT FROM whatsapp_dead_letters LIMIT $1) counted"
+
+
 async def count(conn: Connection) -> int:
-    """The number of dead letters."""
-    number: int = await conn.fetchval("SELECT count(*) FROM whatsapp_dead_letters")
+    """The number of dead letters; COUNTED + 1: more than COUNTED."""
+    number: int = await conn.fetchval(COUNT, COUNTED + 1)
     return number
 
 
