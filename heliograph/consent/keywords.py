@@ -177,6 +177,47 @@ LANGUAGES = {
         help=_words("मदद"),
         promotions=_words("प्रचार प्रमोशन"),
     ),
+    # With Ukrainian. The first word is STOP in Bulgarian and Serbian too.
+    "ru": Language(
+        _countries("RU BY KZ KG UA"),
+        stop=_words("стоп отписаться отписка відписатися відписка"),
+        doubtful=_words("отмена отменить скасувати"),
+        start=_words("старт"),
+        help=_words("помощь допомога"),
+    ),
+    "zh": Language(
+        _countries("CN HK MO TW SG"),
+        stop=_words("退订 退訂 取消订阅 取消訂閱"),
+        # What advertising in China asks for, after 退订 in Latin letters.
+        stop_here=_words("td"),
+        doubtful=_words("停止 取消"),
+        start=_words("开始 開始"),
+        help=_words("帮助 幫助"),
+    ),
+    "el": Language(
+        _countries("GR CY"),
+        stop=_words("στοπ διακοπή"),
+        doubtful=_words("διαγραφή ακύρωση"),
+        start=_words("έναρξη"),
+        help=_words("βοήθεια"),
+    ),
+    "tr": Language(
+        _countries("TR"),
+        stop=_words("durdur"),
+        # "Stop", and the refusal that its law on commercial messages is about; elsewhere, a hard thing and a colour.
+        stop_here=_words("dur ret red"),
+        doubtful=_words("iptal"),
+        start=_words("başlat"),
+        # With either i: capitals are written without a thought for which it is.
+        help=_words("yardım yardim"),
+    ),
+    "he": Language(
+        _countries("IL"),
+        stop=_words("הסר"),
+        doubtful=_words("ביטול"),
+        start=_words("התחל"),
+        help=_words("עזרה"),
+    ),
 }
 
 _STOP = STOP.union(*(language.stop for language in LANGUAGES.values()))

@@ -1731,7 +1731,8 @@ CREATE TABLE inbound_messages (
     due_at          timestamptz DEFAULT now(),
     organization_id uuid,
     message_id      uuid,
-    key             text
+    key             text,
+    asked           text CHECK (asked IN ('stop', 'start', 'help'))
 );
 CREATE UNIQUE INDEX inbound_messages_key ON inbound_messages (supplier_id, key) WHERE key IS NOT NULL;
 CREATE INDEX inbound_messages_due ON inbound_messages (due_at) WHERE due_at IS NOT NULL;
@@ -1748,6 +1749,7 @@ COMMENT ON COLUMN inbound_messages.form IS 'the form in which the supplier''s ki
 COMMENT ON COLUMN inbound_messages.sealed IS 'body and raw are sealed by the key of organization_id; both are empty once erased';
 COMMENT ON COLUMN inbound_messages.acknowledged IS 'our acknowledgement was written to the connection, so a repetition is another message';
 COMMENT ON COLUMN inbound_messages.key IS 'digest of the supplier''s id of the message, if it gives one, with both addresses and the part: a repetition is not stored';
+COMMENT ON COLUMN inbound_messages.asked IS 'what the supplier took the message for, if it acts on such words itself and says so';
 COMMENT ON COLUMN inbound_messages.state IS 'waiting: for its other parts; unassigned: to a number that belongs to no organization, or to several';
 COMMENT ON COLUMN inbound_messages.due_at IS 'when it is processed; NULL: done';
 COMMENT ON COLUMN inbound_messages.message_id IS 'the message in received_messages that it belongs to';

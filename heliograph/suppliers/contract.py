@@ -175,6 +175,10 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     recipients: bool = False
 
 
+#: What a supplier that acts on keywords itself can take a message for.
+ASKED = frozenset({"stop", "start", "help"})
+
+
 class Inbound(msgspec.Struct, frozen=True, gc=False):
     """A message from a handset (MO), or one part of it."""
 
@@ -195,6 +199,9 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
     #: The supplier's id for it, if it gives one: the same id from the same handset is the same message or part, however
     #: much later.
     key: str = ""
+    #: What the supplier took it for (one of ASKED), if it acts on such words itself and says so: it has stopped sending
+    #: to the handset, or resumed, and has answered.
+    asked: str = ""
 
 
 class Account(msgspec.Struct, frozen=True):

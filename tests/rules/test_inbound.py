@@ -551,6 +551,25 @@ async def test_no_reply_where_the_supplier_answers_itself(pool: Pool, acme: Acto
     assert await replied(pool) == 0
 
 
+async def test_what_the_supplier_took_for_a_stop_is_one(pool: Pool, acme: Actor) -> None:
+    """Its account has words of its own: they opted nobody out until the next message was refused there."""
+    (message,) = await receive(pool, said("Sluta", asked="stop"))
+    await work(pool)
+    assert await opted_out(pool, acme)
+    row = await pool.fetchrow("SELECT keyword, body FROM received_messages WHERE id = $1", message)
+    assert row is not None
+    assert tuple(row) == ("stop", "Sluta")
+    assert await replied(pool) == 0, "it has answered"
+    await hear(pool, said("Börja", asked="start"))
+    assert not await opted_out(pool, acme)
+    assert [one["keyword"] for one in await told(pool)] == ["stop", "start"]
+    # What is a STOP here stays one, whatever it is there; a word that needs an answer here does not need one there.
+    await hear(pool, said("STOP", asked="help"))
+    assert await opted_out(pool, acme)
+    await hear(pool, said("START"), said("SAIR", asked="stop"))
+    assert await opted_out(pool, acme)
+
+
 async def test_an_old_word_counts_without_a_reply(pool: Pool, acme: Actor) -> None:
     await receive(pool, said("STOP"))
     await age(pool, timedelta(hours=2))

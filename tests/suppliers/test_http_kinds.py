@@ -225,6 +225,16 @@ def test_twilio_has_a_text_of_which_a_part_arrived_neither_delivered_nor_failed(
     assert (one.state, one.unknown_word) == (ReceiptState.PENDING, "")
 
 
+@pytest.mark.parametrize(
+    ("said", "asked"), [("", ""), ("&OptOutType=STOP", "stop"), ("&OptOutType=START", "start"), ("&OptOutType=NEW", "")]
+)
+def test_twilio_says_what_it_took_a_message_for(said: str, asked: str) -> None:
+    """The words of Advanced Opt-Out are known to it alone."""
+    body = f"MessageSid=SM1&From=%2B258841234567&To=%2B258800001234&Body=Sluta{said}".encode()
+    (one,) = twilio.KIND.inbound(settings("twilio"), Callback("POST", "https://us.example/", {}, body))
+    assert (one.text, one.asked) == ("Sluta", asked)
+
+
 def test_whose_affair_an_error_is() -> None:
     named = {"africastalking": "UserDoesNotExist", "infobip": "27", "twilio": "30005", "vonage": "3"}
     for name, kind in kinds.HTTP.items():

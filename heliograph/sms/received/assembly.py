@@ -13,6 +13,8 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.consent.keywords import Keyword
+
 #: An incomplete message is shown as it is after this time; the rest may arrive until `LATEST`.
 PATIENCE = timedelta(minutes=10)
 LATEST = timedelta(hours=24)
@@ -44,6 +46,8 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     organization_id: UUID | None = None
     is_sealed: bool = False
     is_locked: bool = False
+    #: What its supplier took it for.
+    asked: Keyword | None = None
 
 
 class Group(msgspec.Struct):

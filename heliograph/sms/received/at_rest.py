@@ -38,6 +38,7 @@ def row_of(row: Any) -> Row:
         row["recipient_ton"],
         row["organization_id"],
         row["sealed"],
+        asked=row["asked"],
     )
 
 

@@ -26,13 +26,13 @@ from heliograph.suppliers.contract import Inbound
 
 STORE = """
 INSERT INTO inbound_messages (id, supplier_id, sender, recipient, form, body, raw, concatenation, received_at,
-                              sender_ton, recipient_ton, key, acknowledged)
+                              sender_ton, recipient_ton, key, acknowledged, asked)
 SELECT id, $1, sender, recipient, form, body, raw,
        CASE WHEN total > 0 THEN ARRAY[reference, total, number] END, $2, sender_ton, recipient_ton,
-       nullif(key, ''), key <> ''
+       nullif(key, ''), key <> '', nullif(asked, '')
   FROM unnest($3::uuid[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::bytea[], $9::integer[],
-              $10::integer[], $11::integer[], $12::smallint[], $13::smallint[], $14::text[])
-       AS item (id, sender, recipient, form, body, raw, reference, total, number, sender_ton, recipient_ton, key)
+              $10::integer[], $11::integer[], $12::smallint[], $13::smallint[], $14::text[], $15::text[])
+       AS item (id, sender, recipient, form, body, raw, reference, total, number, sender_ton, recipient_ton, key, asked)
 ON CONFLICT (supplier_id, key) WHERE key IS NOT NULL DO NOTHING
 """
 
@@ -57,6 +57,7 @@ async def store(conn: Connection, supplier_id: UUID, received: Sequence[Inbound]
         [one.sender_ton for one in received],
         [one.recipient_ton for one in received],
         [_key(one) for one in received],
+        [one.asked for one in received],
     )
     return ids
 

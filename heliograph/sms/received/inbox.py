@@ -67,7 +67,7 @@ ANY_DUE = "EXISTS (SELECT FROM inbound_messages WHERE due_at <= now())"
 DUE = """
 WITH due AS MATERIALIZED (SELECT id FROM inbound_messages WHERE due_at <= now() ORDER BY due_at, id LIMIT $1)
 SELECT id, supplier_id, sender, recipient, form, body, concatenation, received_at, state, message_id, sender_ton,
-       recipient_ton, organization_id, sealed, now() AS at
+       recipient_ton, organization_id, sealed, asked, now() AS at
   FROM inbound_messages WHERE id = ANY (ARRAY(SELECT id FROM due)) ORDER BY id FOR UPDATE
 """
 
@@ -92,7 +92,7 @@ PARTS = """
 SELECT part.* FROM unnest($1::uuid[], $2::text[], $3::text[], $4::integer[], $5::integer[], $6::timestamptz[])
        AS item (supplier_id, sender, recipient, reference, total, after) CROSS JOIN LATERAL (
        SELECT id, supplier_id, sender, recipient, form, body, concatenation, received_at, state, message_id,
-              sender_ton, recipient_ton, organization_id, sealed
+              sender_ton, recipient_ton, organization_id, sealed, asked
          FROM (SELECT * FROM inbound_messages
                 WHERE sender = item.sender AND recipient = item.recipient AND concatenation[1] = item.reference
                   AND received_at > item.after AND concatenation IS NOT NULL
@@ -313,7 +313,7 @@ def _message(group: Group, owner: Owner, batch: _Batch) -> Message:
         text_of(group, handsets.reading(supplier)),
         handsets.sender_of(first.sender, first.sender_ton, supplier),
         quiet=group.shown and group.missing > 0,
-        answered=supplier is not None and supplier["answers"],
+        answered=first.asked is not None or (supplier is not None and supplier["answers"]),
         shared=len(batch.holders[first.id]) > 1,
     )
 

@@ -54,6 +54,10 @@ async def find(conn: Connection, messages: Sequence[Message]) -> None:
         mine = known.get(owner.organization_id, frozenset())
         others = sharing[one.group.id]
         found = keywords.find(text, additions=owner.words, countries=countries, names=mine, others=others)
+        # A supplier that has stopped sending, on a word of its own, does not ask whether it is clear.
+        asked = one.group.first.asked
+        if asked is not None and (found is None or found[0] not in ("stop", asked)):
+            found = asked, asked
         if found is not None and one.phone is None:
             log.warning("keyword from an invalid phone number", message_id=str(one.group.id), keyword=found[0])
         elif found is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from heliograph.suppliers.contract import NO_WORD, Inbound, Receipt, ReceiptState
+from heliograph.suppliers.contract import ASKED, NO_WORD, Inbound, Receipt, ReceiptState
 from heliograph.suppliers.http.kind import Callback, listed, text_of, value_at
 
 #: A field of an item, or the steps to one inside it.
@@ -59,6 +59,8 @@ class MessagePlaces(msgspec.Struct, frozen=True, kw_only=True):
     part: tuple[Place, Place, Place] | None = None
     #: Its numbers have a calling code, with or without a plus.
     international: bool = False
+    #: What the supplier took it for, in a word that is one of ASKED whatever its case.
+    asked: Place = ""
 
 
 #: The items of a callback.
@@ -117,6 +119,7 @@ def messages_from(items: Items, places: MessagePlaces) -> Callable[[Any, Callbac
             raw=raw,
             key=_text(item, places.key),
             concatenation=part_of(*(_text(item, place) for place in places.part)) if places.part else None,
+            asked=_text(item, places.asked).lower(),
         )
 
     return lambda settings, callback: [found for item in items(callback) if (found := one(*item)) is not None]
@@ -139,9 +142,11 @@ def inbound_of(
     raw: bytes,
     key: str = "",
     concatenation: tuple[int, int, int] | None = None,
+    asked: str = "",
 ) -> Inbound:
     """A message from a handset, or a part of one. `key`: the supplier's id for it, by which a repeat is recognized.
-    `concatenation`: (reference, total, number) of a part."""
+    `concatenation`: (reference, total, number) of a part. `asked`: what the supplier took it for; ignored unless it is
+    one of ASKED."""
     sender, recipient = number_of(sender), number_of(recipient)
     return Inbound(
         sender=sender.removeprefix("+"),
@@ -151,6 +156,7 @@ def inbound_of(
         concatenation=concatenation,
         sender_ton=INTERNATIONAL if sender.startswith("+") else 0,
         key=key,
+        asked=asked if asked in ASKED else "",
     )
 
 

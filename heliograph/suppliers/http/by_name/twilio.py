@@ -67,7 +67,8 @@ STATES = {
     "partially_delivered": ReceiptState.PENDING,  # some of its segments arrived: neither delivered nor failed
 }
 RECEIPT = ReceiptPlaces(keys=("MessageSid",), state="MessageStatus", recipient="To", sender="From", error="ErrorCode")
-MESSAGE = MessagePlaces(sender="From", recipient="To", text="Body", key="MessageSid")
+# With Advanced Opt-Out, Twilio blocks and answers, and says so: the account may have words of its own.
+MESSAGE = MessagePlaces(sender="From", recipient="To", text="Body", key="MessageSid", asked="OptOutType")
 #: Limits of ValidityPeriod, in seconds.
 SHORTEST, LONGEST = 1, 36_000
 #: Ports that the signed address may contain or leave out.
