@@ -45,6 +45,26 @@ async def test_people_are_invited_and_uninvited(database_url: str, pool: Pool) -
     assert [tuple(row) for row in done] == [("invitation.made", "cli"), ("invitation.withdrawn", "cli")]
 
 
+async def test_a_list_that_ends_at_its_limit_says_so(database_url: str, pool: Pool) -> None:
+    environment = {"HELIOGRAPH_DATABASE_URL": database_url}
+    actor = await organization(pool)
+    org = ("--org", str(actor.organization_id))
+    for one in ("ana@example.com", "eva@example.com"):
+        await run(environment, "invite", one, *org)
+        await run(environment, "create", one, "--operator")
+    for words in (("list", "--operator"), ("invitations", *org)):
+        assert len(await run(environment, *words)) == 2
+        done = await asyncio.to_thread(
+            CliRunner().invoke, app, ["user", *words, "--limit", "1", "-o", "tsv"], env=environment
+        )
+        assert (done.exit_code, len(done.stdout.splitlines())) == (0, 1), done.output
+        assert "1 are shown, which is the limit" in done.stderr
+    await run(environment, "link", "ana@example.com", "--operator")
+    async with pool.acquire() as conn:
+        await users.ensure(conn, SYSTEM, email="rui@example.com")
+    await run(environment, "link", "rui@example.com", "--operator", status=1)
+
+
 async def test_links_lead_to_where_it_is_served(database_url: str, pool: Pool, tmp_path: Path) -> None:
     actor = await organization(pool)
     smsc = credentials.Smsc("127.0.0.1", 1, "s", "x")

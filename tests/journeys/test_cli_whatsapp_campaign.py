@@ -16,6 +16,9 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.campaigns import counting
 from heliograph.campaigns.staging import Stager
 from heliograph.cli import app
+from heliograph.cli.audience import campaign
+from heliograph.cli.traffic import message
+from heliograph.cli.whatsapp import campaign as whatsapp_campaign
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from tests import forks
@@ -138,3 +141,8 @@ async def test_create_and_watch_until_it_is_done(pool: Pool, database_url: str, 
     assert b"Delivery day" in out
     assert b"100% of 3  completed  read 3" in drawn
     assert process.returncode == 0
+
+
+def test_lists_of_both_channels_have_the_same_columns() -> None:
+    assert [one for one in whatsapp_campaign.COLUMNS if one != "template_name"] == list(campaign.COLUMNS)
+    assert {"client_reference", "accepted_at", "failure_code"} <= set(message.COLUMNS) & set(message.WHATSAPP_COLUMNS)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import NotFound
 from heliograph.base.process.settings import Settings, demand_secret_key
 from heliograph.cli.terminal.console import (
     DataDir,
@@ -98,11 +98,10 @@ def create(
             user, _ = await users.ensure(conn, by, email=email, name=name)
             await accounts.add(conn, by, user_id=user.id, email=user.email, role=role or "root")
             token = await links.make(conn, by, user_id=user.id, realm="console")
-        has = next(one.role for one in await accounts.list_all(conn) if one.user_id == user.id)
         return {
             "id": user.id,
             "email": user.email,
-            "role": has,
+            "role": (await accounts.get(conn, user_id=user.id)).role,
             "link": _address(settings, url, data_dir, token, "console"),
         }
 
@@ -156,7 +155,12 @@ def invite(
 
 
 @app.command("invitations")
-def invitations_(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+def invitations_(
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number to show.")] = 1000,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
     """List the invitations of an organization that have not been accepted yet.
 
     \b
@@ -165,9 +169,9 @@ def invitations_(org: Org = None, json: Json = False, data_dir: DataDir = None) 
     """
 
     async def work(conn: Connection) -> list[invitations.Invitation]:
-        return await invitations.list_all(conn, acting_for(await organization(conn, org)))
+        return await invitations.list_all(conn, acting_for(await organization(conn, org)), limit=limit)
 
-    show(on_database(work, settings_of(data_dir)), json, INVITATION_COLUMNS)
+    show(on_database(work, settings_of(data_dir)), json, INVITATION_COLUMNS, limit=limit)
 
 
 @app.command("withdraw")
@@ -205,8 +209,8 @@ def link(
 
     async def work(conn: Connection) -> dict[str, object]:
         user = await users.find(conn, email=email)
-        if operator and all(one.user_id != user.id for one in await accounts.list_all(conn)):
-            raise NotFound("There is no such operator.", resource="operator", email=email)
+        if operator:
+            await accounts.get(conn, user_id=user.id)
         token = await links.make(conn, shell(), user_id=user.id, realm=realm)
         return {"email": user.email, "link": _address(settings, url, data_dir, token, realm)}
 
@@ -230,7 +234,8 @@ def list_(
       heliograph user list --operator
     """
     if operator:
-        show(on_database(accounts.list_all, settings_of(data_dir)), json, OPERATOR_COLUMNS)
+        listed = on_database(partial(accounts.list_all, limit=limit), settings_of(data_dir))
+        show(listed, json, OPERATOR_COLUMNS, limit=limit)
         return
 
     async def work(conn: Connection) -> list[dict[str, object]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +43,9 @@ def command(
     history: Annotated[
         bool, typer.Option("--history", help="Show what was found in the last 30 days instead, and until when.")
     ] = False,
+    limit: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Maximum number to show with --history.")
+    ] = findings.SHOWN,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -57,8 +61,8 @@ def command(
       heliograph doctor --history
     """
     if history:
-        found = on_database(findings.history, settings_of(data_dir))
-        show(found, json, ("check", "state", "since", "over_at", "detail"))
+        found = on_database(partial(findings.history, limit=limit), settings_of(data_dir))
+        show(found, json, ("check", "state", "since", "over_at", "detail"), limit=limit)
         return
     checks = asyncio.run(_examine(address(url, data_dir), data_dir))
     show(checks, json, ("check", "state", "detail"))

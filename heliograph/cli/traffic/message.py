@@ -37,7 +37,16 @@ from heliograph.why.words import Why, entries
 app = group("List an organization's messages, show the history of one, and decide about one that is stuck.")
 
 COLUMNS = ("id", "status", "recipient", "sender", "segments", "accepted_at", "failure_code", "client_reference")
-WHATSAPP_COLUMNS = ("id", "direction", "status", "recipient", "template_name", "accepted_at", "failure_code")
+WHATSAPP_COLUMNS = (
+    "id",
+    "direction",
+    "status",
+    "recipient",
+    "template_name",
+    "accepted_at",
+    "failure_code",
+    "client_reference",
+)
 
 
 @app.command("list")

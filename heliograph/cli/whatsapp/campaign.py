@@ -39,6 +39,8 @@ COLUMNS = (
     "recipients",
     "pending",
     "done",
+    "scheduled_at",
+    "started_at",
     "completed_at",
 )
 CHANNEL = whatsapp_channel.NAME

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.pieces import confirming
@@ -94,10 +94,7 @@ async def remove(request: Request) -> Answer:
 async def _operator(request: Request) -> ListedOperator:
     wanted = request.id()
     async with request.reading() as conn:
-        found = next((one for one in await accounts.list_all(conn) if one.user_id == wanted), None)
-    if found is None:
-        raise NotFound
-    return found
+        return await accounts.get(conn, user_id=wanted)
 
 
 def _offered(request: Request) -> list[tuple[str, str, str]]:

@@ -53,13 +53,22 @@ SELECT o.user_id, u.email, u.name, o.role, o.created_at, u.signed_in_at,
        CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM passkeys WHERE user_id = o.user_id) AS found) keys
        CROSS JOIN LATERAL (SELECT count(*) AS count, max(seen_at) AS seen_at FROM operator_sessions
                             WHERE user_id = o.user_id AND ends_at > now()) s
- ORDER BY u.name, u.email LIMIT 1000
+ WHERE $1::uuid IS NULL OR o.user_id = $1
+ ORDER BY u.name, u.email LIMIT $2
 """
 
 
-async def list_all(conn: Connection) -> list[ListedOperator]:
+async def list_all(conn: Connection, *, limit: int = 1000) -> list[ListedOperator]:
     """All operators, by name."""
-    return [ListedOperator(**row) for row in await conn.fetch(LIST)]
+    return [ListedOperator(**row) for row in await conn.fetch(LIST, None, limit)]
+
+
+async def get(conn: Connection, *, user_id: UUID) -> ListedOperator:
+    """One operator. Raises NotFound."""
+    row = await conn.fetchrow(LIST, user_id, 1)
+    if row is None:
+        raise NotFound("There is no such operator.", resource="operator", id=str(user_id))
+    return ListedOperator(**row)
 
 
 LOCK_PERSON = "SELECT FROM users WHERE id = $1 FOR NO KEY UPDATE"
