@@ -1,5 +1,5 @@
-"""A proxy to the database that can hang (stop passing bytes, without an error), refuse connections, lose the answer to a
-statement, or speak TLS."""
+"""A proxy to the database that can hang (stop passing bytes, without an error), refuse connections, lose the answer to
+a statement, or speak TLS."""
 
 from __future__ import annotations
 

@@ -15,6 +15,8 @@ from heliograph.health import vacuum
 from tests.database import Cluster
 from tests.processes import until_true
 
+#: Dead rows of other tests would be found too.
+pytestmark = pytest.mark.fresh_database
 OWNED = Callable[[str], Awaitable[None]]
 
 
