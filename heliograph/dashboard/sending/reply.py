@@ -11,10 +11,10 @@ from heliograph.accounts import idempotency
 from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.errors import Invalid, Refusal
 from heliograph.contacts import suggesting
 from heliograph.dashboard import visibility
-from heliograph.dashboard.sending import refusals, sms_form, whatsapp_form
+from heliograph.dashboard.sending import linked, refusals, sms_form, whatsapp_form
 from heliograph.dashboard.sending.sms_form import Recipient
 from heliograph.overview import messages
 from heliograph.pages.answers import Answer, Page, Redirect
@@ -43,15 +43,13 @@ class Typed(msgspec.Struct, frozen=True):
 
 async def show(request: Request) -> Answer:
     """The form, empty or for a recipient, and next to it a reply just sent."""
-    sent = None
-    if request.query.get("sent"):
-        async with request.reading() as conn:
-            sent = (await messages.get(conn, request.actor, id=_id(request.query["sent"]))).message
-        if request.is_fragment:
-            return Page(template="sending/sent_live.html", values={"sent": sent})
+    found = await linked.message(request, request.query.get("sent"))
+    sent = None if found is None else found.message
+    if sent is not None and request.is_fragment:
+        return Page(template="sending/sent_live.html", values={"sent": sent})
     given = Typed(request.query.get("to", "")[: sms_form.LONGEST_NAME], request.query.get("number", ""))
-    if request.query.get("again"):
-        given = await _again(request)
+    if (id := linked.id_in(request.query.get("again"))) is not None:
+        given = await _again(request, id)
     return Page(template=PAGE, values=await _values(request, given) | {"sent": sent})
 
 
@@ -77,16 +75,8 @@ async def back(request: Request) -> Answer:
     return Redirect(location=request.to("/send", channel="reply"))
 
 
-def _id(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise NotFound from None
-
-
-async def _again(request: Request) -> Typed:
+async def _again(request: Request, id: UUID) -> Typed:
     """An earlier reply, as far as the reader may see it."""
-    id = _id(request.query["again"])
     async with request.reading() as conn:
         earlier = await whatsapp_form.again(conn, request, id=id)
         whole = visibility.is_whole(request, (await messages.get(conn, request.actor, id=id)).message.person_id)

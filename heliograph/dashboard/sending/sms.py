@@ -17,7 +17,7 @@ from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.contacts import suggesting
 from heliograph.contacts.suggesting import Suggestion
 from heliograph.dashboard import visibility
-from heliograph.dashboard.sending import code, refusals, reply, sms_form, template
+from heliograph.dashboard.sending import code, linked, refusals, reply, sms_form, template
 from heliograph.dashboard.sending.code import Snippet
 from heliograph.dashboard.sending.sms_form import Recipient, Typed
 from heliograph.guard.book import ChallengeRequired
@@ -86,7 +86,7 @@ async def show(request: Request) -> Answer:
         return await template.show(request)
     if request.query.get("channel") == "reply":
         return await reply.show(request)
-    sent = await _message(request, "sent")
+    sent = await linked.message(request, request.query.get("sent"))
     if sent is not None and request.is_fragment:
         return Page(template="sending/sent_live.html", values={"sent": sent.message})
     given = await _prefilled(request, sent)
@@ -147,21 +147,9 @@ async def _refused(request: Request, given: Typed, refusal: Refusal) -> Page:
     return Page(template=TEMPLATE, values=values | {"sent": None}, status=422, refusal=told)
 
 
-async def _message(request: Request, name: str) -> messages.MessageDetail | None:
-    """The message named in the address."""
-    if not (wanted := request.query.get(name)):
-        return None
-    try:
-        id = UUID(wanted)
-    except ValueError:
-        raise NotFound from None
-    async with request.reading() as conn:
-        return await messages.get(conn, request.actor, id=id)
-
-
 async def _prefilled(request: Request, sent: messages.MessageDetail | None) -> Typed | None:
     """The form's initial values; None: the message belongs to another channel."""
-    detail = sent or await _message(request, "again")
+    detail = sent or await linked.message(request, request.query.get("again"))
     to = request.query.get("to", "")[: sms_form.LONGEST_NAME]
     if detail is None:
         if (saved := await _saved(request)) is not None:

@@ -15,7 +15,7 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.dashboard import choosing, visibility
-from heliograph.dashboard.sending import code, refusals, sms_form, whatsapp_form
+from heliograph.dashboard.sending import code, linked, refusals, sms_form, whatsapp_form
 from heliograph.dashboard.sending.code import Snippet
 from heliograph.dashboard.sending.sms_form import Recipient
 from heliograph.overview import messages
@@ -63,12 +63,10 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 async def show(request: Request) -> Answer:
     """The form, and next to it a message just sent."""
-    sent = None
-    if request.query.get("sent"):
-        async with request.reading() as conn:
-            sent = (await messages.get(conn, request.actor, id=_id(request.query["sent"]))).message
-        if request.is_fragment:
-            return Page(template="sending/sent_live.html", values={"sent": sent})
+    found = await linked.message(request, request.query.get("sent"))
+    sent = None if found is None else found.message
+    if sent is not None and request.is_fragment:
+        return Page(template="sending/sent_live.html", values={"sent": sent})
     given = await _prefilled(request)
     if given is None:  # it was free text, so send free text again
         return Redirect(location=request.to("/send", channel="reply", again=request.query["again"]))
@@ -145,10 +143,9 @@ async def _prefilled(request: Request) -> Typed | None:
     """The form's initial values; None: the message to send again was not a template."""
     query = request.query
     given = Typed(query.get("to", "")[: sms_form.LONGEST_NAME], query.get("number", ""), query.get("template", ""))
-    if not query.get("again"):
+    if (id := linked.id_in(request.query.get("again"))) is None:
         return given
     async with request.reading() as conn:
-        id = _id(query["again"])
         earlier = await whatsapp_form.again(conn, request, id=id)
         whole = visibility.is_whole(request, (await messages.get(conn, request.actor, id=id)).message.person_id)
     said = earlier.content
@@ -264,10 +261,3 @@ async def _entry(request: Request, conn: Connection, wanted: str) -> Entry | Non
         return await library.get(conn, request.actor, id=UUID(wanted))
     except (ValueError, NotFound):
         return None
-
-
-def _id(given: str) -> UUID:
-    try:
-        return UUID(given)
-    except ValueError:
-        raise NotFound from None
