@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -60,3 +63,16 @@ class Authority:
         path = self.directory / f"{name}.pem"
         path.write_bytes(data)
         return str(path)
+
+
+def verify_strictly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have new contexts demand everything that RFC 5280 does, which is the default from Python 3.13 on."""
+    default = ssl.create_default_context
+
+    def strict(**options: Any) -> ssl.SSLContext:
+        context = default(**options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    for name in ("create_default_context", "_create_default_https_context"):
+        monkeypatch.setattr(ssl, name, strict)

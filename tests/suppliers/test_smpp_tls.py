@@ -5,13 +5,12 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from smpp_peer import Peer, PeerAccount, until
 
 from heliograph.suppliers.contract import Verdict
-from tests.certificates import Authority
+from tests.certificates import Authority, verify_strictly
 
 
 @pytest.fixture
@@ -39,14 +38,7 @@ async def test_an_authority_that_leaves_out_what_rfc_5280_demands(
     peer: Peer, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python 3.13 made this check the default; what worked before it goes on working."""
-    default = ssl.create_default_context
-
-    def strict(**options: Any) -> ssl.SSLContext:
-        context = default(**options)
-        context.verify_flags |= ssl.VERIFY_X509_STRICT
-        return context
-
-    monkeypatch.setattr(ssl, "create_default_context", strict)
+    verify_strictly(monkeypatch)
     account = await PeerAccount(peer.port, tls=True, tls_ca_file=authority.file, tls_server_name="smsc.example").start()
     await account.connector.stop(grace=1)
 

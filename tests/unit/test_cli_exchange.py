@@ -7,13 +7,12 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from heliograph.cli.terminal.console import UNREACHABLE, Problem
 from heliograph.cli.terminal.http import Transient, exchange
-from tests.certificates import Authority
+from tests.certificates import Authority, verify_strictly
 
 
 class Answering(BaseHTTPRequestHandler):
@@ -60,15 +59,7 @@ def test_a_system_authority_that_leaves_out_what_rfc_5280_demands(
     url: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with Python 3.13, which checks that by default."""
-    default = ssl.create_default_context
-
-    def strict(**options: Any) -> ssl.SSLContext:
-        context = default(**options)
-        context.verify_flags |= ssl.VERIFY_X509_STRICT
-        return context
-
-    for name in ("create_default_context", "_create_default_https_context"):
-        monkeypatch.setattr(ssl, name, strict)
+    verify_strictly(monkeypatch)
     monkeypatch.setenv("SSL_CERT_FILE", authority.file)
     assert exchange("GET", url, "/", headers={})[0] == 204
 
