@@ -33,18 +33,22 @@ READS, MUTATIONS, CAMPAIGNS = "reads", "mutations", "campaigns"
 
 
 def get(path: str, handler: Handler, scope: str | None = None, bucket: str | None = None) -> Operation:
+    """A read. Without a scope, no key is needed."""
     return described("GET", path, handler, scope, bucket, NONE)
 
 
 def post(path: str, handler: Handler, scope: str, bucket: str, idempotency: str = OPTIONAL) -> Operation:
+    """A mutation, which takes an idempotency key, or requires one."""
     return described("POST", path, handler, scope, bucket, idempotency)
 
 
 def patch(path: str, handler: Handler, scope: str, bucket: str) -> Operation:
+    """A change of the given fields."""
     return described("PATCH", path, handler, scope, bucket, OPTIONAL)
 
 
 def delete(path: str, handler: Handler, scope: str, bucket: str) -> Operation:
+    """A deletion, or whatever ends a resource."""
     return described("DELETE", path, handler, scope, bucket, OPTIONAL)
 
 

@@ -289,6 +289,7 @@ def choose_port(wanted: int | None) -> int:
 
 
 def port_is_free(port: int) -> bool:
+    """Whether a server could listen on this port of 127.0.0.1."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

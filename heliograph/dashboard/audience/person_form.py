@@ -62,6 +62,7 @@ async def read(conn: Connection, request: Request, typed: dict[str, str]) -> Cha
 
 
 def refused_with(refusal: Invalid | ContactAlreadyExists, typed: dict[str, str], contact: Contact | None) -> Answer:
+    """The form as typed, with a refusal; one because of another contact links to that contact."""
     shown_now = values(typed, contact)
     if isinstance(refusal, ContactAlreadyExists):
         shown_now["other"] = refusal.details["id"]

@@ -11,6 +11,7 @@ from heliograph.requests import Entry, blanking
 
 
 def end_span(request: Request, status: int, code: str) -> None:
+    """End the span of a traced request, with its status and, if it was refused, the error code."""
     if request.span is None:
         return
     said: dict[str, str | int] = {

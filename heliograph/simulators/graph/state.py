@@ -253,6 +253,7 @@ class World:
 
 
 def only_digits(text: str) -> str:
+    """A number without everything that is not a digit."""
     return re.sub(r"\D", "", text)
 
 

@@ -282,6 +282,7 @@ async def _template(
 
 
 async def entry_of(request: Request, conn: Connection, typed: dict[str, str]) -> Entry | None:
+    """The template chosen in the form; None if there is none, or no such one."""
     if (id := uuid_in(await choosing.meant(conn, request, typed["template"]))) is None:
         return None
     try:

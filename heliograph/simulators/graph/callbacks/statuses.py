@@ -51,6 +51,7 @@ def status(world: World, message: Message, script: Script, step: Step) -> Item:
 
 
 def metadata(number: Number) -> dict[str, str]:
+    """`value.metadata` of an update about this number."""
     return {"display_phone_number": number.digits, "phone_number_id": number.id}
 
 

@@ -143,12 +143,14 @@ def layout(fields: str) -> Layout:
 
 
 def c_string(value: str) -> bytes:
+    """A C-octet string: Latin-1, ended by NUL. Raises ValueError for a value that contains one."""
     if "\0" in value:
         raise ValueError("NUL inside a C-octet string")
     return value.encode("latin-1") + b"\0"
 
 
 def write_tlvs(tlvs: Mapping[int, bytes]) -> bytes:
+    """Tag → value, in the given order, as octets."""
     return b"".join([TLV.pack(tag, len(value)) + value for tag, value in tlvs.items()])
 
 
