@@ -22,7 +22,7 @@ from tests.rules.whatsapp_factories import APP_SECRET, KEY, Made
 
 _numbers = count(1)
 
-#: A change of Meta's, with the account it is for: (WABA id, field, value).
+#: A change as Meta reports it, with its account: (WABA id, field, value).
 Change = tuple[str, str, dict[str, Any]]
 
 
@@ -82,7 +82,7 @@ def call(made: Made, at: datetime, **more: Any) -> Change:
 
 
 def batch(changes: Sequence[Change]) -> bytes:
-    """One body with an entry for each."""
+    """One body with an entry for each change."""
     entry = [
         {"id": waba_id, "time": int(clock.now().timestamp()), "changes": [{"field": field, "value": value}]}
         for waba_id, field, value in changes
@@ -95,7 +95,7 @@ def _metadata(made: Made, graph_id: str) -> dict[str, str]:
 
 
 class Meta:
-    """Posts signed batches, bypassing HTTP, and has a worker's inbox process them."""
+    """Posts signed batches without HTTP, and processes them like a worker's inbox."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool

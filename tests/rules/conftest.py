@@ -11,7 +11,7 @@ from heliograph.simulators.receiver import Receiver
 
 @pytest.fixture
 async def receiver() -> AsyncIterator[Receiver]:
-    """A receiver of webhooks that takes everything."""
+    """A webhook receiver that accepts everything."""
     made = Receiver()
     await made.start()
     yield made

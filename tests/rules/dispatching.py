@@ -1,4 +1,4 @@
-"""A worker's dispatcher and recorder with suppliers that follow a script."""
+"""A worker's dispatcher and recorder, with suppliers that follow a script."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.rules.factories import Scripted, supplier
 
 
 class Rounds:
-    """A dispatcher of either channel, round by round."""
+    """A dispatcher of either channel, one round at a time."""
 
     pool: Pool
     channel: Any
@@ -45,7 +45,7 @@ class Rounds:
         )
 
     async def round(self, times: int = 1) -> int:
-        """Dispatch `times` rounds, and record their answers; returns the number of rows claimed."""
+        """Dispatch `times` rounds and record the outcomes; returns the number of rows claimed."""
         claimed = 0
         for _ in range(times):
             claimed += await self.dispatcher.round()
@@ -53,12 +53,12 @@ class Rounds:
         return claimed
 
     async def settle(self) -> None:
-        await self.pool.fetchval("SELECT 1")  # lets answers arrive, which come from the event loop
+        await self.pool.fetchval("SELECT 1")  # lets outcomes arrive, which are reported by the event loop
         await self.results.drain()
 
 
 class Bench(Rounds):
-    """One worker: `connectors` by their supplier's id; `round` dispatches and records the answers."""
+    """One worker. `connectors`: by supplier id; `round` dispatches and records the outcomes."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Bench(Rounds):
         lookups: Lookups | None = None,
     ) -> None:
         self.pool = pool
-        #: What the circuit breakers take for the time.
+        #: The time, for the circuit breakers.
         self.now = 1000.0
         self.accounts: dict[UUID, PooledSupplier] = {}
         self.connectors: dict[UUID, Scripted] = {}
@@ -106,7 +106,7 @@ class Bench(Rounds):
         return connector
 
     def restart(self) -> None:
-        """A new dispatcher with the same suppliers."""
+        """Replace the dispatcher by a new one with the same suppliers."""
         policies = self.channel.policies
         self.channel = self._make()
         self.channel.policies = policies
@@ -131,7 +131,7 @@ class Bench(Rounds):
         await self.results.report([ReceivedReceipt(supplier_id, one) for one in receipts])
 
     async def later(self, **by: float) -> None:
-        """Let time pass, for leases, pauses, attempts and messages."""
+        """Move leases, pauses, attempts and messages into the past by this time."""
         await self.pool.execute(
             "UPDATE queue SET due_at = due_at - $1::interval, since = since - $1::interval,"
             " lease_until = lease_until - $1::interval,"
@@ -143,7 +143,7 @@ class Bench(Rounds):
 
 
 async def attempts(pool: Pool, id: UUID) -> list[tuple[int, str]]:
-    """(attempt, state) of a message, in order; "open": in progress."""
+    """(attempt, state) of each attempt at a message, in order; "open": in progress."""
     organization_id = await pool.fetchval(
         "SELECT organization_id FROM attempts WHERE message_id = $1 UNION"
         " SELECT organization_id FROM queue WHERE id = $1",
@@ -154,7 +154,7 @@ async def attempts(pool: Pool, id: UUID) -> list[tuple[int, str]]:
 
 
 async def queued(pool: Pool, id: UUID, *, kind: str = "sms") -> bool:
-    """True while there is work left for the message."""
+    """Whether the message still has a row in the queue."""
     return bool(await pool.fetchval("SELECT EXISTS (SELECT FROM queue WHERE kind = $2 AND id = $1)", id, kind))
 
 

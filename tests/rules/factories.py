@@ -39,7 +39,7 @@ TO = "+258841234567"
 
 
 async def quiet_now(pool: Pool, actor: Actor, zone: str = "Africa/Maputo") -> datetime:
-    """Give an organization quiet hours that began an hour ago in its recipients' time zone; returns when they end."""
+    """Give an organization quiet hours that began an hour ago in its recipients' time zone; returns their end."""
     at = (await pool.fetchval("SELECT now()")).astimezone(ZoneInfo(zone)).replace(second=0, microsecond=0)
     begin, end = at - timedelta(hours=1), at + timedelta(hours=2)
     await pool.execute(
@@ -108,7 +108,7 @@ def key(name: str) -> UUID:
 
 
 def send(actor: Actor, text: str = "hello", *, key_name: str | None = None, **values: Any) -> Send:
-    """A message to accept; `key_name`: its idempotency key. The hash of the payload covers recipient and text."""
+    """A message to accept; `key_name`: its idempotency key. The payload's hash covers recipient and text."""
     to = values.setdefault("to", TO)
     if key_name is not None:
         values.setdefault("key_hash", key(key_name))
@@ -134,7 +134,8 @@ async def message(
     queued: bool = True,
     traffic_class: str = "transactional",
 ) -> UUID:
-    """A stored message, `age` old, and its queue row; returns its id. What is `sending` says `accepted` in its row."""
+    """Store a message that is `age` old, and its queue row; returns its id. With the status `sending`, its row says
+    `accepted`."""
     id = uuid7()
     status = "accepted" if status == SENDING else status
     async with pool.acquire() as conn, conn.transaction():
@@ -157,7 +158,7 @@ async def message(
             text,
             traffic_class,
         )
-        if mode == "live":  # paid by a grant of its own, so that the books are in order
+        if mode == "live":  # paid for by a grant of its own, so that the ledger adds up
             await conn.execute(
                 "WITH paid AS (UPDATE quotas SET total = total + 1, used = used + 1 WHERE organization_id = $1)"
                 " INSERT INTO usage_ledger (organization_id, id, type, channel, quantity, balance_after, created_at)"
@@ -186,7 +187,8 @@ async def sent(
     status: str = "sent",
     age: timedelta = timedelta(0),
 ) -> UUID:
-    """A message that a supplier accepted `age` ago, with a part for each of its `ids`; returns the message's id."""
+    """Store a message that a supplier accepted `age` ago, with a part for each of its `ids`; returns the message's
+    id."""
     id = await message(pool, actor, to=to, status=status, segments=max(1, len(ids)), queued=False, age=age)
     await pool.execute(
         "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at, parts,"
@@ -233,7 +235,7 @@ async def status_of(pool: Pool, id: UUID) -> str:
 
 
 async def tried(pool: Pool, id: UUID) -> None:
-    """End an attempt of a queued message with an unknown outcome."""
+    """Record an attempt of unknown outcome for a queued message."""
     await pool.execute("UPDATE queue SET attempt = 1 WHERE id = $1", id)
     await pool.execute(
         "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)"
@@ -243,14 +245,14 @@ async def tried(pool: Pool, id: UUID) -> None:
 
 
 async def events_of(pool: Pool, id: UUID) -> list[str]:
-    """Kinds of the events that a message raised, in order."""
+    """Kinds of the events that a message has raised, in order."""
     return [row["kind"] for row in await pool.fetch("SELECT kind FROM events WHERE message_id = $1 ORDER BY id", id)]
 
 
 def receipt(
     *keys: str, state: ReceiptState = ReceiptState.DELIVERED, to: str = TO, raw: bytes = b"", **values: Any
 ) -> Receipt:
-    """A receipt as a connector passes it on."""
+    """A receipt as a connector delivers it."""
     raw = raw or f"{keys}{state}".encode()
     return Receipt(keys=keys, state=state, recipient=to.removeprefix("+"), sender=SENDER, raw=raw, **values)
 
@@ -285,7 +287,7 @@ def accepted(*ids: str | None) -> Outcome:
 
 
 def taking(submission: Submission) -> Outcome:
-    """The supplier accepts everything; its ids are made from the message's id and the segment's number."""
+    """The supplier accepts everything; ids are made of the message's id and the segment's number."""
     numbers = [n for n in range(1, len(submission.segments) + 1) if n not in submission.held]
     return Outcome(Verdict.ACCEPTED, tuple(Part(n, f"{submission.message_id}-{n}") for n in numbers))
 
@@ -299,17 +301,17 @@ class Scripted:
         self.submitted: list[Submission] = []
         self.stopped = False
         self.started = False
-        #: Sessions that are still open, though fewer are asked for.
+        #: Sessions that are still open, although fewer are wanted.
         self.lingering = 0
         self.may_stop = asyncio.Event()
         self.may_stop.set()
         #: How many of its sessions receive; None: all.
         self.receiving: int | None = None
-        #: What it says of throttling, and the pauses that others' throttling asked of it.
+        #: What it reports about throttling, and the pauses that other workers' throttling requested of it.
         self.throttles = 0
         self.pause = 0.0
         self.slowed: list[float] = []
-        #: Called with each submission; what it returns is the answer, None: no answer for now.
+        #: Called with each submission; returns the outcome, or None for none yet.
         self.script: Callable[[Submission], Outcome | None] = taking
         self.on_outcome: OnOutcome = lambda submission, outcome: None
         self.on_receipts: OnReceipts | None = None
@@ -351,7 +353,7 @@ class Scripted:
 
 
 async def until(condition: Callable[[], bool], *, seconds: float = 120.0) -> None:
-    """Wait for a condition of this process."""
+    """Wait for a condition in this process."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, "it did not come true in time"
@@ -359,7 +361,7 @@ async def until(condition: Callable[[], bool], *, seconds: float = 120.0) -> Non
 
 
 async def blocked(pool: Pool, *, kill: bool = False) -> None:
-    """Wait until a statement of this database waits for a lock, and end its connection if asked to."""
+    """Wait until a statement in this database waits for a lock; with `kill`, end its connection."""
     what = "pg_terminate_backend(pid)" if kill else "true"
     for _ in range(500):
         if await pool.fetch(
@@ -372,8 +374,8 @@ async def blocked(pool: Pool, *, kill: bool = False) -> None:
 
 
 async def check_ledger(pool: Pool, organizations: Iterable[UUID], *, gone: Mapping[UUID, int] | None = None) -> None:
-    """The usage list's sum is what remains, it never was negative, and each live message is in it once, those that are
-    `gone` in sums."""
+    """The ledger's sum is the remaining quota, it was never negative, and each live message is in it once; `gone`:
+    messages that have become part of a sum."""
     for id in organizations:
         total, used = await pool.fetchrow("SELECT total, used FROM quotas WHERE organization_id = $1", id)
         sums = await pool.fetchrow(
@@ -403,7 +405,7 @@ async def check_books(pool: Pool, organizations: Iterable[UUID]) -> None:
         assert lowest >= 0
 
 
-#: For tests that write traffic themselves, which folding would have summed.
+#: For tests that write traffic themselves, without the folding that would have summed it.
 SUM_DAYS = """
 INSERT INTO traffic_days AS known (organization_id, day, channel, mode, country, sender, status, count, segments,
                                    to_sent, to_delivered)
@@ -416,7 +418,7 @@ SELECT organization_id, (hour AT TIME ZONE 'UTC')::date, channel, mode, country,
 """
 
 
-# A queue that is longer than any look into it.
+# A queue that is longer than any sample of it.
 LONG_QUEUE = """
 INSERT INTO queue (kind, line, organization_id, due_at, id)
 SELECT 'sms', $1, $2::uuid, now(), overlay($2::uuid::text placing lpad(to_hex(n), 8, '0') from 1)::uuid
@@ -425,5 +427,5 @@ SELECT 'sms', $1, $2::uuid, now(), overlay($2::uuid::text placing lpad(to_hex(n)
 
 
 async def long_queue(pool: Pool, organization_id: UUID, count: int, *, line: UUID = UNROUTED) -> None:
-    """Queue that many rows of one organization in one line."""
+    """Queue this many rows of one organization in one line."""
     await pool.execute(LONG_QUEUE, line, organization_id, count)

@@ -22,7 +22,7 @@ from heliograph.whatsapp.messages import QUEUED
 from tests.rules import factories
 from tests.rules.factories import TO
 
-#: What seals an app's secrets and an account's token; `accounts.seal_key` of settings with this secret key.
+#: The key that seals app secrets and account tokens: `accounts.seal_key` of settings with this secret key.
 SECRET_KEY = "a secret key for tests of WhatsApp only, long"
 KEY = derive_key(SECRET_KEY, "whatsapp")
 APP_SECRET = "0123456789abcdef0123456789abcdef"
@@ -190,7 +190,8 @@ async def number(
     messaging_limit: int | None = None,
     proven: bool = True,
 ) -> tuple[UUID, str, str]:
-    """A sender; returns (id, Graph id, digits). `proven`: messages of it are being sent, for the next hour at least."""
+    """A sender; returns (id, Graph id, digits). `proven`: it counts as working for the next hour at least, so it need
+    not start slowly."""
     id = uuid7()
     graph_id = "1" + _digits(id)
     digits = "25884" + _digits(id)[-7:]
@@ -263,7 +264,8 @@ async def conversation(
     free: timedelta | None = None,
     mode: str = "live",
 ) -> UUID:
-    """A conversation with `to`; `opened`: how long ago the user wrote, None: never. `free`: for how long it is free."""
+    """A conversation with `to`; `opened`: how long ago the user wrote, None: never. `free`: for how long messages are
+    free."""
     id = uuid7()
     async with pool.acquire() as conn, conn.transaction():
         await conn.execute(
@@ -309,8 +311,8 @@ async def message(
     queued: bool = True,
     conversation_id: UUID | None = None,
 ) -> UUID:
-    """A stored outbound message, `age` old, with its content, reservation and queue row; returns its id. What is
-    `queued` says `accepted` in its row."""
+    """Store an outbound message that is `age` old, with its content, reservation and queue row; returns its id. With
+    the status `queued`, its row says `accepted`."""
     id = uuid7()
     status = "accepted" if status == QUEUED else status
     if conversation_id is None:
@@ -378,7 +380,7 @@ async def message(
 
 
 async def campaign(pool: Pool, made: Made, *, name: str = "Delivery day", recipients: tuple[str, ...] = (TO,)) -> UUID:
-    """A campaign of `order_shipped` that has just begun; returns its id."""
+    """Create a campaign of `order_shipped` that has just begun; returns its id."""
     spec = WhatsAppCampaignSpec(
         name=name,
         number_id=made.number_id,

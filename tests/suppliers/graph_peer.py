@@ -20,14 +20,14 @@ USER = "+212600000017"
 
 
 def signed(body: bytes, header: str | None, secret: str = SECRET) -> bool:
-    """The independent check: what Meta's page says, and nothing else."""
+    """An independent verification, written from Meta's page alone."""
     if header is None or len(header) != 71 or not header.startswith("sha256="):
         return False
     return hmac.compare_digest(header, "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest())
 
 
 class Hook:
-    """A receiver: every callback is kept; `answers` are given one after the other, then 200."""
+    """A receiver that keeps every callback; responds with `answers` one after the other, then with 200."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -36,7 +36,7 @@ class Hook:
         self.challenges = 0
         self.verify_token = "graph-verify-token"
         self.most_at_once = 0
-        #: Take callbacks and answer none, until it is False again.
+        #: While true, callbacks are received but not answered.
         self.silent = False
         self._at_once = 0
 
@@ -115,13 +115,13 @@ class Client:
         return await self.call("POST", f"/{number}/messages", {k: v for k, v in made.items() if v is not None})
 
     async def remind(self, to: str = USER, **body: Any) -> str:
-        """Send the simple template; its wamid."""
+        """Send the simple template; returns its wamid."""
         status, answer = await self.send(to, type="template", template=reminder(), **body)
         assert status == 200, answer
         return str(answer["messages"][0]["id"])
 
     async def code(self, *arguments: Any, **body: Any) -> int:
-        """Meta's code of a refused send; 0: it was accepted."""
+        """Meta's error code of a send; 0: it was accepted."""
         _, answer = await self.send(*arguments, **body)
         return int(answer["error"]["code"]) if "error" in answer else 0
 
@@ -134,7 +134,7 @@ def reminder(*values: str, **changes: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def graph(setup: Setup | None = None, **options: Any) -> AsyncIterator[tuple[GraphSimulator, Client, Hook]]:
-    """A simulator, a client of it, and the receiver that it calls back; the handshake has passed."""
+    """A simulator, a client for it, and the receiver of its callbacks; the handshake has passed."""
     async with hooked() as hook, aiohttp.ClientSession() as session:
         simulator = GraphSimulator(quick(**({"webhook_url": hook.url} | options)), setup)
         async with simulator:

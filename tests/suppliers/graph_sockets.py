@@ -1,4 +1,4 @@
-"""A server that answers requests with given bytes, or not at all: for answers that no well-behaved server gives."""
+"""A server that answers requests with given bytes, or not at all: for responses that no well-behaved server gives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACCEPTED = {
 
 
 def answer(body: Any, status: int = 200, **headers: str) -> bytes:
-    """A whole answer; `body` is JSON unless it is bytes."""
+    """A complete response; `body` is sent as JSON unless it is bytes."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     lines = [f"HTTP/1.1 {status} Status", f"Content-Length: {len(raw)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
@@ -27,7 +27,7 @@ def answer(body: Any, status: int = 200, **headers: str) -> bytes:
 
 
 def error(code: int, status: int = 400, subcode: int | None = None, **more: Any) -> bytes:
-    """Graph's answer with an error."""
+    """A Graph API error response."""
     inner: dict[str, Any] = {"message": f"(#{code}) title", "type": "OAuthException", "code": code, **more}
     if subcode is not None:
         inner["error_subcode"] = subcode
@@ -35,11 +35,11 @@ def error(code: int, status: int = 400, subcode: int | None = None, **more: Any)
 
 
 class Peer:
-    """What came in, and how it is answered."""
+    """The requests that arrived, and how they are answered."""
 
     def __init__(self, act: Act) -> None:
         self.act = act
-        #: (head, body) of each whole request.
+        #: (head, body) of each complete request.
         self.requests: list[tuple[bytes, bytes]] = []
         self.connections = 0
         self.url = ""
@@ -65,7 +65,7 @@ class Peer:
             writer.close()
 
     def abort(self) -> None:
-        """End every connection without a word."""
+        """Close every connection without a response."""
         for writer in list(self._writers):
             writer.transport.abort()
 
@@ -83,7 +83,7 @@ def always(raw: bytes, *, keep: bool = True) -> Act:
 
 @asynccontextmanager
 async def peer(act: Act) -> AsyncIterator[Peer]:
-    """A peer on a free port of the loopback."""
+    """A peer on a free loopback port."""
     one = Peer(act)
     server = await asyncio.start_server(one.serve, "127.0.0.1", 0)
     one.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""A small SMSC for tests: it does as it is told, on a real socket, and remembers what it read."""
+"""A small SMSC for tests: it follows instructions, on a real socket, and records what it reads."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Peer:
 
 
 class PeerAccount:
-    """A connector, and what came out of it."""
+    """A connector, and everything it reported."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class PeerAccount:
         return made
 
     async def ended(self, count: int = 1) -> list[Outcome]:
-        """The outcomes, once there are so many."""
+        """The outcomes, once there are this many."""
         await until(lambda: len(self.outcomes) >= count)
         return [outcome for _, outcome in self.outcomes]
 
@@ -160,14 +160,14 @@ def submission(**changed: Any) -> Submission:
         "encoding": "gsm7",
         "reference": 0x1234,
     }
-    # Segments that a test chooses stand for a text that is cut there.
+    # Segments chosen by a test stand for a text that is split there.
     if "segments" in changed:
         changed["cut"] = changed.pop("segments")
     return Submission(**(fields | changed))
 
 
 async def until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
-    """Wait for a condition; fails when it does not come."""
+    """Wait for a condition; fails if it is not met in time."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     while not condition():

@@ -1,4 +1,4 @@
-"""The supplier that docs/adding-a-supplier.md has its reader write works, with one module and its test."""
+"""The supplier that docs/adding-a-supplier.md walks the reader through works, with its module and its test."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _event(url: str, **one: str) -> Post:
 
 
 def _sign(post: Post, secret: str) -> Post:
-    # It signs with a key of its own; a test names another one to forge.
+    # It signs with a key of its own; a test gives another one to forge a signature.
     key = SIGNING_KEY if secret == KEY else secret
     signature = hmac.new(key.encode(), post.body, hashlib.sha256).hexdigest()
     return msgspec.structs.replace(post, headers={**post.headers, "X-Kestrel-Signature": signature})
@@ -91,7 +91,7 @@ KESTREL = Profile(
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """The product with the page's file in it: links to everything that there is, and one file more."""
+    """The product with the page's file in it: links to everything that exists, and one additional file."""
     place = tmp_path / "tree"
     shutil.copytree(ROOT / "heliograph", place / "heliograph", copy_function=os.symlink)
     (place / "heliograph" / "suppliers" / "http" / "by_name" / "kestrel.py").write_text(_written("kestrel.py"))
@@ -136,8 +136,8 @@ async def test_it_carries_messages_the_whole_way(
         "+258841230001": "undelivered",
         "+258841230100": "rejected",
         "+258841230101": "delivered",  # throttled first
-        "+258841230103": "delivered",  # its answer was lost, and its receipt found it
-        "+258841230104": "delivered",  # its receipt came before the answer
+        "+258841230103": "delivered",  # its response was lost, and its receipt was matched
+        "+258841230104": "delivered",  # its receipt came before the response
         "+258841230105": "delivered",  # its receipt came twice
     }
     async with installation(database_url, tmp_path, HELIOGRAPH_UNCERTAIN_GRACE_SECONDS="5") as made:
@@ -164,7 +164,7 @@ async def test_it_carries_messages_the_whole_way(
             supplier.options = msgspec.structs.replace(supplier.options, callback=callback)
             for name, *arguments in (("api", "--json", "--port", str(made.port)), ("worker", "--json")):
                 log = tmp_path / f"kestrel-{name}"
-                # Where a program begins is where its modules are looked for first.
+                # A program's own directory is the first in which modules are looked for.
                 there = ("env", "-C", str(tree))
                 programs.append(await Program.start(name, *arguments, log=log, environment=environment, through=there))
             for program in programs:

@@ -29,7 +29,7 @@ async def test_the_bytes_are_metas() -> None:
         header = headers["x-hub-signature-256"]
         assert webhook_updates_validator(app_secret=SECRET, request_body=body, x_hub_signature=header)
         again = json.dumps(json.loads(body)).encode()
-        assert not signed(again, header)  # whoever serialises anew before checking is lost
+        assert not signed(again, header)  # verifying a re-serialised body fails
         decoy = headers["x-hub-signature"]
         assert decoy == "sha1=" + hmac.new(SECRET.encode(), body, hashlib.sha1).hexdigest()
         assert headers["content-type"] == "application/json"
@@ -153,7 +153,7 @@ async def test_what_is_not_taken_comes_again_at_once_and_in_other_company() -> N
 
 
 async def test_a_receiver_that_is_down_for_days() -> None:
-    """The whole schedule passes at once, on the clock that can be moved."""
+    """The whole schedule passes at once, by moving the clock."""
     async with graph(rebatch=False) as (simulator, _, hook):
         simulator.freeze()
         started = simulator.clock.now()
@@ -241,7 +241,7 @@ async def test_shuffled_and_at_once() -> None:
 
 
 async def test_two_apps_never_cross() -> None:
-    """Two accounts on one app come in one stream; an account of another app does not."""
+    """Callbacks of two accounts of one app come in one stream; those of another app's account do not."""
     setup = Setup(
         apps=[
             App(id="1", secret="s1", verify_token="graph-verify-token"),

@@ -97,7 +97,8 @@ async def test_answers_that_do_not_come(ending: str, sent: int) -> None:
 
 
 async def unanswered(simulator: GraphSimulator, call: Coroutine[Any, Any, Any]) -> None:
-    """The request comes, and no answer does: the connection ends, or nothing happens until the client gives up."""
+    """The request arrives, and no response is sent: the connection closes, or nothing happens until the client gives
+    up."""
     before = simulator.counters.requests
     task = asyncio.create_task(call)
     await until(lambda: simulator.counters.requests > before)
@@ -238,7 +239,7 @@ async def test_latency_is_log_normal() -> None:
 
 
 async def test_the_seed_decides() -> None:
-    """The same requests bring the same ids, refusals and callbacks; another seed brings others."""
+    """The same requests lead to the same ids, refusals and callbacks; another seed leads to others."""
 
     async def life(seed: int) -> tuple[Any, ...]:
         options = {"seed": seed, "batch": 4, "shuffle": True, "duplicate_items": 0.3, "grouping": "mixed"}

@@ -1,7 +1,7 @@
-"""A foreign client against the Graph API simulator: pywa sends to it, reads from it, and understands its callbacks.
+"""An independent client with the Graph API simulator: pywa sends to it, reads from it, and parses its callbacks.
 
-pywa shares no code with either side of ours. It reads only the first item of a callback, so each comes by itself, and
-it swallows what it cannot construct, so what counts is that the right handler ran exactly once.
+pywa shares no code with either side of ours. It reads only the first item of a callback, so each comes alone, and it
+swallows what it cannot parse, so the test counts that the right handler ran exactly once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.suppliers.graph_peer import NUMBER, SECRET, TOKEN, USER, WABA, Hook, 
 
 
 class Here(httpx.BaseTransport):
-    """What is meant for Meta goes to the simulator."""
+    """Requests meant for Meta go to the simulator."""
 
     def __init__(self, port: int) -> None:
         self._port, self._inner = port, httpx.HTTPTransport()
@@ -107,7 +107,7 @@ async def test_it_sends() -> None:
             "appointment_reminder",
         ]
         assert {one.get("biz_opaque_callback_data") for one in hook.items("statuses")} == {"ours-1", None}
-        # It really sends capital types, sometimes, and an integer index.
+        # pywa sometimes sends types in capitals, and an integer index.
         components = simulator.requests[0].body["template"]["components"]
         assert [(one["type"], one.get("index")) for one in components] == [
             ("HEADER", None),
@@ -212,7 +212,7 @@ HANDLERS = [
 
 
 def understood(simulator: GraphSimulator, hook: Hook) -> list[tuple[str, Any]]:
-    """What pywa made of every callback: the handler that ran, and its update. Each must be signed well."""
+    """What pywa made of each callback: the handler that ran, and its update. Each must be signed correctly."""
     client = foreign(simulator)
     ran: list[tuple[str, Any]] = []
     for kind in HANDLERS:
@@ -336,7 +336,7 @@ async def test_it_understands_management_events() -> None:
         assert (done.previous_category.value, done.new_category.value) == ("UTILITY", "MARKETING")
 
         hook.callbacks.clear()
-        simulator.number_event("THROUGHPUT_UPGRADE")  # it has no handler for what follows: raw only
+        simulator.number_event("THROUGHPUT_UPGRADE")  # it has no handler for the rest, only the raw update
         simulator.account_event("capability", value=2000)
         simulator.account_event("capability", value="TIER_10K")
         simulator.alarm(130429)

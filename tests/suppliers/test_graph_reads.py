@@ -13,7 +13,7 @@ def use(client: Client, token: str) -> None:
 
 
 async def error(client: Client, method: str, path: str, body: Any = None, **options: Any) -> tuple[int, int, int]:
-    """HTTP status, code and subcode of an answer."""
+    """HTTP status, code and subcode of a response."""
     status, answer = await client.call(method, path, body, **options)
     found = answer["error"]
     assert found["type"] == ("GraphMethodException" if found.get("error_subcode") == 33 else "OAuthException")
@@ -50,7 +50,7 @@ async def test_tokens() -> None:
         for path in (f"/{NUMBER}", f"/{WABA}", f"/{WABA}/phone_numbers", "/1200000000000017"):
             assert await error(client, "GET", path) == (400, 100, 33)
         assert await error(client, "POST", f"/{NUMBER}/messages", {}) == (400, 100, 33)
-        # A token in the query works, as at Meta, and is not kept.
+        # A token in the query works, as with Meta, and is not recorded.
         assert (await client.get(f"/{NUMBER}?access_token=reader", headers={}))[0] == 200
         assert "reader" not in str(simulator.requests)
         assert "sender" not in str([one.headers for one in simulator.requests])
@@ -275,7 +275,7 @@ async def test_events_and_gets_agree() -> None:
         assert await template() == ("APPROVED", (None, "UTILITY", "MARKETING"), "RED")
         simulator.template_event("appointment_reminder", "category", value="MARKETING")
         assert await template() == ("APPROVED", ("UTILITY", "MARKETING", None), "RED")
-        simulator.template_event("appointment_reminder", "DELETED", true=False)  # said, and not so
+        simulator.template_event("appointment_reminder", "DELETED", true=False)  # an event without the change
         assert (await template())[0] == "APPROVED"
         wamid = await client.remind()
         await until(lambda: len(hook.statuses(wamid)) == 3)
@@ -400,4 +400,4 @@ async def test_a_setup_of_its_own() -> None:
         )
         assert status == 200
         simulator.set_template("bonjour", status="PAUSED")
-        assert setup.templates[0].status == "APPROVED"  # the setup is nobody's state
+        assert setup.templates[0].status == "APPROVED"  # a simulator's changes do not reach its setup

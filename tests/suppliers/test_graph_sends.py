@@ -33,7 +33,7 @@ async def test_a_template_is_sent_delivered_and_read() -> None:
 
 
 async def test_it_looks_in_metas_order() -> None:
-    """Everything is wrong at first, and is put right one thing after the other: each complaint is the next one."""
+    """Everything is wrong at first, and is corrected step by step: each complaint is the next one in order."""
     async with graph(throughput=1.0) as (simulator, client, _):
         simulator.set_number(registered=False)
         simulator.set_template("appointment_reminder", status="PAUSED")
@@ -63,7 +63,7 @@ async def test_it_looks_in_metas_order() -> None:
         simulator.freeze()
         simulator.configure(throughput=1.0)
         simulator.set_template("login_code", status="DISABLED")
-        assert await next_code(USER, number=NUMBER) == 132015  # took the only place of this second
+        assert await next_code(USER, number=NUMBER) == 132015  # used up the only message of this second
         assert await next_code(USER, number=NUMBER) == 130429
         simulator.configure(throughput=0.0)
         body["template"] = reminder("one", name="login_code")
@@ -102,7 +102,7 @@ async def test_it_looks_in_metas_order() -> None:
         ({"template": reminder(components={"type": "body"})}, 131009),
         ({"template": reminder(components=[{"type": "chorus"}])}, 100),
         ({"status": "read", "message_id": "x"}, 131009),
-        # What Meta takes, though its examples look otherwise.
+        # Bodies that Meta accepts although its examples look different.
         ({"to": "+212 (600) 000-017"}, 0),
         ({"to": "212600000017"}, 0),
         ({"type": "TEMPLATE"}, 0),
@@ -167,7 +167,7 @@ def body_of(*texts: str) -> list[dict[str, Any]]:
     ],
 )
 async def test_what_a_template_is_filled_with(name: str, language: str, components: Any, code: int) -> None:
-    """-1: the complaint about a kind, which has one code up to v22 and another one from v23 on."""
+    """-1: the complaint about a parameter's kind, which has one code up to v22 and another one from v23 on."""
     async with graph(webhook_url="") as (_, client, _):
         template = {"name": name, "language": {"code": language}, "components": components}
         for version, mismatch in (("v22.0", 132012), ("v23.0", 132018)):
@@ -207,7 +207,7 @@ async def test_buttons_that_open_something_have_to_be_named(components: Any, cod
 
 
 async def test_whatever_comes_is_answered_in_metas_shape() -> None:
-    """Nothing that JSON can say makes the simulator stumble."""
+    """No JSON at all makes the simulator fail."""
     world = World(quick(webhook_url=""), None, VirtualClock())
     number, account = world.numbers[NUMBER], world.accounts[WABA]
     chance = random.Random(5)
@@ -242,7 +242,7 @@ async def test_whatever_comes_is_answered_in_metas_shape() -> None:
 
 
 def spoil(value: Any, chance: random.Random, strange: list[Any]) -> None:
-    """Replace something, somewhere within."""
+    """Replace something at a random place within."""
     while True:
         keys: list[Any] = list(value) if isinstance(value, dict) else list(range(len(value)))
         if not keys:
@@ -258,7 +258,7 @@ def spoil(value: Any, chance: random.Random, strange: list[Any]) -> None:
 async def test_text_needs_an_open_window() -> None:
     async with graph() as (simulator, client, hook):
         status, answer = await client.send(type="text", text={"body": "Bonjour"})
-        assert status == 200  # taken, and failed later
+        assert status == 200  # accepted, and failed later
         wamid = answer["messages"][0]["id"]
         await until(lambda: hook.statuses(wamid) == ["failed"])
         (failed,) = hook.items("statuses")
@@ -307,7 +307,7 @@ async def test_limits() -> None:
         assert [await client.code(f"+21260000002{n}", **template) for n in range(5)] == [0, 0, 0, 0, 131048]
         assert await client.code("+212600000020", **template) == 0  # one of the four
         simulator.inbound("+212600000030")
-        assert await client.code("+212600000030", **template) == 0  # within the window nobody counts
+        assert await client.code("+212600000030", **template) == 0  # within the window nobody is counted
         simulator.configure(tier_breach="silent")
         assert await client.code("+212600000029", **template) == 0
         await simulator.advance(86_401)

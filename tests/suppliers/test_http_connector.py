@@ -39,7 +39,7 @@ from heliograph.suppliers.http.watching import shown
 from tests.ports import held_port
 from tests.rules.factories import until
 
-#: What an account of a kind must say.
+#: The required settings of an account of each kind.
 ACCOUNTS = {
     "africastalking": {"username": "acme"},
     "twilio": {"account_sid": "AC1"},
@@ -53,7 +53,7 @@ def submission(to: str = "258841230106") -> Submission:
 
 
 class Line:
-    """A connector, and the outcomes of what it was given."""
+    """A connector, and the outcomes of its submissions."""
 
     def __init__(self, base_url: str, *, kind: HttpKind = kinds.HTTP["africastalking"], **settings: Any) -> None:
         self.outcomes: dict[UUID, Outcome] = {}
@@ -100,8 +100,8 @@ async def test_no_more_requests_are_open_than_the_window_and_each_has_its_outcom
     some = [submission() for _ in range(20)]
     for one in some:
         line.connector.submit(one)
-    assert line.outcomes == {}  # never from within
-    assert (line.connector.ready(), line.connector.capacity()) == (True, 0)  # full, and not away
+    assert line.outcomes == {}  # never from within `submit`
+    assert (line.connector.ready(), line.connector.capacity()) == (True, 0)  # full, but not down
     await until(lambda: len(line.outcomes) == 20)
     assert {one.verdict for one in line.outcomes.values()} == {Verdict.ACCEPTED}
     assert line.connector.capacity() == 6
@@ -110,7 +110,7 @@ async def test_no_more_requests_are_open_than_the_window_and_each_has_its_outcom
 
 
 async def test_before_its_start_and_after_its_stop_nothing_leaves(supplier: Aggregator) -> None:
-    """Before its start it raised; after its stop it still counted as ready, with all its sessions."""
+    """It used to raise before its start, and to count as ready after its stop, with all its sessions."""
     line = Line(supplier.base_url, requests_per_second=5.0)
     assert await line.send(submission()) == [Verdict.UNREACHABLE]
     line.connector.set_sessions(3)
@@ -123,7 +123,7 @@ async def test_before_its_start_and_after_its_stop_nothing_leaves(supplier: Aggr
 
 
 async def test_what_waits_for_a_full_window_sleeps_until_it_is_woken(supplier: Aggregator) -> None:
-    """It woke up a thousand times a second."""
+    """It used to wake up a thousand times a second."""
     supplier.options = msgspec.structs.replace(supplier.options, latency=0.1)
     line = Line(supplier.base_url, window=1, queue_seconds=60.0)
     await line.connector.start()
@@ -141,7 +141,7 @@ async def test_what_waits_for_a_full_window_sleeps_until_it_is_woken(supplier: A
 
 
 async def test_what_waited_for_a_full_window_then_waits_for_its_token(supplier: Aggregator) -> None:
-    """The window is free again before the rate allows the next request."""
+    """The window has room again before the rate allows the next request."""
     line = Line(supplier.base_url, window=1, queue_seconds=60.0, requests_per_second=5.0)
     await line.connector.start()
     line.connector.set_sessions(1)
@@ -171,7 +171,8 @@ async def test_nobody_there_is_unreachable_and_no_answer_is_unknown(supplier: Ag
 
 
 async def test_the_body_of_an_answer_may_take_as_long_as_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some send the status at once and the rest when they are done: what was cut off after two seconds was unknown."""
+    """Some send the status at once and the body when they are done: one cut off after two seconds used to be
+    unknown."""
     may_go_on = asyncio.Event()
     deadlines: list[tuple[float, float]] = []
 
@@ -235,7 +236,7 @@ async def test_what_is_still_open_at_the_end_is_unknown_and_what_has_not_begun_i
 
 
 async def test_what_still_connects_at_the_end_was_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It had no outcome at all, so it counted as one that might have been sent."""
+    """It used to have no outcome at all, and so counted as one that might have been sent."""
     monkeypatch.setattr(http, "_LAST", 0.01)
     arrived = asyncio.Event()
 
@@ -302,7 +303,7 @@ async def test_what_waits_too_long_for_a_request_goes_back(supplier: Aggregator)
 
 @pytest.mark.parametrize("after", [False, True])
 async def test_without_a_session_of_its_own_nothing_waits(supplier: Aggregator, after: bool) -> None:
-    """What waited for a request when the last session went to another worker stayed for `queue_seconds`."""
+    """What waited for a request when the last session moved to another worker used to stay for `queue_seconds`."""
     supplier.options = msgspec.structs.replace(supplier.options, latency=0.5)
     line = Line(supplier.base_url, window=1, queue_seconds=300)
     await line.connector.start()
@@ -328,7 +329,7 @@ async def test_without_a_session_of_its_own_nothing_waits(supplier: Aggregator, 
 
 
 async def test_a_machine_without_sockets_is_not_the_suppliers_fault(supplier: Aggregator) -> None:
-    """Each message counted as a failure of the supplier, and twenty of them opened its circuit."""
+    """Each message used to count as a failure of the supplier, and twenty of them opened its circuit."""
     line = Line(supplier.base_url, requests_per_second=500.0)
     await line.connector.start()
     line.connector.set_sessions(1)
@@ -350,7 +351,7 @@ async def test_a_machine_without_sockets_is_not_the_suppliers_fault(supplier: Ag
 
 
 class BatchLine(Line):
-    """A connector that sends several messages a request."""
+    """A connector that sends several messages per request."""
 
     def __init__(self, supplier: Aggregator, **settings: Any) -> None:
         self.outcomes = {}
@@ -387,7 +388,7 @@ async def test_several_messages_go_in_a_request_and_each_has_its_verdict(lister:
         if one is not refused:
             (part,) = line.outcomes[one.message_id].parts
             assert part.supplier_message_id in ids[one.to]
-    # What does not fit into one request goes into the next; the same recipient never twice into one.
+    # What does not fit into one request goes into the next; a recipient is never twice in one.
     more = [submission(_to(n)) for n in range(15)] + [submission(_to(14))]
     assert await line.send(*more) == [Verdict.ACCEPTED] * 16
     assert lister.requests == 1 + 3
@@ -400,7 +401,7 @@ async def test_several_messages_go_in_a_request_and_each_has_its_verdict(lister:
 async def test_what_is_said_of_a_request_holds_for_all_its_messages(
     lister: Aggregator, end: str, verdict: Verdict
 ) -> None:
-    """An answer that is lost, or cannot be read, leaves all of them in doubt; a throttle sends none."""
+    """If a response is lost or cannot be parsed, all messages are in doubt; if it is a throttle, none was sent."""
     line = BatchLine(lister)
     await line.connector.start()
     line.connector.set_sessions(1)
@@ -432,7 +433,7 @@ def _not_several(bad: Submission) -> HttpKind:
 
 
 async def test_messages_that_cannot_share_a_request_wait_for_requests_of_their_own(supplier: Aggregator) -> None:
-    """All of them were sent at once, however small the window, and were counted twice."""
+    """All of them used to be sent at once, however small the window, and to be counted twice."""
     supplier.options = msgspec.structs.replace(supplier.options, latency=30.0)
     some = [submission(_to(n)) for n in range(10)]
     bad = some[3]
@@ -468,7 +469,7 @@ async def test_only_the_message_that_cannot_be_written_is_refused(supplier: Aggr
 async def test_a_module_that_fails_before_anything_has_left_leaves_no_message_in_doubt(
     supplier: Aggregator, batch: int
 ) -> None:
-    """They were unknown: the grace and the send's guarantee decided about messages that had never been sent."""
+    """They used to be unknown: the grace period and the guarantee decided about messages that had never been sent."""
 
     def stumble(*_: Any) -> Any:
         raise KeyError("sender")
@@ -492,7 +493,7 @@ async def test_a_module_that_fails_before_anything_has_left_leaves_no_message_in
 
 @pytest.mark.parametrize("batch", [1, 10])
 async def test_a_module_that_returns_no_request_keeps_no_place_in_the_window(supplier: Aggregator, batch: int) -> None:
-    """Its messages had no outcome, and those behind them stayed where they were."""
+    """Its messages used to have no outcome, and those behind them stayed where they were."""
 
     def nothing(*_: Any) -> Any:
         return None
@@ -511,7 +512,7 @@ async def test_a_module_that_returns_no_request_keeps_no_place_in_the_window(sup
 async def test_a_mistake_while_a_request_is_written_leaves_its_outcome_open(
     supplier: Aggregator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its bytes may have left: as something that was not written it would be sent again."""
+    """Its bytes may have left: if it counted as unwritten, it would be sent again."""
     line = Line(supplier.base_url)
     await line.connector.start()
     line.connector.set_sessions(1)
@@ -533,7 +534,7 @@ def test_who_closed_a_connection_before_the_request(is_stopping: bool, scope: Sc
 
 
 async def test_messages_that_a_module_cannot_compare_are_sent_alone(supplier: Aggregator) -> None:
-    """They waited for ever, and with them all others of the account."""
+    """They used to wait for ever, and all others of the account with them."""
     some = [submission(_to(n)) for n in range(6)]
     bad = {some[0].message_id, some[3].message_id}
 
@@ -559,7 +560,7 @@ async def test_messages_that_a_module_cannot_compare_are_sent_alone(supplier: Ag
 
 @pytest.mark.parametrize("batch", [1, 10])
 async def test_an_outcome_handler_that_raises_harms_nobody_else(supplier: Aggregator, batch: int) -> None:
-    """The other messages of a request had no outcome, and a stop left the connections open."""
+    """The other messages of a request used to have no outcome, and a stop left the connections open."""
     seen: list[Verdict] = []
 
     def fails(_: Submission, outcome: Outcome) -> None:
@@ -575,7 +576,7 @@ async def test_an_outcome_handler_that_raises_harms_nobody_else(supplier: Aggreg
     await until(lambda: len(seen) == 3)
     assert (set(seen), connector.capacity()) == ({Verdict.ACCEPTED}, 3 * batch)
     connector.set_sessions(1)
-    # One is under way, one has waited for too long, and one is still waiting at the end.
+    # One is in flight, one has waited for too long, and one is still waiting at the end.
     supplier.options = msgspec.structs.replace(supplier.options, latency=30.0)
     asked = supplier.requests
     connector.submit(submission(_to(1)))
@@ -664,7 +665,7 @@ async def test_its_last_request_and_how_long_answers_took_are_known_without_a_wa
     line = Line(supplier.base_url)
     assert isinstance(line.connector, InspectableConnector)
     await line.connector.start()
-    # No session, nothing to look at.
+    # Without a session there is nothing to observe.
     assert line.connector.wires() == []
     line.connector.set_sessions(2)
     (before,) = line.connector.wires()
@@ -756,7 +757,8 @@ async def test_an_answer_that_ends_early_has_no_id_if_that_may_be_cut(answer: by
 async def test_an_answer_may_be_compressed_though_nobody_asked_for_it(
     pack: Callable[[bytes], bytes], verdict: Verdict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unread, its message was sent once more. One that cannot be read leaves open whether the supplier has it."""
+    """If it was not parsed, its message was sent once more. One that cannot be parsed leaves open whether the supplier
+    has the message."""
     made = profiles.PROFILES["africastalking"]
 
     def accepted(wanted: profiles.SubmittedMessage, id: str) -> Reply:
@@ -777,7 +779,7 @@ async def test_an_answer_may_be_compressed_though_nobody_asked_for_it(
 
 
 async def test_a_trial_shows_no_secret_however_the_answer_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some gateways answer with the request that they got."""
+    """Some gateways echo the request in their response."""
     secret, basic = 'p@ss "w&rd', "dXM6cEBzcyAidyZyZA=="
     said = [secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret), basic, "/in/sms/1/t0ken/receipts"]
 

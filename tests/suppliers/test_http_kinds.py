@@ -37,7 +37,7 @@ MESSAGE = Message(
 
 
 def least(kind: str) -> dict[str, Any]:
-    """The settings that have no default, and where the API is if nobody knows."""
+    """The settings without a default, and an API address if the kind has none."""
     fields = msgspec.structs.fields(kinds.SETTINGS[kind])
     required = {one.name: "acme" for one in fields if one.default is one.default_factory is msgspec.NODEFAULT}
     known = any(one.name == "base_url" and one.default for one in fields)
@@ -62,7 +62,7 @@ def test_whatever_is_answered_has_an_outcome_and_is_never_taken_for_a_yes(name: 
         assert isinstance(one(settings(name), callback), list)
 
 
-#: JSON of other shapes than anybody documents, under names that suppliers use.
+#: JSON in other shapes than documented, under field names that suppliers use.
 ODD = [
     b'{"messages":1,"results":1,"code":[],"data":{"messages":[{"error":{"code":{}}}]}}',
     b'{"results":true,"event":{"messageStatusUpdate":7,"moText":{}},"messages":{"0":{}}}',
@@ -75,7 +75,7 @@ ODD = [
 @pytest.mark.parametrize("name", kinds.HTTP)
 @pytest.mark.parametrize("body", ODD)
 def test_json_of_any_shape_is_read(name: str, body: bytes) -> None:
-    """What a file of a supplier stumbles over would be looked at again each minute, for days."""
+    """If a supplier's module failed on it, the callback would be read again every minute, for days."""
     kind = kinds.HTTP[name]
     for status in (200, 400):
         found = kind.answer(settings(name), MESSAGE, Answer(status, body))
@@ -92,7 +92,7 @@ def test_json_of_any_shape_is_read(name: str, body: bytes) -> None:
     [("192.0.2.7", True), ("::ffff:192.0.2.7", True), ("198.51.100.1", False), ("2001:db8::1", False), ("", False)],
 )
 def test_callbacks_come_from_the_networks_that_were_named(address: str, is_taken: bool) -> None:
-    """A socket for IPv4 and IPv6 says ::ffff: before the former."""
+    """A dual-stack socket writes IPv4 addresses as ::ffff:…."""
     assert settings("vonage", callback_networks="192.0.2.0/24").takes_from(address) is is_taken
     assert settings("vonage").takes_from(address)
 
@@ -156,7 +156,7 @@ def test_africas_talking_says_in_the_body_how_it_went(body: Any, verdict: Verdic
     answer = Answer(201, msgspec.json.encode({"SMSMessageData": body}))
     found = africastalking.answer(settings("africastalking"), MESSAGE, answer)
     assert (found.verdict, found.scope) == (verdict, scope)
-    # Who answered STOP to the supplier's number is on its list.
+    # Somebody who answered STOP to the supplier's number is on the supplier's list.
     assert found.opted_out == ('statusCode": 406' in json.dumps(body))
 
 
@@ -177,7 +177,7 @@ def test_infobip_delivered_to_the_operator_is_not_delivered() -> None:
 
 
 def test_twilio_signs_the_address_with_the_port_or_without() -> None:
-    # The example of Twilio's documentation of webhook security, with its token and signature.
+    # The example in Twilio's documentation of webhook security, with its token and signature.
     url = "https://mycompany.com/myapp.php?foo=1&bar=2"
     body = b"CallSid=CA1234567890ABCDE&Caller=%2B14158675309&Digits=1234&From=%2B14158675309&To=%2B18005551212"
     signed = Callback("POST", url, {"x-twilio-signature": "RSOYDt4T1cUTdK1PDd93/VVr8B8="}, body)
@@ -213,7 +213,7 @@ def test_vonage_takes_nothing_unsigned_once_it_signs() -> None:
     ],
 )
 def test_twilio_says_whether_it_is_the_sender_or_the_account(code: int, scope: Scope, alarm: bool) -> None:
-    """A number that has moved away from the account is not tried there with each message."""
+    """A number that has left the account is not tried there with each message."""
     body = b'{"code": %d, "message": "no", "status": 400}' % code
     found = twilio.answer(settings("twilio"), MESSAGE, Answer(400, body))
     assert (found.verdict, found.failover, found.scope, found.alarm) == (Verdict.REFUSED, True, scope, alarm)
@@ -269,7 +269,8 @@ def test_parts_that_vonage_does_not_join_say_where_they_belong() -> None:
     ],
 )
 def test_texts_as_gateways_write_them(body: bytes, text: str) -> None:
-    """A mark before JSON, another charset, half of a character: each of them lost what came with it, after a 200."""
+    """A byte order mark before JSON, another charset, half a character: each used to lose the whole callback, after a
+    200."""
     callback = Callback("POST", "https://us.example/", {}, body)
     assert callback.fields["text"] == text
     place = "/text" if b"{" in body else "form:text"
@@ -308,8 +309,8 @@ def test_a_code_may_be_written_as_a_text(name: str, body: Any) -> None:
 
 
 def test_each_part_that_vonage_took_is_known_by_its_id() -> None:
-    """Each has a receipt of its own: those of all parts but the last matched nothing, and a part that failed before the
-    last one arrived counted for nothing."""
+    """Each part has a receipt: those of all but the last used to match nothing, and a part that failed before the last
+    one arrived was not counted."""
     body = {"messages": [{"status": "0", "message-id": f"m{n}"} for n in range(3)]}
     found = vonage.answer(settings("vonage"), MESSAGE, Answer(200, msgspec.json.encode(body)))
     assert [(one.number, one.supplier_message_id) for one in found.parts] == [(1, "m0"), (2, "m1"), (3, "m2")]
@@ -422,7 +423,7 @@ def test_no_header_is_written_twice(names: list[str]) -> None:
 
 @pytest.mark.parametrize("charset", ["ISO-8859-1", ' "windows-1252"'])
 def test_a_body_says_no_charset_that_it_is_not_in(charset: str) -> None:
-    """Accents would arrive garbled on handsets, and be charged."""
+    """Accents would arrive garbled on handsets, and still be charged."""
     with pytest.raises(SettingsError, match="content_type"):
         settings("http", content_type=f"{FORM}; charset={charset}", body="text={{text}}")
     settings("http", content_type=f"{FORM};charset=utf-8", body="text={{text}}")
@@ -490,7 +491,7 @@ def test_a_gateway_may_write_an_id_otherwise_in_receipts(answered: str, reported
 def test_what_the_end_of_an_answer_may_have_cut_in_two_is_not_an_id(
     id_at: str, body: bytes, whole: str | None, cut: str | None
 ) -> None:
-    """With half an id the message counted as taken, and no receipt ever matched it."""
+    """With half an id, the message used to count as accepted, and no receipt ever matched it."""
     known = settings("http", id_at=id_at)
     for is_cut, id in ((False, whole), (True, cut)):
         found = generic.answer(known, MESSAGE, Answer(200, body, is_cut=is_cut))
@@ -509,7 +510,7 @@ def test_what_the_end_of_an_answer_may_have_cut_in_two_is_not_an_id(
     ],
 )
 def test_operators_see_the_code_that_the_settings_do_not_have(status: int, body: bytes, code: str, detail: str) -> None:
-    """With the status alone nobody could write it into `codes`."""
+    """With the HTTP status alone, nobody could write it into `codes`."""
     known = settings("http", id_at="/id", code_at="/code", detail_at="/why", codes={"0": "accepted"})
     found = generic.answer(known, MESSAGE, Answer(status, body))
     assert (found.code, found.detail) == (code, detail)
@@ -531,11 +532,11 @@ def test_generic_callbacks_by_password_and_by_signature() -> None:
     assert generic.is_genuine(known, {"secret": "s", "signature_secret": "k"}, callback)
     assert not generic.is_genuine(known, {"secret": "s", "signature_secret": "other"}, callback)
     assert not generic.is_genuine(known, {"secret": "s"}, callback)
-    # .NET writes capitals unless it is told otherwise.
+    # .NET writes hex in capitals by default.
     for prefix in ("", "SHA256="):
         capitals = msgspec.structs.replace(callback, headers={"x-sig": prefix + SIGNED.upper()})
         assert generic.is_genuine(known, {"secret": "s", "signature_secret": "k"}, capitals)
-    # Digits of Base64 are not the same in capitals; what names the algorithm is.
+    # Base64 is case-sensitive; the name of the algorithm is not.
     packed = msgspec.structs.replace(known, signature_encoding="base64")
     digits = base64.b64encode(bytes.fromhex(SIGNED)).decode()
     for written, is_taken in ((f"SHA256={digits}", True), (digits.upper(), False)):
@@ -579,7 +580,7 @@ def test_a_gateway_may_hand_over_long_texts_in_parts() -> None:
 
 
 def test_a_plus_that_was_not_escaped_is_none_the_less_one() -> None:
-    """It arrives as a space: a STOP from a number with a space in front opted nobody out."""
+    """The plus arrives as a space: a STOP from a number with a space in front used to opt nobody out."""
     url = "https://us.example/?from=+258841234567&to=+25882000&text=+STOP+&ref=r-1"
     query = Callback("GET", url, {}, b"")
     places = {f"inbound_{name}_at": f"query:{name}" for name in ("from", "to", "text")}
@@ -601,7 +602,7 @@ def test_a_plus_that_was_not_escaped_is_none_the_less_one() -> None:
     form = Callback("POST", "https://us.example/", {}, b"id=a&phoneNumber=+258841234567+&status=Success")
     (other,) = kinds.HTTP["africastalking"].receipts(settings("africastalking"), form)
     assert (receipt.recipient, other.recipient) == ("258841234567", "258841234567")
-    # A number that only has spaces around it is as it was.
+    # A number with spaces only around it is as it was.
     for written in (b'"841234567 "', b'"  841234567"', b"841234567"):
         callback = Callback("POST", "https://us.example/", {}, b'{"from":%s,"text":"a"}' % written)
         (one,) = generic.inbound(settings("http", inbound_from_at="/from", inbound_text_at="/text"), callback)
@@ -620,7 +621,7 @@ def test_a_plus_that_was_not_escaped_is_none_the_less_one() -> None:
     ],
 )
 def test_a_number_is_read_without_the_separators_in_it(written: str, sender: str, ton: int) -> None:
-    """A STOP from such a number opted nobody out, and a receipt for it matched nothing."""
+    """A STOP from such a number used to opt nobody out, and a receipt for it matched nothing."""
     callback = Callback("POST", "https://us.example/?ref=r-1", {}, msgspec.json.encode({"from": written, "text": "a"}))
     (one,) = generic.inbound(settings("http", inbound_from_at="/from", inbound_text_at="/text"), callback)
     assert (one.sender, one.sender_ton) == (sender, ton)
@@ -640,7 +641,7 @@ def test_a_reference_says_all_that_a_receipt_is_matched_by() -> None:
     found = references.completed(empty, address)
     assert (found.recipient, found.reference) == ("41234567", 0xBEEF)
     named = Receipt(("id",), ReceiptState.DELIVERED, "258849999999", "", b"")
-    # Suppliers add what they have to say behind it, or before it.
+    # Suppliers put additional text after it, or before it.
     for query in (f"?ref={told}", f"?ref={told}&status=1", f"?status=1&ref={told}"):
         found = references.completed(named, address + query)
         assert (found.recipient, found.reference) == ("258849999999", 0xBEEF)

@@ -1,4 +1,4 @@
-"""Suppliers over HTTP end to end: web process, worker, a simulated supplier of each kind, what customers see."""
+"""HTTP suppliers end to end: web process, worker, a simulated supplier of each kind, and what customers see."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from heliograph.suppliers.http.kind import Callback
 from tests.processes import Installation, installation, until_true
 
 SECRET = "a secret of the account"
-#: Where handsets write to.
+#: The number that handsets write to.
 NUMBER = "258840000001"
 
 #: Settings of an account of each kind, and its secrets besides the first.
@@ -61,7 +61,7 @@ ACCOUNTS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
 
 
 class Supply:
-    """An installation whose one supplier is a simulated one over HTTP."""
+    """An installation whose only supplier is a simulated one over HTTP."""
 
     def __init__(self, made: Installation, supplier: Aggregator, id: UUID, pool: Pool) -> None:
         self.made, self.supplier, self.id, self.pool = made, supplier, id, pool
@@ -119,11 +119,11 @@ async def test_messages_go_out_are_told_of_and_answered(
         "+258841230001": "undelivered",
         "+258841230100": "rejected",
         "+258841230101": "delivered",  # throttled first
-        "+258841230102": "delivered",  # put off first
-        "+258841230103": "delivered",  # its answer was lost, and its receipt found it
-        "+258841230104": "delivered",  # its receipt came before the answer
+        "+258841230102": "delivered",  # deferred first
+        "+258841230103": "delivered",  # its response was lost, and its receipt was matched
+        "+258841230104": "delivered",  # its receipt came before the response
         "+258841230105": "delivered",  # its receipt came twice
-        "+258841230107": "delivered",  # its answer could not be read
+        "+258841230107": "delivered",  # its response could not be parsed
     }
     async with supply(profile, database_url, tmp_path, pool) as one, aiohttp.ClientSession() as http:
         ids = dict(zip(fates, await asyncio.gather(*(one.send(http, to) for to in fates)), strict=True))
@@ -131,9 +131,9 @@ async def test_messages_go_out_are_told_of_and_answered(
             await until_true(lambda to=to, wanted=wanted: _is(one, http, ids[to], wanted))
         taken = [sent.submitted for sent in one.supplier.taken]
         assert {asked.text for asked in taken} == {"Olá, “preço” & mais: 5 < 6 %"}
-        # Nobody gets a message twice, but where the supplier said nothing that could be read and told us nothing.
+        # Nobody gets a message twice, unless the supplier's response could not be parsed and no receipt came.
         assert sorted(asked.to for asked in taken) == sorted(to[1:] for to in fates if to != "+258841230100")
-        # What a customer reads names no supplier.
+        # Texts for customers name no supplier.
         assert await one.supplier.write(sender="258841230000", recipient=NUMBER, text="Olá 😀", id="a") == 200
         assert await one.supplier.write(sender="258841230000", recipient=NUMBER, text="Olá 😀", id="a") == 200
         assert await one.supplier.write(sender="258841230000", recipient=NUMBER, text="STOP", id="b") == 200
@@ -142,7 +142,7 @@ async def test_messages_go_out_are_told_of_and_answered(
         assert await one.supplier.write(sender="258841230000", recipient=NUMBER, text="x", id="c", secret="w") == (
             403 if profile in ("twilio", "vonage", "plain") else 200
         )
-        # Who does not know the secret part of the address is nobody, whatever else is signed.
+        # Without the secret part of the address a callback is refused, whatever its signature.
         good = one.supplier.options.callback
         forged = good[:-1] + ("A" if good[-1] != "A" else "B")
         one.supplier.options = msgspec.structs.replace(one.supplier.options, callback=forged)
@@ -178,7 +178,7 @@ async def test_an_address_that_nobody_was_given_is_nowhere(database_url: str, po
             assert answer.status == 405
         async with http.post(f"{good}/receipts", data=b"x" * 1_100_000) as answer:
             assert answer.status == 413
-        # A body may be compressed: it is read within the same limit, or refused, and never stored unread.
+        # A body may be compressed: it is decompressed up to the same limit, or refused, and never stored compressed.
         for coding, body, status in (
             ("gzip", gzip.compress(b"x" * 1_100_000), 413),
             ("gzip", gzip.compress(b"id=1&status=Success")[:-9], 415),

@@ -33,7 +33,7 @@ async def test_each_step_is_answered(peer: Peer) -> None:
 
 
 async def test_a_host_that_is_down_is_passed_over_as_workers_do(peer: Peer) -> None:
-    """The test failed, although sessions were open: it connected to the first address of the first host alone."""
+    """The test used to fail although sessions were open: it connected only to the first address of the first host."""
     given = account(peer)
     given.settings["host"] = ["127.0.0.9", "127.0.0.1"]
     steps = await probing.probe(kinds.SMPP, given)

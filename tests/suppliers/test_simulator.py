@@ -39,7 +39,7 @@ async def simulator(**options: Any) -> AsyncIterator[Smsc]:
 
 
 class Client:
-    """An ESME as plain as can be: it answers nothing by itself."""
+    """A minimal ESME, which answers nothing by itself."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -94,7 +94,7 @@ class Client:
         return body
 
     async def nothing(self) -> None:
-        """What was asked for so far brought nothing more: the next PDU answers the enquire_link sent now."""
+        """Nothing more has come for earlier requests: the next PDU answers the enquire_link sent now."""
         self.send(0x15)
         assert (await self.read())[0] == 0x80000015
 
@@ -688,7 +688,7 @@ async def test_slow_reader_holds_back_only_itself() -> None:
     async with simulator(window=0) as smsc, client(smsc) as slow, client(smsc) as quick:
         chunk = b"".join(HEADER.pack(16, 0x15, 0, number) for number in range(1, 4001))
         sent = 0
-        # Never reading, until the simulator no longer reads either.
+        # Never read, until the simulator no longer reads either.
         while slow.writer.transport.get_write_buffer_size() < 1_000_000:  # type: ignore[attr-defined]
             slow.writer.write(chunk)
             sent += 4000
@@ -696,7 +696,7 @@ async def test_slow_reader_holds_back_only_itself() -> None:
         quick.submit()
         assert (await quick.answer())[0] == 0
         assert stat(await quick.receipt()) == "DELIVRD"
-        # What was held back comes once it reads.
+        # What was held back arrives once it reads.
         async with asyncio.timeout(120):
             answers = await slow.reader.readexactly(16 * sent)
         assert answers.count(b"\x80\0\0\x15") == sent

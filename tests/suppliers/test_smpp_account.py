@@ -177,7 +177,7 @@ def test_the_accounts_own_validity_is_for_messages_without_one() -> None:
 
 
 def sent_text(pdus: list[SubmitSm], codec: str = "gsm7") -> str:
-    """What a handset would show of it all, put together."""
+    """The complete text that a handset would show."""
     whole = b"".join(pdu.short_message[pdu.short_message[0] + 1 :] for pdu in pdus)
     return gsm7.decode(whole) if codec == "gsm7" else whole.decode(codec)
 
@@ -199,7 +199,7 @@ def test_other_default_alphabets() -> None:
 def test_a_character_that_an_alphabet_lacks_sends_the_whole_text_as_ucs2(alphabet: str) -> None:
     (pdu,) = built({"default_alphabet": alphabet}, segments=encoding.encode("5 €").segments)
     assert (pdu.short_message, pdu.data_coding) == ("5 €".encode("utf-16-be"), 8)
-    # One segment of 102 septets, and a message of three, become two and seven of UCS-2: cut anew, not refused.
+    # One segment of 102 septets, and a message of three, become two and seven of UCS-2: split again, not refused.
     for text, segments in (("€" + "a" * 100, 2), ("a" * 440 + "€", 7)):
         pdus = built({"default_alphabet": alphabet}, segments=encoding.encode(text).segments)
         assert [(pdu.data_coding, len(pdu.short_message) <= 140) for pdu in pdus] == [(8, True)] * segments
@@ -229,7 +229,7 @@ def test_a_header_of_seven_octets_leaves_less_room(text: str, size: int, segment
     ]
     assert max(map(len, bodies)) <= size
     assert sent_text(pdus, "gsm7" if coded.encoding == "gsm7" else "utf-16-be") == text
-    # No escape pair and no surrogate pair is torn, and what the other ways send is as it was cut at accept.
+    # No escape pair and no surrogate pair is split, and other suppliers get what was split at acceptance.
     assert not any(body.endswith(b"\x1b") for body in bodies if coded.encoding == "gsm7")
     for way in ("udh8", "sar"):
         header = 6 if way == "udh8" else 0
@@ -238,7 +238,7 @@ def test_a_header_of_seven_octets_leaves_less_room(text: str, size: int, segment
 
 
 def handset(pdu: SubmitSm) -> Inbound:
-    """What a handset, or another system, makes of it: the reading side's own parser."""
+    """The text as a handset, or another system, parses it: with the reading side's own parser."""
     read = parse(
         DeliverSm(1, esm_class=pdu.esm_class, data_coding=pdu.data_coding, short_message=pdu.short_message),
         b"",
@@ -249,7 +249,7 @@ def handset(pdu: SubmitSm) -> Inbound:
 
 
 def shown(pdus: list[SubmitSm]) -> str:
-    """The text of all parts, by the tables that their headers name."""
+    """The text of all parts, decoded with the tables that their headers name."""
     read = [handset(pdu) for pdu in pdus]
     if read[0].text is not None:
         return "".join(one.text or "" for one in read)
@@ -357,7 +357,7 @@ def test_a_slow_bucket_gives_one_at_a_time() -> None:
 
 @pytest.mark.parametrize("rate", [300, 700])
 def test_a_wait_is_long_enough_for_a_timer(rate: float) -> None:
-    """A timer for less fires at once on some event loops, without end: at 1000 a second that took half a core."""
+    """A shorter timer fires at once on some event loops, again and again: at 1000 a second that took half a core."""
     bucket, now, looks = Bucket(rate, 0.0), 0.0, 0
     bucket.take(1)
     while not bucket.available(now):
@@ -406,8 +406,8 @@ def test_a_throttle_keeps_what_the_supplier_takes() -> None:
 
 
 class Limited:
-    """A supplier that takes `rate` segments a second: as they come, some at once (`burst`), or so many in each second
-    of its clock (`burst` 0)."""
+    """A supplier that accepts `rate` segments a second: evenly, some at once (`burst`), or that many in each second of
+    its clock (`burst` 0)."""
 
     def __init__(self, rate: int, burst: int) -> None:
         self.rate, self.burst = rate, burst
@@ -425,7 +425,7 @@ class Limited:
 
 
 def carried(supplier: Limited, *, round_trip: float, window: int, seconds: int) -> tuple[list[int], list[int]]:
-    """Segments accepted and throttled in each second, with all the work that the bucket lets through."""
+    """Segments accepted and throttled in each second, with as much work as the bucket lets through."""
     bucket, now = Bucket(0, 0.0), 0.0
     flying: deque[tuple[float, bool]] = deque()
     accepted, throttled = [0] * (seconds + 1), [0] * (seconds + 1)

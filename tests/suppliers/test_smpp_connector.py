@@ -114,7 +114,7 @@ async def test_hex_in_the_answer_and_decimal_in_the_receipt_are_one_key(peer: Pe
 
 
 async def test_the_case_of_a_state_that_a_setting_names_does_not_matter(peer: Peer) -> None:
-    """As it stands in a receipt, it was accepted and without effect, and no longer listed as unknown."""
+    """Written as in a receipt, it used to be accepted without effect, and no longer listed as unknown."""
     account = await PeerAccount(peer.port, final_states={"Buffered2": "delivered", "(none)": "failed"}).start()
     peer.lines[0].send(receipt_pdu("1", stat="BUFFERED2"), receipt_pdu("2", 2, stat=""))
     await until(lambda: len(account.receipts) == 2)
@@ -174,7 +174,7 @@ async def test_a_receipt_is_answered_only_after_it_was_stored(peer: Peer, accoun
 
 
 async def test_a_handler_of_answers_that_raises_leaves_nothing_unanswered(peer: Peer) -> None:
-    """What had arrived meanwhile was answered only once more had arrived."""
+    """What had arrived meanwhile used to be answered only once more arrived."""
     batches: list[int] = []
     may_go_on = asyncio.Event()
 
@@ -225,7 +225,7 @@ async def test_a_full_list_stops_the_reading_and_refuses_nothing(peer: Peer) -> 
     await until(lambda: intake.waiting == 0 and intake._runner is not None)
     peer.lines[0].send(*(receipt_pdu(str(n), n) for n in range(100, 130)))
     await until(lambda: intake.holds)
-    # Nothing of what the peer says now is read, and nothing that was read is answered.
+    # Nothing that the peer sends now is read, and nothing that was read is answered.
     taken = intake.waiting
     peer.lines[0].send(p.EnquireLink(9), receipt_pdu("last", 200))
     for _ in range(20):
@@ -262,7 +262,7 @@ async def test_time_in_which_nothing_is_read_counts_for_no_deadline(peer: Peer) 
 
 
 async def test_behind_a_batch_that_is_stuck_nothing_waits_for_ever(peer: Peer) -> None:
-    """A supplier that is not read takes us for dead: what cannot be stored is asked for again in time."""
+    """A supplier whose PDUs are not read takes us for dead: what cannot be stored is requested again in time."""
     account = await PeerAccount(peer.port, receipts_queue=10).start()
     account.gate = asyncio.Event()
     intake = account.connector._receipts
@@ -409,7 +409,7 @@ async def test_hosts_take_turns(peer: Peer) -> None:
 
 
 async def test_names_that_are_never_answered_hold_up_no_other_supplier(peer: Peer) -> None:
-    """They occupied all threads that the event loop has for look-ups, so no other supplier could reconnect."""
+    """They used to occupy all threads that the event loop has for look-ups, so no other supplier could reconnect."""
     never = threading.Event()
     asked: list[str] = []
 
@@ -465,7 +465,7 @@ async def test_a_name_that_is_looked_up_for_ever_does_not_keep_the_next_host_wai
 
 
 async def test_a_message_does_not_wait_long_for_room(peer: Peer) -> None:
-    """It was unreachable, which counts as a failure of the supplier."""
+    """It used to be unreachable, which counts as a failure of the supplier."""
     account = await PeerAccount(peer.port, window=1, queue_seconds=0.1, submits_per_second=500).start()
     peer.on_submit = lambda line, pdu: None
     account.submit(2)
@@ -478,7 +478,7 @@ async def test_a_message_does_not_wait_long_for_room(peer: Peer) -> None:
 
 @pytest.mark.parametrize("after", [False, True])
 async def test_without_a_session_of_its_own_nothing_waits(peer: Peer, after: bool) -> None:
-    """What waited for room when the last session went to another worker stayed for `queue_seconds`."""
+    """What waited for room when the last session moved to another worker used to stay for `queue_seconds`."""
     submits: list[tuple[Line, p.SubmitSm]] = []
     account = await PeerAccount(peer.port, window=1, queue_seconds=300).start()
     peer.on_submit = lambda line, pdu: submits.append((line, pdu))
@@ -492,7 +492,7 @@ async def test_without_a_session_of_its_own_nothing_waits(peer: Peer, after: boo
     outcomes = await account.ended(2)
     assert {one.message_id for one, _ in account.outcomes} == {one.message_id for one in waiting}
     assert {(one.verdict, one.counts, one.scope) for one in outcomes} == {(Verdict.BUSY, False, Scope.PROCESS)}
-    # The session that leaves still waits for the answer to what it has sent.
+    # The closing session still waits for the response to what it has sent.
     line, pdu = submits[0]
     peer.accept(line, pdu)
     assert (await account.ended(3))[-1].verdict is Verdict.ACCEPTED
@@ -501,13 +501,13 @@ async def test_without_a_session_of_its_own_nothing_waits(peer: Peer, after: boo
 
 
 async def test_what_waited_while_the_process_stood_still_is_given_back(peer: Peer) -> None:
-    """Its lease has ended meanwhile, and another worker may have sent it: it was sent once more."""
+    """Its lease has ended meanwhile, and another worker may have sent it: it used to be sent once more."""
     submits: list[tuple[Line, p.SubmitSm]] = []
     peer.on_submit = lambda line, pdu: submits.append((line, pdu))
     account = await PeerAccount(peer.port, window=1, queue_seconds=0.2).start()
     first, waiting = account.submit(2)
     await until(lambda: submits)
-    # The answer, which makes room, arrives during the standstill.
+    # The response, which makes room, arrives during the standstill.
     line, pdu = submits[0]
     line.send(p.SubmitSmResp(pdu.sequence, 0, "id1"))
     time.sleep(0.5)
@@ -519,7 +519,7 @@ async def test_what_waited_while_the_process_stood_still_is_given_back(peer: Pee
 
 
 async def test_a_stop_waits_no_longer_for_sessions_that_are_leaving(peer: Peer) -> None:
-    """It waited until each of their submits had been answered, or had timed out."""
+    """It used to wait until each of their submits had been answered, or had timed out."""
     peer.on_submit = lambda line, pdu: None
     account = await PeerAccount(peer.port, sessions=2, window=2, response_seconds=300).start(bound=2)
     account.submit(4)
@@ -533,7 +533,8 @@ async def test_a_stop_waits_no_longer_for_sessions_that_are_leaving(peer: Peer) 
 async def test_a_stop_ends_though_the_supplier_is_silent_and_receipts_cannot_be_stored(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waited for the answer to its unbind, then for the receipts and for the messages, one after the other."""
+    """It used to wait for the response to its unbind, then for the receipts and for the messages, one after the
+    other."""
     monkeypatch.setattr("heliograph.suppliers.smpp.connector._PARTING", 0.05)
     account = await PeerAccount(peer.port, unbind_seconds=600, response_seconds=600).start()
     account.gate = asyncio.Event()
@@ -563,7 +564,7 @@ async def test_a_mistake_does_not_end_a_link(peer: Peer) -> None:
 
 
 async def test_a_machine_out_of_threads_does_not_end_a_link(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It never tried again, and nobody was told."""
+    """It used to give up for good, and nobody was told."""
     start = threading.Thread.start
     left = [RuntimeError("can't start new thread")]
 
@@ -646,7 +647,7 @@ async def test_an_answer_byte_by_byte_and_two_in_a_segment(peer: Peer, account: 
     for octet in first:
         peer.lines[0].transport.write(bytes((octet,)))
         await asyncio.sleep(0.001)
-    # Answers may come in any order.
+    # Responses may come in any order.
     peer.lines[0].send(p.SubmitSmResp(waiting[2].sequence, 0, "c"), p.SubmitSmResp(waiting[1].sequence, 0, "b"))
     outcomes = await account.ended(3)
     assert [outcome.parts[0].supplier_message_id for outcome in outcomes] == ["slow", "c", "b"]
@@ -959,7 +960,7 @@ async def test_a_message_that_cannot_be_written_is_refused(peer: Peer, account: 
 async def test_a_message_that_fails_while_it_is_written_is_not_in_doubt(
     peer: Peer, account: PeerAccount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It had no outcome at all, and became unknown when its lease expired."""
+    """It used to have no outcome at all, and became unknown when its lease expired."""
 
     def stumble(_: Submission) -> list[p.SubmitSm]:
         raise KeyError("sender")

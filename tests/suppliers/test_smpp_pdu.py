@@ -24,7 +24,7 @@ tlvs = st.dictionaries(st.integers(0, 0xFFFF), st.binary(max_size=40), max_size=
 
 
 def strategy(kind: type[p.Pdu]) -> st.SearchStrategy[p.Pdu]:
-    """PDUs of a kind with every field drawn by its name and type."""
+    """PDUs of a kind with random values for every field, by its name and type."""
     hints = {field.name: str(field.type) for field in msgspec.structs.fields(kind)}
     fields = {name: drawn(name, hint) for name, hint in hints.items() if name not in ("sequence", "status")}
     fields["sequence"] = sequences

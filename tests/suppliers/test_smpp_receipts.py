@@ -132,7 +132,7 @@ def test_the_usual_form_is_read_as_every_other(id: str, stat: str, err: str) -> 
     ("mark", "codec"), [("", "ascii"), ("", "utf-16-be"), ("\ufeff", "utf-16-be"), ("\ufeff", "utf-16-le")]
 )
 def test_a_receipts_octets_say_how_wide_it_is(mark: str, codec: str, data_coding: int) -> None:
-    """Some repeat the data_coding of the message that it is of, and write ASCII; others write UCS-2 and say 0."""
+    """Some repeat the data_coding of the original message and write ASCII; others write UCS-2 and declare 0."""
     read = receipt(deliver((mark + CLASSIC.decode()).encode(codec)[:240], data_coding=data_coding))
     assert (read.keys, read.state, read.error) == (("1526758174",), "delivered", "000")
 
@@ -227,7 +227,7 @@ def test_addresses_left_as_in_the_submit_are_turned_round_when_that_is_certain()
 )
 def test_a_word_that_nobody_knows_is_named(text: bytes, word: str) -> None:
     assert receipt(deliver(text)).unknown_word == word
-    # What the TLV says is known, whatever the text says.
+    # The TLV's value counts, whatever the text says.
     assert receipt(deliver(text, {Tag.MESSAGE_STATE: b"\x02"})).unknown_word == ""
     assert receipt(deliver(text), final_states={"XYZZY12": ReceiptState.FAILED}).unknown_word in ("", word)
 
@@ -303,7 +303,7 @@ def test_every_spelling_has_a_state(stat: str) -> None:
 @pytest.mark.parametrize(
     ("error", "tlv", "own", "is_recipients"),
     [
-        ("001", None, (), False),  # what 001 means is each supplier's own affair
+        ("001", None, (), False),  # every supplier has its own meaning of 001
         ("001", None, ("001",), True),
         ("000", b"\x03\x00\x1b", (), True),  # GSM: absent subscriber
         ("000", b"\x03\x00\x22", (), False),  # GSM: system failure
@@ -448,7 +448,7 @@ def test_national_tables_stand_in_the_header(
     if concatenation is None:
         assert read.text == texts.decode(b"Amanh\x1b{", 0, locking=shifts[0], single=shifts[1])
     else:
-        # A part is read with the others: a character may be torn between two.
+        # A part is decoded with the others: a character may be split between two.
         assert (read.text, read.body, read.form) == (None, b"Amanh\x1b{", texts.form(0, *shifts))
 
 

@@ -167,7 +167,7 @@ def test_an_answer_that_comes_too_late_is_ignored() -> None:
 
 
 def patient(max_timeouts: int = 5) -> Session:
-    """Bound; late answers count, and silence is no concern of the test."""
+    """Bound; late answers count, and silence does not matter to the test."""
     return bound(timers=Timers(enquire=1e6, response=60.0, late=90.0, max_timeouts=max_timeouts))
 
 

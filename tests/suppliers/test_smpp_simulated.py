@@ -15,7 +15,7 @@ from heliograph.suppliers.contract import Verdict
 
 
 async def run(options: dict[str, Any], count: int, *, sessions: int = 1, **settings: Any) -> tuple[PeerAccount, Smsc]:
-    """Submit so many messages to an SMSC with these options, as capacity allows, and wait for their outcomes."""
+    """Submit this many messages to an SMSC with these options, as capacity allows, and wait for their outcomes."""
     smsc = Smsc(SmscOptions(**({"port": 0, "systems": {"esme": "secret"}, "magic": "", "seed": 1} | options)))
     await smsc.start()
     account = await PeerAccount(smsc.port, sessions=sessions, **settings).start(bound=sessions)
@@ -69,7 +69,7 @@ async def test_connections_that_drop_lose_nothing_and_double_nothing() -> None:
     assert len({submission.message_id for submission, _ in account.outcomes}) == len(account.outcomes) == 400
     read = smsc.destinations
     for submission, outcome in account.outcomes:
-        # What the SMSC read is accepted or unknown here; what is unreachable it has not read.
+        # What the SMSC read is accepted or unknown here; what is unreachable was not read.
         if outcome.verdict is Verdict.ACCEPTED:
             assert read[submission.to] == 1
         elif outcome.verdict is Verdict.UNREACHABLE:

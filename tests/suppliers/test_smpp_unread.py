@@ -1,6 +1,6 @@
-"""A peer that reads nothing: its session has the same deadlines, and what waits for it has a bound.
+"""A peer that reads nothing: its session has the same deadlines, and what waits for it is bounded.
 
-And a process that reads nothing, because it stands still: what came meanwhile is not late."""
+And a process that reads nothing, because it is suspended: what arrived meanwhile is not late."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from heliograph.suppliers.smpp.codec import pdu as p
 
 @pytest.fixture
 async def peer() -> AsyncIterator[Peer]:
-    """Its sockets hold little, so that ours are soon full."""
+    """Its socket buffers are small, so that ours fill up soon."""
     peer = Peer()
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -34,7 +34,7 @@ async def peer() -> AsyncIterator[Peer]:
 
 
 async def stuff(peer: Peer, account: PeerAccount) -> link.Connection:
-    """Ask for answers, and read none, until no more can be written; then be silent."""
+    """Request responses and read none, until no more can be written; then be silent."""
     connection = account.connector._transmitters[0].connection
     assert connection is not None
     line = peer.lines[0]
@@ -48,12 +48,12 @@ async def stuff(peer: Peer, account: PeerAccount) -> link.Connection:
 
 
 async def test_a_peer_that_stops_reading_loses_its_session(peer: Peer) -> None:
-    """Its kernel acknowledges what it is sent until it is full, and from then on says that it is there: for ever."""
+    """Its kernel acknowledges data until its buffer is full, and then keeps answering window probes for ever."""
     account = await PeerAccount(peer.port, enquire_seconds=0.2, silence_seconds=0.2, response_seconds=0.3).start()
     connection = await stuff(peer, account)
     account.submit()
     await until(connection.closed.done, 10.0)
-    # It was in no packet: nobody can have got it.
+    # It was in no packet: nobody can have received it.
     (outcome,) = await account.ended()
     assert outcome.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN)
     await until(lambda: peer.binds == 2)
@@ -78,7 +78,7 @@ async def test_what_waits_for_a_peer_that_reads_nothing_has_a_bound(peer: Peer) 
 
 
 HERE = Path(__file__).resolve().parent
-#: For how long it is stopped, and how long it waits for an answer: much longer than it takes to submit, seconds.
+#: How long it is stopped, and how long it waits for a response: much longer than submitting takes, in seconds.
 STOPPED, PATIENCE = 7.0, 5.0
 SUBMITTING = """
 import asyncio
@@ -98,14 +98,14 @@ asyncio.run(main())
 
 @pytest.mark.lasts(8)
 async def test_answers_that_came_while_the_process_stood_still_count() -> None:
-    """Stopped, swapped out or moved to another machine: its timers are then called before its sockets are read."""
+    """Stopped, swapped out or moved to another machine: its timers then run before its sockets are read."""
     loop = asyncio.get_running_loop()
     taken: list[p.SubmitSm] = []
 
     def on_submit(line: Line, pdu: p.SubmitSm) -> None:
         taken.append(pdu)
         if len(taken) == 3:
-            # A moment later it waits for the answers and does nothing else.
+            # A moment later it only waits for the responses.
             loop.call_later(0.1, process.send_signal, signal.SIGSTOP)
             loop.call_later(0.2, line.send, *(p.SubmitSmResp(one.sequence, 0, "id") for one in taken))
             loop.call_later(STOPPED, process.send_signal, signal.SIGCONT)

@@ -52,7 +52,7 @@ def made(plan: TemplateLayout, *values: str) -> dict[str, Any]:
 
 
 def alike(components: list[Any]) -> list[Any]:
-    """Without what Meta takes either way: the case of types, an index as text or number."""
+    """Without differences that Meta ignores: the case of types, an index as text or number."""
     found = []
     for one in components:
         plain = json.loads(json.dumps(one))
@@ -172,12 +172,12 @@ def test_codes_that_are_none(value: str) -> None:
 def test_templates_that_texts_alone_cannot_fill(part: dict[str, Any]) -> None:
     plan = layout([{"type": "BODY", "text": "b"}, part], "POSITIONAL", "UTILITY")
     assert plan.unsupported
-    assert "today" not in plan.unsupported  # words of Meta's that nobody knows reach no customer
+    assert "today" not in plan.unsupported  # Meta's unknown codes reach no customer
     assert plan.check([]) != []
 
 
 def test_buttons_that_open_something_are_named() -> None:
-    """They take no value, and Meta refuses a send that leaves them out (131008)."""
+    """They take no value, and Meta refuses a send without them (131008)."""
     listed = [{"type": "QUICK_REPLY", "text": "q"}, {"type": "FLOW", "text": "f"}, {"type": "CATALOG", "text": "c"},
               {"type": "URL", "text": "u", "url": "https://x.example/{{1}}"}]  # fmt: skip
     definition = [{"type": "BODY", "text": "Hello {{1}}!"}, {"type": "BUTTONS", "buttons": listed}]

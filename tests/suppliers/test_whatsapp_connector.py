@@ -29,7 +29,7 @@ DEADLINE = 20.0
 
 
 class Number:
-    """A connector, what came out of it, and a clock that stands until it is moved."""
+    """A connector, everything it reported, and a clock that moves only when told to."""
 
     def __init__(
         self, client: CloudClient, *, rate: float = 1_000.0, concurrency: int = 64, token: str = "t", secret: str = "s"
@@ -68,7 +68,7 @@ class Number:
         async with asyncio.timeout(DEADLINE):
             while not done():
                 self.arrived.clear()
-                # The clock moves a little, so that the bucket fills while one waits.
+                # The clock moves a little, so that the bucket fills while a message waits.
                 self.now += 0.01
                 try:
                     await asyncio.wait_for(self.arrived.wait(), 0.01)
@@ -103,7 +103,7 @@ async def number(act: Act, *, rate: float = 1_000.0, concurrency: int = 64) -> A
 
 
 def answers(*raws: bytes) -> Act:
-    """One after the other; the last one stays."""
+    """One after the other; the last one repeats."""
     left = list(raws)
 
     async def act(there: Peer, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> bool:
@@ -204,7 +204,7 @@ async def test_capacity_follows_rate_and_concurrency() -> None:
         one.connector.set_rate(20.0)
         assert one.connector.health().rate == 20.0
     async with number(OK, rate=80.0) as (one, _):
-        # A token to begin with, and a quarter of a second's worth may wait inside.
+        # One token at first, and a quarter of a second's worth may wait inside.
         assert one.connector.capacity() == 21
         for _ in range(21):
             one.submit()
@@ -231,7 +231,7 @@ async def test_trouble_of_the_number_stops_it_and_one_message_tries_again(
     async with number(answers(raw, raw, answer(ACCEPTED)), concurrency=1) as (one, there):
         first, waiting = one.submit(), one.submit()
         assert (await one.outcome(first)).verdict is Verdict.BUSY
-        # What had not left comes back untouched.
+        # What was not sent is returned untouched.
         assert (await one.outcome(waiting)).verdict is Verdict.UNREACHABLE
         health = one.connector.health()
         assert (health.usable, health.reason, one.connector.capacity()) == (False, kind, 0)
@@ -357,7 +357,7 @@ async def test_a_handler_that_fails_does_not_stop_the_others() -> None:
 
 
 async def test_a_write_that_fails_leaves_its_message_open_and_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its bytes may have left: it is not sent again. What came with it is sent."""
+    """Its bytes may have left: it is not sent again. The other messages are sent."""
     async with number(OK) as (one, _):
         assert (await one.send()).verdict is Verdict.ACCEPTED
         send_now, calls = CloudClient.send_now, itertools.count()

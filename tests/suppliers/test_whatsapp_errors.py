@@ -13,7 +13,7 @@ from heliograph.suppliers.whatsapp_cloud.errors import FAILURES, FAULTS, UNCOUNT
 AUTH, ACCOUNT, RATE, RETRY = Kind.AUTH, Kind.ACCOUNT, Kind.RATE, Kind.RETRY
 REQUEST, RECIPIENT, TEMPLATE = Kind.REQUEST, Kind.RECIPIENT, Kind.TEMPLATE
 ROWS = [
-    # code, class, further tries, whom it stops, what the customer reads, alarm
+    # code, class, further tries, what it stops, what the customer sees, alarm
     (0, AUTH, None, "credential", "unknown", True),
     (1, RETRY, 3, "message", "unknown", False),
     (2, RETRY, None, "message", "unknown", False),
@@ -92,7 +92,7 @@ ROWS = [
 #: pywa's families, as exception classes, and the classes here that agree with one.
 FAMILIES: dict[type[Exception], set[Kind]] = {
     pywa.AuthorizationError: {AUTH},
-    # Registration and misclassified templates are limits to pywa; here both stop the number or the account.
+    # pywa treats registration and misclassified templates as limits; here both stop the number or the account.
     pywa.ThrottlingError: {RATE, Kind.PAIR, ACCOUNT},
     pywa.IntegrityError: {ACCOUNT, RECIPIENT},
     pywa.SendMessageError: set(Kind) - {AUTH},
@@ -123,7 +123,7 @@ SINGLE: dict[type[Exception], Kind] = {
     pywa.UserStoppedMarketingMessages: RECIPIENT,
     pywa.RecipientIdentityKeyMismatch: RECIPIENT,
     pywa.FlowThrottled: RATE,
-    # Graph's code for any limit; pywa knows it from calls by voice.
+    # Graph's code for any limit; pywa knows it from voice calls.
     pywa.FetchCallPermissionLimitHit: RATE,
     # A failed send to pywa; it is the credential that is denied.
     pywa.AccessDenied: AUTH,
@@ -196,7 +196,7 @@ def test_codes_that_no_table_knows() -> None:
     assert classify(424242).alarm
     assert classify(424242, http_status=500).unsure
     assert classify(424242, http_status=400, is_transient=True).tries == 3
-    # A listed code stands, whatever the status says of it.
+    # A listed code counts, whatever the HTTP status.
     assert classify(3, http_status=500) == classify(3)
     assert classify(131047, http_status=500, is_transient=True).kind is Kind.WINDOW
 

@@ -1,4 +1,4 @@
-"""The Graph client against servers that answer well, badly, half, late or not at all, and against the simulator."""
+"""The Graph client with servers that answer correctly, wrongly, partly, late or not at all, and with the simulator."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class TestSends:
         assert b"Content-Type: application/json\r\n" in head
 
     async def test_an_answer_that_is_compressed_without_having_been_asked_to(self) -> None:
-        """As unknown, it would be sent again."""
+        """If it were unknown, it would be sent again."""
         raw = gzip.compress(json.dumps(ACCEPTED).encode())
         packed = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b" % (len(raw), raw)
         async with peer(always(packed)) as there, Client(there.url) as client:
@@ -123,7 +123,7 @@ class TestSends:
 
     @pytest.mark.parametrize("odd", [rb"\u0000", b"\0", rb"\ud83d"])
     def test_what_the_database_cannot_store_costs_no_answer(self, odd: bytes) -> None:
-        """Its message was accepted, whatever else is in the answer; one with a NUL was never recorded."""
+        """Its message was accepted, whatever else is in the response; one with a NUL was never recorded."""
         name = b'{"wa_id":"258841234567","user_id":"MZ.1' + odd + b'","profile":{"name":"a' + odd + b'b"}}'
         taken = outcome_of(200, b'{"contacts":[' + name + b'],"messages":[{"id":"wamid.a' + odd + b'b"}]}')
         assert taken.verdict is Verdict.ACCEPTED
@@ -133,7 +133,7 @@ class TestSends:
         assert (refused.verdict, refused.code) == (Verdict.REFUSED, "131008")
 
     def test_ids_are_as_long_as_in_webhooks(self) -> None:
-        """One of 100,000 characters could not be stored, so the message counted as unanswered and was sent again."""
+        """An id of 100,000 characters could not be stored, so the message counted as unanswered and was sent again."""
         long = "wamid." + "".join(hashlib.sha256(b"%d" % n).hexdigest() for n in range(1600))
         user = "MZ." + long
         names = [{"wa_id": "258841234567", "user_id": user}]
@@ -251,7 +251,7 @@ class TestSends:
         assert (len(there.requests), there.connections) == (2, 1)
 
     async def test_a_send_without_a_task_is_the_same_send(self) -> None:
-        """Only on a connection that is open and free; what was not begun is left to `send`."""
+        """Only on a connection that is open and free; otherwise it is left to `send`."""
         outcomes: list[CloudOutcome] = []
         came = asyncio.Event()
 
@@ -397,7 +397,7 @@ class TestReads:
         assert there.requests == []
 
     async def test_every_call_carries_the_proof_of_its_token(self) -> None:
-        """Without it, whoever steals a token can use it; an app whose settings demand it refuses calls without."""
+        """Without it, whoever steals a token can use it; an app with that setting refuses calls without it."""
         async with peer(always(answer({"id": "900", "data": []}))) as there, Client(there.url) as client:
             await client.send("555", KEY, BODY)
             calls = [client.templates, client.template, client.phone_numbers, client.phone_number, client.account]
@@ -500,7 +500,7 @@ class TestCredentials:
         assert credential_state(report, "900", self.now)[0] == state
 
 
-#: Last digits of a recipient, what comes of a send, and how many messages Meta took.
+#: Last digits of a recipient, the outcome of a send, and how many messages Meta accepted.
 ENDINGS = [
     ("0008", Verdict.REFUSED, "131009", 0),
     ("0009", Verdict.BUSY, "131056", 0),
@@ -582,7 +582,7 @@ class TestSimulated:
             assert (await client.send(options.number_id, shown(graph), BODY)).verdict is Verdict.ACCEPTED
             wrong = credential(options.token, b"the secret of another app")
             outcome = await client.send(options.number_id, wrong, BODY)
-            # The message is not to blame: it waits, with all of its credential.
+            # The message is not to blame: it waits, with all others of its credential.
             assert (outcome.verdict, outcome.code, outcome.counts) == (Verdict.BUSY, "100", False)
             assert outcome.fault is not None
             assert (outcome.fault.kind, outcome.fault.scope) == (Kind.AUTH, Scope.CREDENTIAL)

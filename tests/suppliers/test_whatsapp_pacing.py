@@ -1,4 +1,4 @@
-"""How fast a number may send, on a clock that moves only when told."""
+"""How fast a number may send, on a clock that moves only when told to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from heliograph.suppliers.whatsapp_cloud.pacing import PAIR_BURST, PAIR_SECONDS,
 
 
 class Clock:
-    """Seconds that pass when told to."""
+    """A clock that moves only when told to."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -20,7 +20,7 @@ class Clock:
 
 
 def drained(pacer: NumberPacer, clock: Clock, seconds: float, step: float = 0.01) -> int:
-    """Messages that leave within `seconds` when there are always some."""
+    """The number of messages sent within `seconds` if there are always some waiting."""
     sent = 0
     for _ in range(round(seconds / step)):
         clock.now += step

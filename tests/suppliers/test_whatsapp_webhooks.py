@@ -318,7 +318,7 @@ class TestMessages:
     def test_what_postgresql_cannot_store_is_taken_out(self) -> None:
         item = message(text={"body": "a\0b\ud83dc"})
         assert item.text == "ab?c"
-        # In the same way as in the answer to a send, whose wamid it names.
+        # As in the response to a send, whose wamid it names.
         assert message(id="wamid.a\0b").wamid == "wamid.ab"
 
 
@@ -483,7 +483,7 @@ class TestPoison:
     def test_very_many_items_are_read_up_to_a_number_and_the_body_is_kept(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What each field of a shape is was found out anew for each item that had another shape: 60 kB took seconds."""
+        """The fields of a shape used to be analyzed again for each item with another shape: 60 kB took seconds."""
         found: list[Any] = []
         fields = msgspec.structs.fields
         monkeypatch.setattr(msgspec.structs, "fields", lambda shape: found.append(shape) or fields(shape))
