@@ -36,7 +36,7 @@ def acceptor(pool: Pool) -> Acceptor:
 
 @pytest.fixture
 async def second(database_url: str) -> AsyncIterator[Acceptor]:
-    """Another process's acceptor, with connections of its own."""
+    """Another process's acceptor, with a connection pool of its own."""
     pool = await open_pool(database_url, size=2)
     try:
         yield Acceptor(pool)
@@ -58,7 +58,7 @@ def id_of(answer: Answer) -> UUID:
 
 
 async def attempt(acceptor: Any, one: Any) -> Answer | Refusal:
-    """An acceptor's answer, of either channel."""
+    """An acceptor's result, in either channel."""
     try:
         return await acceptor.accept(one)
     except Refusal as refusal:
@@ -78,7 +78,7 @@ UPDATE send_keys SET created_at = created_at - $1::interval,
 
 @pytest.mark.parametrize("kept", [72, 1])
 async def test_one_alone_is_stored_and_answered_as_one_of_many(pool: Pool, kept: int) -> None:
-    """`sms_accept_one` and `sms_accept`: the same sends of two organizations, of which one's never come alone."""
+    """`sms_accept_one` and `sms_accept`: the same sends of two organizations, of which one's always share a batch."""
     acceptor = Acceptor(pool, keys_kept=timedelta(hours=kept))
     alone, among, others = [await organization(pool, quota=quota) for quota in (12, 12, 100)]
     key = uuid7()
@@ -90,7 +90,7 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(pool: Pool, kept:
         {"mode": "test"},
         {"by": Principal("person", PERSON)},
         {"by": Principal("person", PERSON), "key_name": "of a person"},
-        {"key_name": "past"},  # its earlier use does not count any more; kept for an hour, it stands in the way
+        {"key_name": "past"},  # an earlier use that no longer counts; kept for another hour, it is in the way
         {"to": OPTED_OUT},
         {"to": OPTED_OUT, "key_name": "opted out"},
         {"sender_name": "NOBODY"},
@@ -99,14 +99,14 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(pool: Pool, kept:
         {"send_at": clock.now() + timedelta(hours=1), "validity_seconds": 60},
         {"validity_seconds": 3600, "guarantee": "at_most_once", "lane": 1, "campaign_id": uuid7()},
         {"send_at": clock.now() + timedelta(days=800)},
-        *({"key_name": f"n{n}"} for n in range(12)),  # past the quota, and then past the limit
+        *({"key_name": f"n{n}"} for n in range(12)),  # beyond the quota, and then beyond the limit
     ]
     told: dict[UUID, list[Any]] = {}
     for actor in (alone, among):
         await attempt(acceptor, send(actor, key_name="past"))
         await pool.execute(PAST, timedelta(hours=kept + 1), kept >= 24, actor.organization_id)
         await opt_out(pool, actor.organization_id, OPTED_OUT)
-        # Its window was opened by a clock that has been set back since.
+        # Its window was opened while the clock was ahead; it has been set back since.
         ahead = (
             "INSERT INTO rate_windows VALUES ($1, $2, 'sms_send', date_trunc('minute', now()) + interval '1 hour', 99)"
         )
@@ -133,14 +133,14 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(pool: Pool, kept:
 
 OPTED_OUT = "+258841112222"
 PERSON = uuid7()
-#: What an organization has, without what is its own: every other column, also those that are yet to come. Two that were
-#: stored one after the other have the same, even if an hour or a day ended in between.
+#: Everything stored for an organization except what is its own: all other columns, including future ones. Two
+#: organizations stored one after the other have the same, even if an hour or a day ended in between.
 STORED = (
     "SELECT to_jsonb(m) - '{organization_id,id,sender_id,accepted_at,expires_at}'::text[],"
     " expires_at - greatest(send_at, accepted_at) FROM messages m WHERE organization_id = $1 ORDER BY id",
     "SELECT q.kind, q.line, q.lane, q.tries, q.claims, q.due_at = greatest(m.send_at, m.accepted_at)"
     " FROM queue q JOIN messages m USING (organization_id, id) WHERE organization_id = $1 ORDER BY id",
-    # Without the key of before: when a day ends, a new one does not replace it.
+    # Without the earlier key: when a day ends, a new one does not replace it.
     "SELECT k.key_hash, k.request_hash, k.made_on = (k.created_at AT TIME ZONE 'UTC')::date, m.body FROM send_keys k"
     " JOIN messages m ON m.organization_id = k.organization_id AND m.id = k.message_id"
     " WHERE k.organization_id = $1 AND k.created_at > m.accepted_at - interval '1 hour' ORDER BY k.key_hash",
@@ -153,7 +153,7 @@ STORED = (
 
 
 def without_ids(said: Any) -> str:
-    """What was answered, for the same of another organization."""
+    """The responses, with everything that is the organization's own replaced."""
     if not isinstance(said, Answer):
         return repr((type(said), getattr(said, "fields", None), getattr(said, "details", None), str(said)))
     body = msgspec.json.decode(said.body)
@@ -307,7 +307,8 @@ async def test_an_opted_out_recipient_is_refused_with_the_time(acceptor: Accepto
 
 @pytest.mark.parametrize("to", ["MPESA", "1234", "258841111111", "+PROMO", ""])
 async def test_what_is_no_number_is_refused_here_too(acceptor: Acceptor, pool: Pool, to: str) -> None:
-    """Whatever a door let through: a worker that finds a name in the queue can send nothing for anybody."""
+    """Whatever the API lets through: a worker that finds a sender's name in the queue could send nothing for
+    anybody."""
     actor = await organization(pool)
     outcome, other = await acceptor.accept_many([send(actor, to=to), send(actor)])
     assert isinstance(outcome, Invalid)
@@ -402,7 +403,7 @@ async def test_what_is_sent_later_is_due_later_and_valid_from_then(acceptor: Acc
     assert due[later] == due[valid] == at
     assert expires[valid] == at + timedelta(seconds=60)
     assert expires[plain] - due[plain] == timedelta(seconds=600)
-    # The retry schedule's day must not end before the message was due at all.
+    # The retry schedule's day must not end before the message was even due.
     assert expires[later] == at + timedelta(days=1)
 
 
@@ -497,10 +498,10 @@ async def test_the_books_are_right_at_every_instant(acceptor: Acceptor, second: 
     "bad", [{"text": "nul \0"}, {"to": "+25884\0"}, {"client_reference": "\ud800"}, {"lane": 99_999}]
 )
 async def test_a_bad_item_never_sinks_its_batch(acceptor: Acceptor, pool: Pool, bad: dict[str, object]) -> None:
-    """What should never get here; PostgreSQL, or the way to it, refuses these."""
+    """Values that should never get here; PostgreSQL, or the way to it, refuses them."""
     actor = await organization(pool)
     sends = [send(actor, f"n{n}") for n in range(9)]
-    # The words are those of a lost connection: what a customer wrote must not be taken for the server's state.
+    # The words are those of a lost connection: a customer's text must not be mistaken for the server's state.
     sends.insert(4, msgspec.structs.replace(send(actor, "the connection is closed"), **bad))
     outcomes = await asyncio.gather(*(acceptor.accept(one) for one in sends), return_exceptions=True)
     assert [isinstance(one, Answer) for one in outcomes] == [n != 4 for n in range(10)]
@@ -527,7 +528,7 @@ async def test_a_cancelled_caller_leaves_all_or_nothing(acceptor: Acceptor, pool
     assert {id_of(task.result()) for task in tasks if not task.cancelled()} <= ids
     assert await pool.fetchval("SELECT count(*) FROM send_keys") == len(ids)
     await check_books(pool, [actor.organization_id])
-    # Whoever was cut off asks again, and all have exactly one.
+    # Clients that were cut off retry, and each has exactly one message.
     await asyncio.gather(*(acceptor.accept(send(actor, key_name=f"k{n}")) for n in range(60)))
     assert await pool.fetchval("SELECT count(*) FROM messages") == 60
 
@@ -553,7 +554,7 @@ async def test_an_organization_that_is_held_up_holds_up_no_other(acceptor: Accep
 
 
 async def test_a_twin_waits_for_the_first(acceptor: Acceptor, pool: Pool) -> None:
-    """Another process holds the organization for a moment: that is a wait, not a refusal."""
+    """Another process locks the organization for a moment: that is a wait, not a refusal."""
     actor = await organization(pool)
     async with pool.acquire() as conn, conn.transaction():
         await conn.execute("SELECT FROM quotas WHERE organization_id = $1 FOR UPDATE", actor.organization_id)
@@ -599,7 +600,7 @@ async def test_without_a_balance_there_is_no_quota(acceptor: Acceptor, pool: Poo
 
 
 async def test_a_message_made_by_hand_is_what_accept_makes(acceptor: Acceptor, pool: Pool) -> None:
-    """Other tests make messages without accepting them; the two must not drift apart."""
+    """Other tests create messages without accepting them; the two must not drift apart."""
     actor = await organization(pool)
     made = await message(pool, actor)
     accepted = id_of(await acceptor.accept(send(actor, sender_name="HELIOGRAPH")))

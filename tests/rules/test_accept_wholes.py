@@ -1,4 +1,4 @@
-"""A batch of one organization that is stored as a whole is decided by look-ups alone (accept.sql). Its answers and rows
+"""A batch of one organization that is stored as a whole is decided by look-ups alone (accept.sql). Its results and rows
 are those of the same sends in a batch with another organization, whose items are ranked."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
 from tests.rules.factories import check_books, organization, send
 from tests.rules.test_accept import OPTED_OUT, PAST, STORED, attempt, opt_out, without_ids
 
-#: Items of a batch, quota and limit of its organization, and the outcome of each item. Keys `k` and `past` were used
-#: before; `past` is not valid any more.
+#: Items of a batch, its organization's quota and limit, and the result of each item. The keys `k` and `past` were used
+#: before; `past` has expired.
 CASES: dict[str, tuple[list[dict[str, Any]], int, int, list[object]]] = {
     "all of it": ([{"key_name": "a"}, {"key_name": "b", "client_reference": "r"}, {}], 9, 9, [6, 5, 4]),
     "the last of the quota": ([{}, {"key_name": "a"}, {}], 5, 9, [2, 1, 0]),
@@ -43,12 +43,12 @@ CASES: dict[str, tuple[list[dict[str, Any]], int, int, list[object]]] = {
 
 
 async def together(acceptor: Acceptor, sends: Sequence[Send]) -> list[Answer | BaseException]:
-    """The outcomes of sends that are certainly one batch."""
+    """The results of sends that are certainly in one batch."""
     return await acceptor._store([await acceptor._prepare(one) for one in sends])
 
 
 def outcome_of(said: Answer | BaseException) -> object:
-    """The remaining quota of one that was stored, "replayed", or the type of the refusal."""
+    """The remaining quota if the message was stored, "replayed", or the type of the refusal."""
     if not isinstance(said, Answer):
         return type(said)
     return "replayed" if said.replayed else msgspec.json.decode(said.body)["remainingQuota"]
@@ -90,7 +90,7 @@ def _send(actor: Actor, variety: dict[str, Any], unit: RateUnit) -> Send:
 
 
 async def _allow(pool: Pool, actor: Actor, segments: int) -> None:
-    """Limit what an organization may send today."""
+    """Limit how much an organization may send today."""
     await pool.execute(
         "INSERT INTO spend_limits (organization_id, key_id, segments, day)"
         " VALUES ($1, '00000000-0000-0000-0000-000000000000', $2, (now() AT TIME ZONE 'UTC')::date)",

@@ -47,7 +47,7 @@ async def test_a_stopped_organization_resumes_as_what_it_was(pool: Pool, state: 
             for stop in stops:
                 await organizations.set_state(conn, id=one.id, state=stop)
             assert (await organizations.resume(conn, id=one.id)).state == state, stops
-        # Resumed a second time, or by a page from before, it stays as it is.
+        # Resumed a second time, or from a page loaded earlier, it stays as it is.
         assert (await organizations.resume(conn, id=one.id)).state == state
         await organizations.set_state(conn, id=one.id, state="closed")
         await organizations.set_state(conn, id=one.id, state="past_due")
@@ -187,7 +187,7 @@ async def test_a_refund_after_a_new_period_began(pool: Pool) -> None:
 
 
 async def check_sums(pool: Pool) -> None:
-    """The ledger's sum is what remains, and its last row says so."""
+    """The ledger's sum is the remaining quota, and its last row says so."""
     rows = await pool.fetch(
         "SELECT total - used AS remaining, sum(quantity) AS booked,"
         "       (array_agg(balance_after ORDER BY ledger.id DESC))[1] AS last"
@@ -248,7 +248,7 @@ async def test_a_plan_brings_its_quota_again_and_again(pool: Pool) -> None:
         assert await plans.renew(conn, now=at("2026-02-28T10:00")) == 0
         assert await quota.get(conn, id) == Quota(100, 0, at("2026-03-31T10:00"))
         await quota.grant(conn, id, amount=5, reason="more")
-        # Nobody was there in April.
+        # No worker was running in April.
         assert await plans.renew(conn, now=at("2026-05-05T00:00")) == 1
         subscribed = plans.subscription(await organizations.get(conn, id=id))
         assert subscribed == plans.Subscription("business", "active", at("2026-04-30T10:00"), at("2026-05-31T10:00"))

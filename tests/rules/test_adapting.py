@@ -26,7 +26,7 @@ DEAR, CHEAP = UUID(int=1), UUID(int=2)
 
 
 async def supplied(pool: Pool, id: UUID, price: str, *, currency: str = "EUR", **columns: str) -> None:
-    """`columns`: further ones of its rate."""
+    """Add a supplier with a rate; `columns`: further columns of the rate."""
     await pool.execute(
         "INSERT INTO suppliers (id, name, kind, settings, secret, created_at, changed_at)"
         " VALUES ($1, $2, 'smpp', '{}', '', now(), now())",
@@ -51,8 +51,8 @@ async def handed(
     network: str = "",
     segments: int = 1,
 ) -> None:
-    """So many messages in the full hour that began `hours` or less ago. `recipient`: what failed for reasons of the
-    recipients'."""
+    """This many messages in the full hour that began `hours` or less ago. `recipient`: failures for reasons on the
+    recipient's side."""
     for what, number in (("accepted", count), ("delivered", delivered), ("recipient", recipient)):
         await pool.execute(
             "INSERT INTO reconciliation (day, hour, supplier_id, country, network, what, count, segments, to_receipt)"
@@ -104,7 +104,7 @@ async def evaluated(pool: Pool, times: int = 1) -> list[dict[UUID, int]]:
 
 
 async def measured(pool: Pool) -> None:
-    # Marketing is judged an hour after its hour: which of these that is depends on the minute.
+    # Marketing is judged an hour after its hour: which hour that is depends on the minute.
     for hours in (1, 2):
         await handed(pool, DEAR, 500, 480, hours=hours)
         await handed(pool, CHEAP, 500, 470, hours=hours)
@@ -124,7 +124,7 @@ async def test_shares_move_gradually_to_the_cheaper_one(pool: Pool) -> None:
         assert await rules.version(conn) != before
         stored = await rules.find(conn, route="moz")
         assert "cheaper 3 of 3 times in a row" in stored.shares[CHEAP].reason
-        # What an operator changes is what was configured, not the shares.
+        # An operator changes what was configured, not the shares.
         assert [one.weight for one in stored.route.choices] == [1, 1]
 
 
@@ -155,7 +155,7 @@ async def test_prices_for_a_kind_of_sender_are_found(pool: Pool, sender: str | N
 async def test_a_route_within_a_shared_code_is_judged_by_the_rates_of_its_own_country(
     pool: Pool, to: dict[str, str]
 ) -> None:
-    """As its messages are charged: +1 416 and 302-720 are in Canada, though messages count as the United States'."""
+    """As its messages are charged: +1 416 and 302-720 are in Canada, although messages count as the United States'."""
     for id, price in ((DEAR, "0.05"), (CHEAP, "0.03")):
         await supplied(pool, id, "1")
         given = rows.read(["country,price,currency\n", "US,0.01,EUR\n", f"CA,{price},EUR\n"])
@@ -178,7 +178,7 @@ async def test_a_price_for_another_kind_of_sender_than_the_routes_is_none(pool: 
 
 
 async def hour(pool: Pool, cheap: int, dear: int = 480) -> None:
-    """Forget what was measured but for the week before, and measure anew: so many of 500 arrived."""
+    """Forget all measurements except the week before, and measure again: this many of 500 were delivered."""
     await pool.execute("DELETE FROM reconciliation WHERE hour > now() - interval '3 hours'")
     for hours in (1, 2):
         await handed(pool, CHEAP, 500, cheap, hours=hours)
@@ -212,7 +212,7 @@ async def test_what_recipients_cause_is_not_held_against_a_supplier(pool: Pool) 
     await supplied(pool, CHEAP, "0.03")
     for hours in (1, 2):
         await handed(pool, DEAR, 500, 480, hours=hours)
-        # Half of its numbers do not exist: of the others it delivers more than the dear one.
+        # Half of its numbers do not exist: of the others it delivers more than the expensive one.
         await handed(pool, CHEAP, 500, 248, recipient=250, hours=hours)
     await routed(pool)
     assert [one[CHEAP] for one in await evaluated(pool, 3)] == [5, 5, 15]
@@ -238,7 +238,7 @@ async def test_a_route_to_a_network_is_judged_by_that_network(pool: Pool) -> Non
         vodacom, movitel = [await rules.find(conn, route=one) for one in ("643-04", "643-03")]
     assert "100 of 500 delivered in the hour" in vodacom.shares[CHEAP].reason
     assert vodacom.shares[CHEAP].points == 5
-    # Too little went to this one to say anything: the country speaks.
+    # Too few messages went to this one to say anything: the country's figures count.
     assert "5,000 of 5,509 delivered in the hour" in movitel.shares[CHEAP].reason
     assert movitel.shares[CHEAP].points == 15
 
@@ -254,7 +254,7 @@ async def test_that_none_is_within_its_bounds_is_said_with_the_decision(pool: Po
         before = await rules.version(conn)
     await step(pool, 1)
     async with pool.acquire() as conn:
-        # Workers are told, though no point moved: the dear one has them all.
+        # Workers are told although no point moved: the expensive one has them all.
         assert await rules.version(conn) != before
         (route,) = await rules.active(conn)
         said = words.explained(
@@ -297,7 +297,7 @@ async def test_r10_where_only_what_is_outside_of_the_bounds_is_left_that_is_said
     said = await decided(dear=open_circuit)
     assert said.endswith(f": cheap; {degraded}; dear skipped: {open_circuit}")
     assert "degraded" not in await decided(dear=open_circuit, cheap="paused"), "nobody is asked at all"
-    # What was judged good enough may stand in.
+    # Whatever was judged good enough may stand in.
     await pool.execute("UPDATE routes SET class = 'marketing'")
     await step(pool, 1)
     assert "degraded" not in await decided(dear=open_circuit)
@@ -460,7 +460,7 @@ async def test_another_countrys_messages_prove_nothing(pool: Pool) -> None:
 
 
 async def failing_for_one_network(pool: Pool, *, cheap_there: tuple[int, int], dear_there: int = 500) -> None:
-    """Both deliver to 643-01; to 643-04 the dear one does, and the cheap one as given (handed, delivered)."""
+    """Both deliver to 643-01; to 643-04 the expensive one does, and the cheap one as given (handed over, delivered)."""
     for hours in (1, 2):
         for id in (DEAR, CHEAP):
             await handed(pool, id, 5000, 4900, hours=hours, network="643-01")

@@ -68,7 +68,7 @@ async def test_five_active_keys_and_no_more_even_at_once(pool: Pool, operator: A
         assert revoked.status == "revoked"
         assert await lifecycle.revoke(conn, operator, id=revoked.id) == revoked
     await issue(pool, operator)
-    # A key past its date is no active one.
+    # A key past its expiry is not active.
     await pool.execute("UPDATE api_keys SET expires_at = now() - interval '1 second' WHERE id = $1", made[1][0].id)
     await issue(pool, operator)
     async with pool.acquire() as conn:
@@ -120,7 +120,7 @@ async def test_the_keyring_knows_an_actor_and_forgets_a_revoked_one(pool: Pool, 
     keyring = Keyring(pool)
     actor = await keyring.authenticate(secret, "127.0.0.1", operation="sendSms")
     assert (actor.organization_id, actor.key_id, actor.scopes) == (operator.organization_id, key.id, frozenset(SCOPES))
-    # A key that is just being changed is passed over.
+    # A key that is being changed is skipped.
     await keyring.close()
     async with pool.acquire() as conn:
         await lifecycle.revoke(conn, operator, id=key.id)
@@ -176,11 +176,11 @@ async def test_a_use_from_a_network_that_is_new_rings_the_bell(pool: Pool, opera
         told: int = await pool.fetchval("SELECT count(*) FROM notices WHERE kind = 'key.network'")
         return told
 
-    # Of the first one nothing is said, nor of a neighbour of it.
+    # Nothing is reported about the first one, nor about a neighbour of it.
     assert [await used(one) for one in ("203.0.113.7", "203.0.113.99", "::ffff:203.0.113.1")] == [0, 0, 0]
     assert await used("2001:db8:1:2::3") == 1
     assert [await used(one) for one in ("2001:db8:1:ffff::1", "203.0.113.7")] == [1, 1]
-    assert await used("198.51.100.1") == 1  # within an hour, once for a key
+    assert await used("198.51.100.1") == 1  # within an hour, once per key
     row = await pool.fetchrow("SELECT object, name, facts FROM notices WHERE kind = 'key.network'")
     assert row is not None
     assert '"network":"2001:db8:1::/48"' in row["facts"]
@@ -259,7 +259,7 @@ async def test_a_key_that_has_expired_is_noted_as_such_when_the_next_one_is_made
 async def test_a_key_of_any_organization_is_found_without_reading_all(
     pool: Pool, operator: Actor, as_owner: Callable[[str], Awaitable[None]]
 ) -> None:
-    """By how its name begins, in any case, and by how it ends."""
+    """By the beginning of its name, in any case, and by its last characters."""
     other = await organization(pool)
     await pool.execute(
         "INSERT INTO api_keys (id, organization_id, name, prefix, last4, secret_hash, scopes, mode, status, created_at)"
@@ -288,7 +288,7 @@ async def test_a_key_of_any_organization_is_found_without_reading_all(
             ["key 2005", "key 2003", "key 2001"],
             ["key 2001", "key 2000", "key 200"],
         ]
-    # Of what was ever made most is revoked.
+    # Most of the keys ever created are revoked.
     await pool.execute("UPDATE api_keys SET status = 'revoked', revoked_at = now() WHERE name LIKE 'key __%1'")
     await as_owner("VACUUM ANALYZE api_keys")
     for sql, given in (

@@ -17,7 +17,7 @@ from tests.database import Cluster
 AT = datetime(2026, 3, 1, 12, 0, 0, 123_456, UTC)
 ONE = UUID("0191d2a0-0000-7000-8000-000000000001")
 
-#: A type, and arrays that both must store alike.
+#: A type, and arrays that both codecs must store alike.
 CASES: list[tuple[str, list[Any]]] = [
     ("uuid", [ONE, UUID(int=0), UUID(int=2**128 - 1)]),
     ("uuid", [ONE] * 5),
@@ -70,7 +70,7 @@ REFUSED: list[tuple[str, Any]] = [
 
 @pytest.fixture
 async def pair(database_server: Cluster) -> AsyncIterator[tuple[Any, Any]]:
-    """A connection of asyncpg's, and one with our arrays; nothing is stored through them."""
+    """asyncpg's own connection, and one with our arrays; nothing is stored through them."""
     plain, ours = await asyncpg.connect(database_server.url), await asyncpg.connect(database_server.url)
     arrays.use(ours)
     yield plain, ours
@@ -137,7 +137,7 @@ async def test_connections_of_the_pool_have_them(database_url: str) -> None:
     pool = await open_pool(database_url, size=1)
     try:
         async with pool.acquire() as conn:
-            # asyncpg's own arrays take what has several dimensions.
+            # asyncpg's own codec accepts arrays of several dimensions.
             with pytest.raises(asyncpg.DataError):
                 await conn.fetchval("SELECT $1::text[]", [["a"], ["b"]])
     finally:

@@ -104,7 +104,7 @@ async def test_money_and_plans_are_told_with_their_reason(pool: Pool) -> None:
 
 
 async def test_people_are_not_named(pool: Pool) -> None:
-    """Entries outlive whoever asks to be erased."""
+    """Entries outlive a person who asks to be erased."""
     actor = await organization(pool)
     async with pool.acquire() as conn:
         contact = await records.create(conn, actor, entry=Entry("+258841234567", "Maria Silva", tags=("vip",)))
@@ -212,7 +212,7 @@ async def test_pages_go_on_where_the_last_one_ended(pool: Pool) -> None:
             if looked.seen is None:
                 break
             after = looked.seen
-        # A look that finds nothing in its stretch says how far it came, and the next one goes on there.
+        # A search that finds nothing in its stretch returns its position, and the next one continues from there.
         short = await reading.list_page(conn, Filter(object="0"), limit=3, look=4)
         rest = await reading.list_page(conn, Filter(object="0"), after=short.seen, limit=3, look=4)
     assert seen == ["6", "5", "4", "3", "2", "1", "0"]

@@ -29,7 +29,7 @@ from tests.rules.machines import Machine, run_machine
 pytestmark = pytest.mark.fresh_database
 
 LINE, OTHER = UUID(int=77), UUID(int=78)
-#: Longer than any test: what is found is found by looking.
+#: Longer than any test: work is found by polling.
 NEVER = 1e9
 
 PUT = """
@@ -37,14 +37,14 @@ INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
 SELECT 'sms', $1, $2, $3, now() + make_interval(secs => $5), id FROM unnest($4::uuid[]) AS id
 """
 
-# Rows of the queue that this transaction, and those shortly before it, have read by now, but for those found by their
-# place on disk.
+# Rows of the queue read so far by this transaction and the most recent earlier ones, except those fetched by their
+# physical position.
 READ = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'queue'"
 
 
-#: An advisory lock that stops a look while it is reading.
+#: An advisory lock that stops a poll while it is reading.
 GATE = 4711
-#: Somebody waits for it, in this database: other tests run on the same server.
+#: Whether somebody in this database waits for it: other tests run on the same server.
 WAITS = f"""
 SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = {GATE}
                   AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
@@ -60,7 +60,7 @@ async def put(
 
 
 async def take(conn: Connection, backlog: Backlog, count: int = 1000, *, line: UUID = LINE) -> list[Lease]:
-    """What one look and one claim find."""
+    """The result of one poll and one claim."""
     await backlog.look(conn, "sms")
     return await backlog.claim(conn, "sms", {line: count}, seconds=60)
 
@@ -71,7 +71,7 @@ async def ids(conn: Connection, backlog: Backlog, count: int = 1000, *, line: UU
 
 @asynccontextmanager
 async def knowing(pool: Pool, *, cycle: float = NEVER) -> AsyncIterator[tuple[Connection, Backlog]]:
-    """A worker that has read the whole table, and does so no more."""
+    """A worker that has read the whole table, and does not do so again."""
     backlog = Backlog(cycle=cycle)
     async with pool.acquire() as conn:
         await backlog.look(conn, "sms")
@@ -106,14 +106,15 @@ async def test_what_is_committed_late_is_found_however_much_came_in_the_meantime
 async def test_what_is_committed_while_a_look_is_reading_is_found_by_the_next_one(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, is_later: bool
 ) -> None:
-    """It is neither in the snapshot of the look, nor among the transactions that still run when the look has read."""
+    """It is neither in the poll's snapshot, nor among the transactions that are still running when the poll has
+    read."""
     stopped = backlogs.READ.replace(
         "FROM (VALUES (1)) AS one", f"FROM (SELECT pg_advisory_xact_lock_shared({GATE})) AS one"
     )
     assert stopped != backlogs.READ
     async with knowing(pool) as (conn, backlog), pool.acquire() as slow, pool.acquire() as gate:
         await backlog.look(conn, "sms")  # from here on it knows that nothing is held
-        # It takes longer than the looks' margin, like the first message of a process, whose statements are not planned.
+        # It takes longer than the polls' margin, like the first message of a process, whose statements are not planned.
         async with slow.transaction():
             there = await put(slow, 1, 1)
             while await slow.fetchval("SELECT clock_timestamp() < now() + interval '5 ms'"):
@@ -144,7 +145,7 @@ async def test_what_becomes_due_is_found_by_workers_that_did_not_put_it_back(poo
 
 
 async def test_what_was_due_before_its_campaign_was_paused_is_found_at_its_end_in_the_old_order(pool: Pool) -> None:
-    """However often that happens: its time is over by then, and only what becomes due is read."""
+    """However often that happens: its margin is over by then, and only what becomes due is read."""
     there = [*await put(pool, 1, 1), *await put(pool, 1, 1)]
     await pool.execute("UPDATE queue SET due_at = due_at - interval '10 minutes'")
     async with knowing(pool) as (conn, backlog):
@@ -269,7 +270,7 @@ async def test_a_large_table_is_read_in_slices(pool: Pool, monkeypatch: pytest.M
 
 
 async def test_slices_shrink_where_many_groups_wait_and_grow_again(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """20,000 endpoints with an event each were read, and noted, in one piece."""
+    """20,000 endpoints with an event each used to be read, and noted, at once."""
     for name, value in (("SLICE", 16), ("GROUPS", 100), ("SMALLEST", 1)):
         monkeypatch.setattr(backlogs, name, value)
     lines = [UUID(int=1000 + n) for n in range(800)]
@@ -312,7 +313,7 @@ async def test_workers_at_once_take_everything_once_and_each_has_its_part(pool: 
         async def take(conn: Connection, backlog: Backlog) -> list[UUID]:
             return [lease.id for lease in await backlog.claim(conn, "sms", {LINE: 16}, seconds=60)]
 
-        # In rounds, or one that the machine holds up would find everything taken.
+        # In rounds, since a worker that the machine delays would find everything taken.
         while any(claimed := await asyncio.gather(take(*one), take(*two), take(*three))):
             for mine, ids in zip(taken, claimed, strict=True):
                 mine.extend(ids)
@@ -366,7 +367,7 @@ LINES = [LINE, OTHER]
 
 
 class Workers(Machine):
-    """Rows become visible late, in any order; workers look, claim, put back and fail at any time. None of them ever
+    """Rows become visible late, in any order; workers poll, claim, put back and fail at any time. None of them ever
     reads the whole table again."""
 
     tables = ("queue",)
@@ -426,7 +427,7 @@ class Workers(Machine):
         try:
             self.run(work())
         except ZeroDivisionError:
-            # Nobody else passed its rows over meanwhile.
+            # Nobody else skipped its rows meanwhile.
             self.finds_everything(number)
 
     @rule(data=st.data(), pause=st.sampled_from([-30.0, 0.0, 0.01]), line=st.sampled_from(LINES))

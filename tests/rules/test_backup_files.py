@@ -22,7 +22,7 @@ NOW = datetime(2027, 1, 3, tzinfo=UTC)
 
 
 def backup_of(directory: Path, at: datetime) -> Path:
-    """A complete backup, and where it is."""
+    """A complete backup, and its directory."""
     place = directory / f"{store.PREFIX}{at:%Y%m%dT%H%M%SZ}"
     (place / store.CLUSTER).mkdir(parents=True)
     manifest = msgspec.structs.replace(copy_of("", "").manifest, taken_at=at)

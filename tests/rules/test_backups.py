@@ -49,13 +49,13 @@ SEALED = bytes.fromhex(
     "4f29ea2f59d4177d61bc34e150aa325bb622a42b54f18c269fec4e05f37b265910a6e6d91537b2960b86dcab8946a1d540053c2603706257"
     "9c01d1bb630e9e74906a0a1098c61bb27cba91d69ee0f522e9b0ed0884b54ff97f23c59a22580e3b727c3237c593231b4b99a248637fd47e"
 )
-#: What one guess of a passphrase costs.
+#: The cost of one guess of a passphrase.
 GUESS = store._SCRYPT_N
 
 
 @pytest.fixture(autouse=True)
 def cheap_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a second of a processor for each backup, as one guess of a passphrase costs, was a sixth of these tests."""
+    """Half a second of processor time per backup, the cost of one guess of a passphrase, was a sixth of these tests."""
     monkeypatch.setattr(store, "_SCRYPT_N", 2)
 
 
@@ -103,7 +103,7 @@ async def test_a_dump_is_restored_with_everything_held(
 async def test_a_restore_beside_the_running_installation_pauses_the_suppliers(
     pool: Pool, owner_url: str, empty_database_url: str, tmp_path: Path
 ) -> None:
-    """Their sessions were opened, and suppliers handed them receipts of the running installation."""
+    """Their sessions used to be opened, and suppliers handed them receipts of the running installation."""
     async with pool.acquire() as conn:
         for name, state in (("main", "active"), ("second", "draining"), ("third", "paused")):
             id = await suppliers.add(conn, KEY, name=name, kind="smpp", settings={"host": "a"}, secret="s")
@@ -162,7 +162,7 @@ async def test_half_a_dump_leaves_an_empty_database(dump: Backup, empty_database
         await conn.close()
 
 
-#: A restore that is about to be killed.
+#: A restore that is going to be killed.
 LOAD = """
 import asyncio, sys
 from pathlib import Path
@@ -197,7 +197,7 @@ async def test_a_restore_that_is_killed_leaves_an_empty_database(
         process.kill()
         await process.wait()
         await held.execute("ROLLBACK")
-        # What it had started goes on to the end of what there is to read.
+        # A program that it started continues to the end of its input.
         await until_true(is_over)
         assert await looking.fetchval(restoring.IS_EMPTY)
     finally:
@@ -221,7 +221,7 @@ SELECT attrelid::regclass::text || '.' || attname, option
 async def test_what_a_newer_server_notes_about_its_columns_is_not_restored(
     pool: Pool, owner_url: str, empty_database_url: str, tmp_path: Path
 ) -> None:
-    """PostgreSQL 17.12 has `pg_attver` for each column, and a `pg_dump` of before takes it for an option of ours."""
+    """PostgreSQL 17.12 has `pg_attver` for each column, and an earlier `pg_dump` takes it for an option of ours."""
     conn = await asyncpg.connect(owner_url)
     try:
         await conn.execute("ALTER TABLE organizations ALTER COLUMN name SET (n_distinct = 5)")
@@ -233,7 +233,7 @@ async def test_what_a_newer_server_notes_about_its_columns_is_not_restored(
     dump = await take(pool, owner_url, tmp_path / "store")
     path = dump.path / store.DUMP
     written = path.read_bytes()
-    # Alone, first and last, whatever the server that was dumped notes itself; of the same length, which the file tells.
+    # Alone, first and last, whatever the dumped server reports itself; of the same length, which the file records.
     notes = {
         b"n_distinct=5": b"pg_attver=55",
         b"n_distinct=6": b"pg_attver=66",
@@ -252,7 +252,7 @@ async def test_what_a_newer_server_notes_about_its_columns_is_not_restored(
     finally:
         await conn.close()
     assert {option for _, option in kept}.isdisjoint(note.decode() for note in notes.values())
-    # The server that it is restored into may have notes of its own.
+    # The server that it is restored into may have settings of its own.
     ours = {(column, option) for column, option in kept if not option.startswith("pg_attver=")}
     assert ours == {("users.name", "n_distinct_inherited=7"), ("users.email", "n_distinct=8")}
 
@@ -409,7 +409,7 @@ async def test_the_newest_are_kept(dump: Backup, pool: Pool, owner_url: str) -> 
 async def test_the_backups_of_another_installation_are_not_removed(
     dump: Backup, pool: Pool, owner_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two that take theirs into one directory would otherwise remove each other's."""
+    """Otherwise two backups taken into one directory would remove each other's."""
     other = msgspec.structs.replace(dump.manifest, installation="another")
     (dump.path / store.MANIFEST).write_bytes(msgspec.json.encode(other))
     await until_the_next_second(pool)
@@ -421,7 +421,8 @@ async def test_the_backups_of_another_installation_are_not_removed(
 
 
 async def test_archived_wal_stays_as_long_as_a_backup_needs_it(pool: Pool, tmp_path: Path) -> None:
-    """Each cluster's by its own backups; all of an earlier one once none of its backups is left and it is quiet."""
+    """Each cluster's by its own backups; all of an earlier cluster's once none of its backups is left and nothing is
+    added any more."""
     segments = [f"0000000100000000000000{number:02d}" for number in range(1, 6)]
     for name in ("16-1", "18-2", "18-3", "18-4", "18-5"):
         (tmp_path / name).mkdir()
@@ -436,7 +437,7 @@ async def test_archived_wal_stays_as_long_as_a_backup_needs_it(pool: Pool, tmp_p
         os.utime(tmp_path / name, (long_ago, long_ago))
     async with pool.acquire() as conn:
         present = await conn.fetchval("SELECT current_setting('cluster_name')")
-        # 18-5 is of another installation: this database never heard of it.
+        # 18-5 is of another installation, which this database knows nothing about.
         for archive in ("16-1", "18-2", "18-3", "18-4", present, ""):
             await conn.execute(KNOWN, archive)
         left = [copy_of("18-3", segments[2]), copy_of("18-4", segments[4]), copy_of("18-4", segments[1])]
@@ -444,7 +445,7 @@ async def test_archived_wal_stays_as_long_as_a_backup_needs_it(pool: Pool, tmp_p
     assert gone == [tmp_path / "16-1"]
     found = {path.name: sorted(one.name for one in path.iterdir()) for path in tmp_path.iterdir()}
     assert found == {
-        # What was restored for a trial knows the original's, to which WAL still comes.
+        # A cluster restored for a trial knows the original's WAL, to which more is still added.
         "18-2": segments,
         "18-3": sorted([*segments[2:], *notes[2:]]),
         "18-4": segments[1:],
@@ -456,7 +457,7 @@ async def test_archived_wal_stays_as_long_as_a_backup_needs_it(pool: Pool, tmp_p
 async def test_a_directory_that_is_no_archive_of_the_backup_is_told(
     pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], archive: str
 ) -> None:
-    """A mistyped --wal would leave all that it is to remove, until the disk is full."""
+    """A mistyped --wal would leave everything that it should remove, until the disk is full."""
     (tmp_path / archive).mkdir()
     monkeypatch.setattr(store, "listed", lambda directory, **others: [copy_of("18-3", "000000010000000000000001")])
     async with pool.acquire() as conn:
@@ -466,7 +467,7 @@ async def test_a_directory_that_is_no_archive_of_the_backup_is_told(
 
 
 async def test_the_first_error_of_a_program_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What follows is its consequence, such as the removal of what was written before the disk was full."""
+    """What follows is a consequence, such as the removal of what was written before the disk was full."""
     monkeypatch.setattr(copies, "programs", lambda: tmp_path)
     program = tmp_path / "pg_basebackup"
     program.touch(mode=0o755)
@@ -553,7 +554,7 @@ async def test_a_verified_backup_is_known_as_such(dump: Backup, pool: Pool) -> N
 async def test_a_url_means_to_programs_what_it_means_to_us(
     pool: Pool, owner_url: str, empty_database_url: str, tmp_path: Path
 ) -> None:
-    """Two hosts, keep-alives, and a password that stands behind."""
+    """Two hosts, keep-alives, and a password at the end."""
     dump = await take(pool, _elsewhere(owner_url), tmp_path / "store")
     assert (await restoring.into_database(dump, _elsewhere(empty_database_url), by=SYSTEM)).rows["organizations"] == 0
 
@@ -567,7 +568,7 @@ def _elsewhere(url: str) -> str:
 
 
 async def until_the_next_second(pool: Pool) -> None:
-    """A backup is named by its second."""
+    """A backup is named after the second in which it was taken."""
     await pool.execute("SELECT pg_sleep(1.05 - extract(microseconds FROM clock_timestamp()) % 1000000 / 1000000)")
 
 
@@ -583,7 +584,7 @@ def full_pipe() -> tuple[int, int, int]:
 
 
 async def test_the_end_of_a_script_waits_for_its_reader_and_for_nobody_who_has_failed() -> None:
-    """A write that blocks stopped everything in this process, and for good once psql had ended with an error."""
+    """A write that blocks used to stop everything in this process, for good once psql had ended with an error."""
     read, write, filling = full_pipe()
     ending = asyncio.Event()
     reading = asyncio.create_task(ending.wait())

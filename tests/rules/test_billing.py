@@ -23,7 +23,7 @@ from heliograph.sms.accepting.accept import Acceptor
 from tests.rules.factories import send
 from tests.rules.test_usage_months import made
 
-#: Of the usage lists themselves: messages, grants, refunds, adjustments.
+#: Of the ledger itself: messages, grants, refunds, adjustments.
 LEDGER = """
 SELECT organization_id, channel, sum(quantity)::bigint AS quantity, coalesce(sum(segments), 0)::bigint AS segments
   FROM usage_entries WHERE created_at >= $1 AND created_at < $2 GROUP BY 1, 2
@@ -41,7 +41,8 @@ def bounds(month: date) -> tuple[datetime, datetime]:
 
 
 async def age(pool: Pool) -> date:
-    """What happened until now happened in the middle of an earlier month: messages, sums and what is not folded yet."""
+    """Move everything that happened so far to the middle of an earlier month: messages, sums and deltas that are not
+    folded yet."""
     month = earlier()
     start = clock.midnight(month) + timedelta(days=14)
     back = (clock.now() - start) // timedelta(hours=1) * timedelta(hours=1)
@@ -69,7 +70,7 @@ async def age(pool: Pool) -> date:
 
 
 async def used(pool: Pool) -> tuple[date, list[Actor]]:
-    """Two organizations that sent, were refunded, corrected and granted to, in an earlier month."""
+    """Two organizations with sends, refunds, corrections and grants in an earlier month."""
     actors = [await made(pool, amount=50) for _ in range(2)]
     acceptor = Acceptor(pool)
     for n, to, text in ((0, "+258841234567", "hi"), (0, "+351912345678", "x" * 200), (1, "+258841234567", "hi")):
@@ -127,13 +128,13 @@ async def test_what_is_locked_stays_as_it_is(pool: Pool) -> None:
         one, two = await asyncio.gather(billing.lock(conn, month=month), billing.lock(other, month=month))
         assert one == two, "locked once, whoever asks"
         text = await file_of(pool, month)
-        # A new name and new sums change nothing of it.
+        # A new name and new sums change nothing in it.
         await organizations.rename(conn, id=actors[0].organization_id, name="Another name")
         await pool.execute("UPDATE usage_counts SET quantity = quantity + 1 WHERE type = 'grant'")
         assert await billing.lock(conn, month=month) == one
         assert await file_of(pool, month) == text
         assert await billing.verify(conn, month=month)
-        # The page shows that the lists say something else now.
+        # The page shows that the ledger has different sums now.
         assert await billing.lines(conn, month=month) != await billing.ledger(conn, month=month)
         await pool.execute("UPDATE billing_lines SET quantity = quantity + 1 WHERE type = 'grant'")
         assert not await billing.verify(conn, month=month)

@@ -32,7 +32,7 @@ from tests.rules.machines import BOUNDED, Machine, run_machine
 from tests.rules.test_campaigns import create, number
 
 GRACE, LEASE = 90.0, 60.0
-#: What a supplier says of a submission; None: nothing for now.
+#: What a supplier answers to a submission; None: nothing for now.
 WORDS: dict[str, Callable[[Submission], Outcome | None]] = {
     "taken": taking,
     "busy": lambda submission: Outcome(Verdict.BUSY),
@@ -42,13 +42,13 @@ WORDS: dict[str, Callable[[Submission], Outcome | None]] = {
     "silent": lambda submission: None,
 }
 ENDED = ("completed", "canceled", "failed")
-#: What is done, the more often the more it stands here.
+#: The actions, listed several times if they should be more frequent.
 WHAT = (
     *["stage"] * 3, *["dispatch"] * 6, *["answer"] * 2, *["time"] * 2, *["pause"] * 2, *["resume"] * 3,
     *["release"] * 2, "kill", "count", "create", "cancel", "pace", "report", "send", "cancel one", "grant", "hold",
     "expire", "withdraw",
 )  # fmt: skip
-#: One of those, a number that chooses with whom and how much, and what suppliers say meanwhile.
+#: An action, a number that chooses its object and amount, and what suppliers answer meanwhile.
 Step = tuple[str, int, str]
 STEPS = st.lists(
     st.tuples(st.sampled_from(WHAT), st.integers(0, 99), st.sampled_from(sorted(WORDS))), min_size=1, max_size=3
@@ -56,7 +56,8 @@ STEPS = st.lists(
 
 
 class Campaigns(Machine):
-    """Whatever is done at once: each recipient gets a campaign at most once, nothing is left behind, all is counted."""
+    """Whatever happens at the same time: each recipient gets a campaign at most once, nothing is left behind, and
+    everything is counted."""
 
     tables = (
         "timers", "queue_holds", "campaign_chunks", "campaign_minutes", "campaign_recipients", "campaign_skipped",
@@ -70,9 +71,9 @@ class Campaigns(Machine):
         self.actor: Actor = self.run(organization(self.pool, quota=quota))
         self.supplier = supplier()
         self.made: list[UUID] = []
-        #: By message: the submissions that its supplier took, or may have taken.
+        #: By message: the submissions that its supplier accepted, or may have accepted.
         self.handed: Counter[UUID] = Counter()
-        #: By message and attempt: what the supplier said.
+        #: By message and attempt: what the supplier answered.
         self.ended: dict[tuple[UUID, int], str] = {}
         self.run(self.pool.execute("INSERT INTO timers (name, next_at) VALUES ($1, now())", held.TIMER))
         self.workers = [Worker(self), Worker(self)]
@@ -84,7 +85,7 @@ class Campaigns(Machine):
         async def work() -> None:
             found = await asyncio.gather(*(self.do(*one) for one in steps), return_exceptions=True)
             for one in found:
-                # Whoever was refused, came too late or lost a deadlock has done nothing.
+                # An action that was refused, came too late or lost a deadlock has done nothing.
                 if isinstance(one, BaseException) and not isinstance(
                     one, (Refusal, AlreadyAttempted, DeadlockDetectedError)
                 ):
@@ -199,7 +200,7 @@ class Campaigns(Machine):
         super().teardown()
 
     async def converge(self) -> None:
-        """Everybody goes on: all is sent, or ends, and is counted."""
+        """Everybody continues: everything is sent, or ends, and is counted."""
         async with self.pool.acquire() as conn:
             await holds.release(conn, Selection())
             await quota.adjust(conn, self.actor.organization_id, amount=1000, reason="test")
@@ -217,7 +218,7 @@ class Campaigns(Machine):
             await self.check()
             await self.count()
             await self.pass_time(LEASE + 1)
-            # A dispatcher looks at its suppliers' lines again after a second, which does not pass here.
+            # A dispatcher polls its suppliers' lines again after a second, which does not pass here.
             last.bench.restart()
             left = await self.pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'sms'")
             steps = await self.pool.fetchval("SELECT count(*) FROM campaigns WHERE step_at IS NOT NULL")
@@ -250,7 +251,7 @@ class Campaigns(Machine):
 
 
 class Worker:
-    """A worker, and what it has handed over without an answer."""
+    """A worker, and what it has submitted without an answer."""
 
     def __init__(self, machine: Campaigns) -> None:
         self.machine = machine

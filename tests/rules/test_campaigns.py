@@ -86,7 +86,7 @@ async def cancel(pool: Pool, actor: Actor, id: UUID) -> Campaign:
 
 
 async def run(pool: Pool, **sizes: int) -> None:
-    """Every step that is due."""
+    """Run every step that is due."""
     stager = Stager(pool, **sizes)
     for _ in range(200):
         if not await stager.round():
@@ -95,14 +95,14 @@ async def run(pool: Pool, **sizes: int) -> None:
 
 
 async def count(pool: Pool) -> None:
-    """All chunks, as if their time had come."""
+    """Count all chunks, as if they were due."""
     await pool.execute("UPDATE campaign_chunks SET count_at = now()")
     async with pool.acquire() as conn, conn.transaction():
         await counting.count_due(conn)
 
 
 async def end(pool: Pool, status: str) -> None:
-    """Bring the messages that nobody has ended to a state, and out of the queue."""
+    """Move the messages that have not ended to a status, and out of the queue."""
     await pool.execute("UPDATE messages SET status = $1 WHERE status IN ('accepted', 'sent')", status)
     await pool.execute("DELETE FROM queue WHERE kind = 'sms'")
 
@@ -182,7 +182,7 @@ async def test_who_is_skipped_is_kept_with_the_reason_and_erased_like_all_of_a_p
     async with pool.acquire() as conn:
         held = [one async for one in holdings.held(conn, actor, address=number(3))]
         theirs = [(one["reason"], one["name"]) for one in held if one["what"] == "skipped_by_campaign"]
-        # A text that is no number may be theirs, as it was typed.
+        # A text that is not a number may still be the person's, as it was typed.
         assert theirs == [("opted_out", "Sale"), ("no_number", "Sale")]
         before = await skipped_by(pool, made.id)
         receipt = await erasure.erase(conn, actor, address=number(3))
@@ -192,20 +192,20 @@ async def test_who_is_skipped_is_kept_with_the_reason_and_erased_like_all_of_a_p
 
 
 async def test_whoever_was_erased_gets_no_campaign_that_listed_them(pool: Pool) -> None:
-    """Neither one that has yet to begin nor one that is under way, though it has read its next recipients already."""
+    """Neither one that has yet to begin nor one in progress, even if it has read its next recipients already."""
     actor = await organization(pool)
     listed = [number(n) for n in range(1, 6)]
     soon = datetime.now(UTC) + timedelta(hours=1)
     later = await create(pool, actor, "later", recipients=listed[:2], scheduled_at=soon)
     made = await create(pool, actor, recipients=listed)
     stager = Stager(pool, chunk=2)
-    for _ in range(2):  # begun, and its first chunk is staged
+    for _ in range(2):  # begun, with its first chunk staged
         await stager.round()
     assert (await get(pool, actor, made.id)).counts == counts(queued=2, pending=3)
     async with pool.acquire() as conn:
         receipts = [await erasure.erase(conn, actor, address=one) for one in (number(1), number(4))]
     assert [one.erased["recipients_of_campaigns"] for one in receipts] == [1, 1]
-    # The first one's message of the campaign under way waited already: it is canceled, and has no text any more.
+    # The first person's message of the running campaign was waiting already: it is canceled, and has no text any more.
     assert [one.withdrawn for one in receipts] == [{"sms": 1}, {}]
     while await stager.round():
         pass
@@ -245,7 +245,7 @@ async def test_whom_nobody_carries_to_is_counted_before_as_it_is_staged(
         assert (seen.would, seen.invalid) == (2, 0)
     else:
         made = await create(pool, actor, "hello", recipients=listed)
-        # What the process knows of prices and senders is of an earlier test.
+        # The process's cached prices and senders are those of an earlier test.
         monkeypatch.setitem(CHANNELS, "sms", sms_channel.SmsChannel())
         await run(pool)
         staged = (await get(pool, actor, made.id)).counts
@@ -256,7 +256,7 @@ async def test_whom_nobody_carries_to_is_counted_before_as_it_is_staged(
 @pytest.mark.parametrize("by", ["tags", "numbers"])
 @pytest.mark.parametrize("text", ["hello", "hello {{name}}"])
 async def test_who_was_written_to_lately_is_skipped(pool: Pool, by: str, text: str) -> None:
-    """By contacts' own times, as their list is filtered; what is counted before is what is staged."""
+    """By contacts' own times, like filters of their list; the preview's count is the audience's."""
     actor = await organization(pool)
     for n in range(1, 6):
         await contact(pool, actor, number(n), "vip", name=f"P{n}")
@@ -321,7 +321,7 @@ async def test_tags_say_when_a_campaign_to_them_last_began(pool: Pool) -> None:
     one, two, none = (began[first.id], first.id), (began[second.id], second.id), (None, None)
     assert await last() == {"beira": one, "never": none, "staff": none, "vip": two}
     assert await last(msgspec.structs.replace(actor, mode="test")) == {}
-    # A look is bounded: of the scheduled one and the second alone.
+    # A search is bounded: of the scheduled campaign and the second one alone.
     assert await last(look=2) == {"beira": none, "never": none, "staff": none, "vip": two}
 
 
@@ -438,7 +438,7 @@ async def test_places_are_filled_once_with_what_is_known(pool: Pool) -> None:
 
 @pytest.mark.parametrize("by", ["tag", "import", "number"])
 async def test_nobody_is_called_by_their_number(pool: Pool, tmp_path: Path, by: str) -> None:
-    """A contact that was imported without a name has its number in place of one."""
+    """A contact imported without a name has its number instead."""
     actor = await organization(pool)
     id = await imported(pool, actor, tmp_path, f"{number(1)},,x", f"{number(2)},Zé,x")
     audience_of: dict[str, dict[str, Any]] = {
@@ -559,7 +559,7 @@ async def test_it_waits_for_the_next_day_if_the_day_has_a_limit(pool: Pool) -> N
 
 
 async def test_a_day_that_has_begun_for_others_counts_as_todays(pool: Pool) -> None:
-    """The step took it for unused, staged more than was left, was refused, and began again."""
+    """The step used to take it for unused, staged more than was left, was refused, and began again."""
     actor = await organization(pool, quota=100)
     async with pool.acquire() as conn:
         await spending.limit(conn, actor.organization_id, segments=5)
@@ -576,7 +576,7 @@ async def test_a_day_that_has_begun_for_others_counts_as_todays(pool: Pool) -> N
 async def test_quota_and_the_limit_of_the_day_each_cover_it_in_their_own_unit(
     pool: Pool, messages: int, segments: int
 ) -> None:
-    """A quota counts messages and a day's limit segments: four messages of two segments need four and eight."""
+    """A quota counts messages, and a day's limit counts segments: four messages of two segments need four and eight."""
     actor = await organization(pool, quota=messages)
     async with pool.acquire() as conn:
         await spending.limit(conn, actor.organization_id, segments=segments)
@@ -599,7 +599,7 @@ async def test_it_says_which_of_both_it_waits_for(pool: Pool, messages: int, seg
 
 
 async def test_a_keys_limit_covers_the_campaigns_that_it_created(pool: Pool) -> None:
-    """Whether it was set before they were staged or afterwards, beside a limit of the organization."""
+    """Whether it was set before or after they were staged, beside a limit of the organization."""
     actor = await organization(pool, quota=100)
     async with pool.acquire() as conn:
         made = [
@@ -665,7 +665,7 @@ async def test_pace_spreads_what_is_due_and_stages_little_ahead(pool: Pool) -> N
 
 
 async def test_a_pause_leaves_a_pace_as_it_was(pool: Pool) -> None:
-    """What was staged before it and what is staged after it do not go out side by side."""
+    """Messages staged before and after the pause are not sent side by side."""
     actor = await organization(pool)
     made = await create(pool, actor, recipients=[number(n) for n in range(100)], messages_per_minute=60)
     await run(pool)
@@ -679,7 +679,7 @@ async def test_a_pause_leaves_a_pace_as_it_was(pool: Pool) -> None:
     await run(pool)
     await pool.execute("UPDATE campaigns SET step_at = now()")
     await run(pool)
-    # What would be due in the past is due now, and has its place there.
+    # Messages that would be due in the past are due now, and take their place there.
     due = [row[0] for row in await pool.fetch("SELECT coalesce(since, due_at) FROM queue ORDER BY 1")]
     assert len(due) > plan.LEAD.total_seconds()
     assert {later - earlier for earlier, later in itertools.pairwise(due)} == {timedelta(seconds=1)}
@@ -692,7 +692,7 @@ async def test_a_pause_leaves_a_pace_as_it_was(pool: Pool) -> None:
 async def test_it_is_worth_delivering_for_as_long_as_its_organizations_sends_are(
     pool: Pool, kind: str, usual: int | None, lasts: int | None, pace: int | None
 ) -> None:
-    """From when each message is due, and a code for no longer than codes are."""
+    """From when each message is due, and for a code no longer than codes are valid."""
     actor = await organization(pool)
     await pool.execute("UPDATE organizations SET validity_seconds = $1", usual)
     await create(pool, actor, recipients=[number(1), number(2)], traffic_class=kind, messages_per_minute=pace)
@@ -734,7 +734,7 @@ async def test_organizations_take_turns(pool: Pool) -> None:
 
 
 async def test_a_campaign_that_stays_paused_is_checked_less_and_less_often(pool: Pool) -> None:
-    """A thousand of them, checked every second, took half a processor for as long as they were paused."""
+    """A thousand of them, checked every second, used half a processor for as long as they were paused."""
     at, waits = 0.0, []
     patience, id, other = pausing.Patience(lambda: at), uuid7(), uuid7()
     for _ in range(100):
@@ -766,7 +766,7 @@ async def test_campaigns_that_are_due_together_start_one_after_the_other(pool: P
     for n in range(2, 6):
         await create(pool, actor, recipients=[number(n)])
     stager = Stager(pool)
-    for _ in range(4):  # it begins, is gathered, is complete, is staged
+    for _ in range(4):  # it begins, is resolved, is complete, is staged
         await stager.round()
     assert (await get(pool, actor, first.id)).counts.queued == 1
     await run(pool)
@@ -782,7 +782,7 @@ async def test_single_sends_go_first(pool: Pool) -> None:
     async with pool.acquire() as conn:
         claimed = await claim_once(conn, "sms", {leases.UNROUTED: 2}, seconds=60)
         assert {lease.id for lease in claimed} == singles
-        # What a campaign still has in the queue is no sign of a fault.
+        # Rows that a campaign still has in the queue are no sign of a fault.
         await pool.execute("UPDATE queue SET due_at = now() - interval '1 hour'")
         assert await leases.oldest(conn, "sms") == 0
 
@@ -793,7 +793,7 @@ async def test_single_sends_go_first(pool: Pool) -> None:
 async def test_more_chunks_than_one_transaction_counts_are_counted_in_one_run(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thousands of small campaigns have a chunk each, and whoever has one more waits for all of them."""
+    """Thousands of small campaigns have a chunk each, and one with a further chunk waits for all of them."""
     monkeypatch.setattr(counting, "CHUNKS", 2)
     monkeypatch.setattr(counting, "SECONDS", 3600.0)
     actor = await organization(pool)
@@ -906,7 +906,7 @@ async def test_cancel_withdraws_what_is_not_sent_and_gives_the_quota_back(pool: 
     assert (total, used) == (10, 2)
     assert await pool.fetchval("SELECT sum(quantity) FROM usage_entries") == 8
     assert await pool.fetchval("SELECT count(*) FROM usage_entries WHERE type = 'refund'") == 8
-    # What the worker puts back is not sent either.
+    # A message that the worker puts back is not sent either.
     await run(pool)
     assert await pool.fetchval("SELECT step_at > now() FROM campaigns")
     await pool.execute("UPDATE queue SET lease_until = NULL, lease_token = NULL")
@@ -918,7 +918,7 @@ async def test_cancel_withdraws_what_is_not_sent_and_gives_the_quota_back(pool: 
 
 
 async def tried(pool: Pool, actor: Actor, n: int, state: str, *, part: bool = False) -> UUID:
-    """Somebody's message was tried once, with this end, and waits; `part`: a supplier has a part of it."""
+    """A message that was tried once, with this result, and waits; `part`: a supplier has a part of it."""
     id: UUID = await pool.fetchval("SELECT id FROM messages WHERE recipient = $1", number(n))
     await pool.execute(
         "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)"
@@ -969,7 +969,7 @@ async def test_a_failure_that_a_receipt_reports_was_sent_though_its_answer_was_l
 
 
 async def test_what_a_supplier_put_off_goes_out_neither_after_a_cancellation_nor_in_a_pause(pool: Pool) -> None:
-    """As in campaigns by WhatsApp: only what a supplier may have, or has in part, goes on."""
+    """As in WhatsApp campaigns: only what a supplier may have, or has in part, continues."""
     actor = await organization(pool, quota=10)
     made = await create(pool, actor, recipients=[number(n) for n in range(6)])
     await run(pool)
@@ -993,7 +993,7 @@ async def test_what_a_supplier_put_off_goes_out_neither_after_a_cancellation_nor
 
 
 async def test_what_a_worker_puts_back_during_a_pause_waits_for_its_end(pool: Pool) -> None:
-    """It was in the worker's hands when the pause began, and its supplier put it off since."""
+    """A worker had claimed it when the pause began, and its supplier has deferred it since."""
     actor = await organization(pool, quota=10)
     made = await create(pool, actor, recipients=[number(n) for n in range(3)])
     await run(pool)
@@ -1007,11 +1007,11 @@ async def test_what_a_worker_puts_back_during_a_pause_waits_for_its_end(pool: Po
     for n in (1, 2):
         await tried(pool, actor, n, "busy")
     await pool.execute("UPDATE queue SET lease_until = NULL, lease_token = NULL WHERE attempt > 0")
-    for _ in range(2):  # a second time moves nothing further
+    for _ in range(2):  # a second pass moves nothing further
         await pool.execute("UPDATE campaigns SET step_at = now()")
         await run(pool)
         assert await pool.fetchval(soon) == 1
-    # Nothing stays in anybody's hands for that long.
+    # Nothing stays claimed for that long.
     await pool.execute("UPDATE campaign_chunks SET put_off_at = put_off_at - interval '11 minutes'")
     await pool.execute("UPDATE campaigns SET step_at = now()")
     await run(pool)
@@ -1129,7 +1129,7 @@ async def test_a_campaign_to_many_waits_for_a_second_person(pool: Pool) -> None:
     assert [*await texts(pool)] == [number(1), number(2)]
     told = await pool.fetch("SELECT kind, object, name FROM notices")
     assert [tuple(row) for row in told] == [("campaign.approval", str(made.id), "Sale")]
-    # Neither its author nor a key; nor is it resumed, or paused and resumed.
+    # Neither its author nor a key can; nor can it be resumed, or paused and resumed.
     key = msgspec.structs.replace(actor, key_id=uuid7())
     for who in (ana, key):
         with pytest.raises(CampaignApprovalByAnother):
@@ -1270,7 +1270,7 @@ async def test_who_asks_for_no_approval_any_more_gets_none(pool: Pool) -> None:
     assert (await resume(pool, actor, other.id)).status == "running"  # an operator
     await needs_approval(pool, actor, None)
     assert (await resume(pool, ana, made.id)).status == "running"
-    # What has begun is not asked about: it goes on after a pause.
+    # A campaign that has begun needs no approval: it continues after a pause.
     await run(pool)
     async with pool.acquire() as conn, conn.transaction():
         await plan.pause(conn, ana, id=made.id)
@@ -1282,7 +1282,7 @@ async def test_who_asks_for_no_approval_any_more_gets_none(pool: Pool) -> None:
 
 
 async def imported(pool: Pool, actor: Actor, tmp_path: Path, *rows: str) -> UUID:
-    """A file of contacts, in batches of two rows."""
+    """Import a file of contacts in batches of two rows."""
     path = tmp_path / "people.csv"
     path.write_text("\n".join(("phone,name,tags", *rows)))
     layout = sheets.layout(path)
@@ -1319,7 +1319,7 @@ async def test_the_people_of_an_import_get_it(pool: Pool, tmp_path: Path) -> Non
         say = preview.sms(actor, "Hi {{name}}", reaches=lambda phone, segments: True)
         seen = await preview.preview_audience(conn, actor, say=say, imported=id, without=["staff"])
         assert (seen.found, seen.excluded, seen.opted_out, seen.would) == (5, 1, 1, 3)
-        # Whoever is deleted before the start gets none.
+        # People who are deleted before the start get no message.
         await conn.execute(
             "DELETE FROM contacts WHERE phone = $1 AND organization_id = $2", number(5), actor.organization_id
         )
@@ -1330,7 +1330,7 @@ async def test_the_people_of_an_import_get_it(pool: Pool, tmp_path: Path) -> Non
 
 
 async def test_a_list_is_kept_until_the_campaign_scheduled_for_it_begins(pool: Pool, tmp_path: Path) -> None:
-    """Lists are forgotten with texts, after a month; a campaign may be scheduled a year ahead."""
+    """Import lists are deleted with texts, after a month; a campaign may be scheduled a year ahead."""
     actor = await organization(pool)
     id = await imported(pool, actor, tmp_path, f"{number(1)},Ana,")
     other = await imported(pool, actor, tmp_path, f"{number(2)},Rui,")

@@ -110,14 +110,14 @@ async def test_p10_what_was_accepted_keeps_its_price(pool: Pool) -> None:
 
 
 async def test_p10_what_is_accepted_before_a_price_changes_and_sent_after_it_keeps_its_price(pool: Pool) -> None:
-    """What the supplier charges is what its card says on the day on which it is asked."""
+    """A supplier charges what its card says on the day of the attempt."""
     later = "2999-07-01"
     dated = (
         f"mcc,mnc,price,currency,effective_from,effective_to\n643,04,0.038,EUR,,{later}\n643,04,0.041,EUR,{later},\n"
     )
     made = await carried(pool, prices=dated, card=dated)
     await made.acceptor.accept(send(made.actor, to=TO))
-    # The day comes.
+    # That day comes.
     for column in ("effective_to", "effective_from"):
         await pool.execute(f"UPDATE tariff_rates SET {column} = now() - interval '1 minute' WHERE {column} IS NOT NULL")
     await pool.execute("UPDATE tariffs SET changed_at = now()")
@@ -166,7 +166,7 @@ async def test_a_preview_refuses_what_the_price_list_rejects_as_the_send_does(po
     with pytest.raises(DestinationNotAllowed) as sent:
         await acceptor.accept(wanted)
     for asked in (acceptor, Acceptor(pool)):
-        # Also where nobody has asked for prices yet: then they are read on the connection that the preview holds.
+        # Also if no prices have been loaded yet: then they are read on the connection that the preview holds.
         async with pool.acquire() as conn:
             with pytest.raises(DestinationNotAllowed) as shown:
                 await preview.preview(conn, asked, wanted)
@@ -212,7 +212,7 @@ class Carried:
 
 
 async def carried(pool: Pool, *, prices: str = LIST, card: str = CARD, route: str | None = None) -> Carried:
-    """`route`: the name of a route to Mozambique by the supplier."""
+    """`route`: the name of the supplier's route to Mozambique."""
     made = Carried()
     made.actor = await organization(pool)
     row = supplier()
@@ -231,7 +231,7 @@ async def carried(pool: Pool, *, prices: str = LIST, card: str = CARD, route: st
 
 
 async def test_rates_are_compiled_beside_the_event_loop(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that others are answered meanwhile. Who compares suppliers does not load price lists."""
+    """So that other requests are served meanwhile. Comparing suppliers does not load price lists."""
     await carried(pool)
     compiled, on_loop = [], []
 
@@ -250,7 +250,7 @@ async def test_rates_are_compiled_beside_the_event_loop(pool: Pool, monkeypatch:
 async def test_a_long_text_costs_its_segments_also_where_it_is_handed_over_whole(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Suppliers over HTTP cut texts themselves."""
+    """HTTP suppliers split texts themselves."""
     made = await carried(pool)
     monkeypatch.setattr(made.bench.only, "parts", lambda submission: 1, raising=False)
     for text in ("x" * 200, "é😀" * 60, "x"):
@@ -313,7 +313,7 @@ async def test_what_became_due_stands_under_the_route_as_it_was_when_its_message
     to = "+258861234567"
     await made.acceptor.accept(send(made.actor, to=to))
     await made.bench.round()
-    # It is removed before the receipt comes, and before the next message is taken.
+    # It is removed before the receipt arrives, and before the next message is claimed.
     made.bench.channel._selection._routes = lambda: ()
     await made.bench.receive(made.bench.only_id, receipt(ReceiptState.DELIVERED, "k1", to))
     await made.acceptor.accept(send(made.actor, to=TO))

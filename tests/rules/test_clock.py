@@ -32,7 +32,7 @@ from tests.rules.whatsapp_factories import made
 
 HOUR, YEARS = timedelta(hours=1), timedelta(days=400)
 SHIFTS = (HOUR, -HOUR, YEARS, -YEARS)
-#: What an estimate and a loaded machine may cost; far less than any shift.
+#: The cost of an estimate on a loaded machine; far less than any shift.
 NEAR = timedelta(seconds=60)
 RUNBOOK = Path(__file__).parents[2] / "docs" / "runbook.md"
 QUEUED = """
@@ -76,14 +76,14 @@ VALUES ($1, $2, 'live', 'messages', $2, '', '{}', $3, $4)
 
 @pytest.fixture(autouse=True)
 def own_clock() -> Iterator[None]:
-    """Afterwards the clock is what it is."""
+    """Reset the clock afterwards."""
     yield
     clock.arm("")
 
 
 @pytest.fixture(params=SHIFTS, ids=str)
 async def wrong(request: pytest.FixtureRequest, database_url: str) -> AsyncIterator[Pool]:
-    """The pool of a process whose clock is wrong, and which has seen the database's."""
+    """The pool of a process whose clock is wrong, and which has read the database's."""
     clock.arm(str(request.param.total_seconds()))
     pool = await open_pool(database_url, size=2)
     try:
@@ -104,7 +104,7 @@ async def test_times_and_ids_are_the_databases(wrong: Pool) -> None:
     with pytest.raises(clock.ClockDiffers, match="NTP"):
         clock.demand()
 
-    # An SMS is due and expires when the database says, lies where its month is kept, and a worker finds it at once.
+    # An SMS is due and expires by the database's clock, is stored in its month, and a worker finds it at once.
     actor = await organization(wrong)
     answer = await Acceptor(wrong).accept(send(actor, validity_seconds=600))
     row = await wrong.fetchrow(
@@ -121,7 +121,7 @@ async def test_times_and_ids_are_the_databases(wrong: Pool) -> None:
         (lease,) = await claim_once(conn, "sms", {UNROUTED: 10}, seconds=60)
     assert lease.id == row["id"]
 
-    # And so is a WhatsApp message.
+    # So is a WhatsApp message.
     one = await made(wrong)
     content = TemplateSend("order_shipped", "en", "utility", ("Ana", "7"))
     acceptor = WhatsAppAcceptor(wrong, settings=Settings(secret_key="s" * 32))
@@ -222,7 +222,7 @@ async def test_the_runbooks_statements_bring_forward_what_a_clock_that_was_ahead
         await put(now - HOUR, ahead + HOUR, tries=1): now + HOUR,
         await put(now - HOUR, now - HOUR, tries=1): now - HOUR,
         await put(ahead, ahead + HOUR, lane=BULK): now + HOUR,
-        # Of a campaign that was staged before the clock was wrong, held by the guard, and of a paused campaign.
+        # Of a campaign staged before the clock went wrong, a message held by the guard, and one of a paused campaign.
         await put(now - HOUR, now + HOUR, lane=BULK): now + HOUR,
         await put(now - HOUR, now + PARKED, line=GUARDED): now + PARKED,
         await put(ahead, ahead + 100 * YEARS, lane=BULK): ahead + 100 * YEARS,
@@ -255,7 +255,7 @@ async def test_the_runbooks_statements_bring_forward_what_other_tables_keep_for_
     stored = now + timedelta(days=3)
     for insert in PUT_OFF.values():
         await pool.execute(insert, actor.organization_id, uuid7(), stored, stored + patience)
-    # A part that came after the clock was corrected.
+    # A part that arrived after the clock was corrected.
     await pool.execute(PUT_OFF["inbound_messages.due_at"], actor.organization_id, uuid7(), now, now + patience)
 
     await pool.execute(found[1])
@@ -265,6 +265,6 @@ async def test_the_runbooks_statements_bring_forward_what_other_tables_keep_for_
         waits = patience if table in ("inbound_messages", "receipts") else timedelta()
         assert abs(latest - now - waits) < NEAR, place
     assert await pool.fetchval("SELECT count(*) FROM number_lookups WHERE taken_until IS NULL") == 1
-    # Whatever is still missing of a message is waited for from its arrival on.
+    # Missing parts of a message are waited for from its arrival on.
     parts = await pool.fetch("SELECT received_at, due_at FROM inbound_messages")
     assert all(abs(row["received_at"] - now) < NEAR and row["due_at"] - row["received_at"] == patience for row in parts)

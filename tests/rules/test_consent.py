@@ -31,7 +31,7 @@ async def work(pool: Pool) -> None:
 
 
 async def imported(pool: Pool, actor: Actor, *numbers: str) -> UUID:
-    """A suppression list that was imported."""
+    """An imported suppression list."""
     content = "\n".join(("number", *numbers)).encode()
     async with pool.acquire() as conn:
         id = await drafts.begin(conn, actor, file="list.csv", kind="opt_outs")
@@ -73,7 +73,7 @@ async def test_an_undo_leaves_what_others_recorded_meanwhile(pool: Pool) -> None
     async with pool.acquire() as conn:
         await optouts.add(conn, actor, phone=EVA)
     id = await imported(pool, actor, ANA, BIA, EVA)
-    # By hand, within the same instant as the import's beginning; by their own word, of somebody whom the file had
+    # By hand, within the same instant as the import's beginning; by their own word, for somebody whom the file had
     # opted out already.
     await pool.execute(
         "INSERT INTO opt_outs (organization_id, recipient, since, source)"

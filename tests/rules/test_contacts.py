@@ -53,7 +53,7 @@ async def test_entries_are_created_updated_or_left(pool: Pool) -> None:
     after = await contact(pool, actor)
     assert (after.id, after.name, after.first_name, after.tags) == (before.id, "Ana Silva", "Ana", ["vip", "maputo"])
     assert after.created_at == before.created_at < after.updated_at
-    # The parts of a name that is replaced go with it.
+    # The parts of a name that is replaced are removed with it.
     await write(pool, actor, Entry(ANA.phone, "Ana Souza"))
     after = await contact(pool, actor)
     assert (after.name, after.first_name, after.last_name) == ("Ana Souza", None, None)
@@ -68,7 +68,7 @@ async def test_no_contact_gets_more_tags_than_it_may_have(pool: Pool) -> None:
     written = await write(pool, actor, Entry(ANA.phone, "Eva", tags=("one more",)), Entry("+258841234568"))
     assert written == Written(1, 0, [ANA.phone])
     assert (await contact(pool, actor)).name == "Ana"
-    # Those that it has already are not counted twice.
+    # Contacts that already have the tag are not counted twice.
     assert await write(pool, actor, Entry(ANA.phone, "Eva", tags=full[:3])) == Written(0, 1, [])
 
 
@@ -81,7 +81,7 @@ async def test_a_contact_without_a_name_is_listed_by_its_new_number(pool: Pool) 
         ]
         new = records.Changes(phone="+258841234570")
         assert (await records.change(conn, actor, id=made[0].id, changes=new)).name == "+258841234570"
-        # As a form sends it, which has all fields.
+        # As a form sends it, with all fields.
         whole = records.Changes(phone="+258841234571", names=("+258841234570", None, None))
         assert (await records.change(conn, actor, id=made[0].id, changes=whole)).name == "+258841234571"
         assert (await records.change(conn, actor, id=made[1].id, changes=new)).name == "Ana"
@@ -144,7 +144,7 @@ async def test_the_database_holds_the_bounds_too(pool: Pool) -> None:
 
 @pytest.mark.fresh_database
 async def test_pages_are_found_by_index(pool: Pool) -> None:
-    """Not by reading all that is newer than the page."""
+    """Not by reading everything that is newer than the page."""
     actor = await organization(pool)
     for statement, values in ((records.LIST, ()), (records.LIST_TAGGED, ("vip",))):
         plan = "\n".join(
@@ -173,7 +173,7 @@ def test_tags_are_clean_whatever_comes(texts: list[str]) -> None:
 
 
 async def test_a_tag_of_many_is_renamed_step_by_step(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asked does not wait, a worker goes on, and both tables say the same after each step."""
+    """The request does not wait, a worker continues, and both tables agree after each step."""
     monkeypatch.setattr(tag_changes, "STEP", 3)
     actor = await organization(pool)
     entries = [Entry(f"+25884123456{n}", tags=("old", "vip") if n % 2 else ("old",)) for n in range(8)]
@@ -196,7 +196,7 @@ async def test_a_tag_of_many_is_renamed_step_by_step(pool: Pool, monkeypatch: py
 
 
 async def test_changes_of_tags_that_undo_each_other_end(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two workers, each with one of them, moved the same contacts to and fro for ever."""
+    """Two workers, each with one of the changes, used to move the same contacts back and forth for ever."""
     monkeypatch.setattr(tag_changes, "STEP", 3)
     actor, other = await organization(pool), await organization(pool)
     await write(pool, actor, *(Entry(f"+25884123456{n}", tags=("a",)) for n in range(9)))
@@ -213,7 +213,7 @@ async def test_changes_of_tags_that_undo_each_other_end(pool: Pool, monkeypatch:
             assert await tag_changes.step(conn) == 3
             assert await tag_changes.step(second) == 1  # the other organization's: nobody waits for a stranger's tag
         assert (await tag_changes.get(conn, other, id=theirs)).finished_at is not None
-        # Whoever waits for the second one helps with the first.
+        # A request that waits for the second change helps with the first.
         for _ in range(10):
             async with conn.transaction():
                 await tag_changes.go_on(conn, actor, id=back)
@@ -265,7 +265,7 @@ async def test_a_search_that_looked_at_enough_says_how_far_it_came(pool: Pool, m
 
 @pytest.mark.fresh_database
 async def test_a_search_by_tag_reads_no_more_contacts_than_its_page_takes(pool: Pool) -> None:
-    """A page of 50 of those who were never sent anything read 20,000, each by its key."""
+    """A page of 50 contacts who were never messaged used to read 20,000, each by its key."""
     actor = await organization(pool)
     numbers = [f"+25884{number:07}" for number in range(600)]
     await write(pool, actor, *(Entry(number, tags=("a", "b")) for number in numbers))

@@ -1,4 +1,5 @@
-"""Receipts that no handset sent: a supplier that reports everything as delivered is detected statistically."""
+"""Receipts that did not come from a handset: a supplier that reports everything as delivered is detected
+statistically."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from tests.rules.dispatching import Bench
 from tests.rules.factories import message, organization, receipt, supplier
 
 SETTINGS = Settings(database_url="", public_url="https://us.example")
-#: Buckets of receipts: those within a second, those after four, and those after an hour or two.
+#: Buckets of receipts: those within a second, those after four seconds, and those after an hour or two.
 SOON, LATER, LATE = [0] * 4 + [1], [0] * 12 + [1], [0] * 22 + [1]
 
 
@@ -37,7 +38,7 @@ async def stored(pool: Pool, *names: str) -> list[Supplier]:
 
 
 async def told(pool: Pool) -> list[tuple[str, str]]:
-    """What doctor says about receipts, by supplier."""
+    """What doctor reports about receipts, by supplier."""
     async with pool.acquire() as conn:
         found = [*await checks.run(conn, SETTINGS), *await checks.compare(conn, SETTINGS)]
     return [(str(one.check), str(one.detail)) for one in found if str(one.check).startswith("receipts of ")]
@@ -55,8 +56,7 @@ async def counted(
     country: str = "MZ",
     hours: int = 3,
 ) -> None:
-    """So many messages of some hours ago, with the receipts that came within a second, those that took longer, and
-    none."""
+    """This many messages some hours ago, with receipts within a second, later receipts, and none."""
     sums: Sums = {}
     hour = hour_of(clock.now() - timedelta(hours=hours))
     for what, number, histogram in (
@@ -146,7 +146,7 @@ async def codes(
     message_class: str = "otp",
     ago: timedelta = timedelta(hours=1),
 ) -> None:
-    """Messages that a supplier says to have delivered, so long ago."""
+    """Messages that a supplier reports as delivered, this long ago."""
     for n in range(delivered):
         made = await message(pool, actor, status="delivered", queued=False, traffic_class=message_class)
         id = UUID(int=uuid7_floor(clock.now() - ago).int + (made.int & ((1 << 62) - 1)))
@@ -164,7 +164,7 @@ async def test_codes_that_are_delivered_and_never_entered_tell_of_their_supplier
     actor = await organization(pool)
     await codes(pool, actor, liar, delivered=100, entered=41)
     await codes(pool, actor, honest, delivered=99, entered=71)
-    # Nobody enters what is no code, and the latest ones may still be entered.
+    # Nobody enters a message that is not a code, and the latest codes may still be entered.
     await codes(pool, actor, sells, delivered=110, entered=0, message_class="marketing")
     await codes(pool, actor, honest, delivered=110, entered=0, ago=timedelta(minutes=1))
     assert await told(pool) == [], "too few to compare with"
@@ -210,7 +210,8 @@ async def test_a_supplier_whose_receipts_stop_is_named_before_the_day_is_over(po
     for one in (quiet, fine):
         await counted(pool, one, later=40, hours=9)
     assert await told(pool) == []
-    # Since then: too few messages say nothing, and neither do those whose receipts always take their time.
+    # Since then: too few messages say nothing, and neither do those of a supplier whose receipts always take their
+    # time.
     await counted(pool, stopped, silent=20)
     await counted(pool, slow, silent=20)
     await counted(pool, quiet, silent=19)

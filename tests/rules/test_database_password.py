@@ -19,7 +19,7 @@ from tests.database import Cluster
 
 
 class Role:
-    """The application's, in a server of this test process alone."""
+    """The application's role, on a server for this test process alone."""
 
     def __init__(self, url: str, admin: asyncpg.Connection[asyncpg.Record], file: Path) -> None:
         self._url = urllib.parse.urlsplit(url)
@@ -31,7 +31,7 @@ class Role:
         return self._url._replace(netloc=f"{self.name}:{password}@{host}").geturl()
 
     async def become(self, password: str) -> None:
-        """The server's part of a change. Connections that are open stay open, so they are ended here."""
+        """The server's part of a change. Open connections would stay open, so they are ended here."""
         await self.admin.execute(f"ALTER ROLE {self.name} PASSWORD '{password}'")
         await self.admin.execute(
             "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
@@ -62,8 +62,8 @@ async def test_a_changed_password_is_read_from_its_file(role: Role) -> None:
     try:
         assert await pool.fetchval("SELECT current_user") == role.name
         await role.become("second")
-        # Between the two changes the database cannot be used, which clients are told with 503.
-        # A connection that the server ends amid a statement says so in one of many ways, before a new one is refused.
+        # Between the two changes the database cannot be used, which clients are told with 503. A connection that the
+        # server ends during a statement reports that in one of many ways, before a new one is refused.
         said: list[Any] = []
         while not said or not isinstance(said[-1], asyncpg.InvalidPasswordError):
             said += await asyncio.gather(pool.fetchval("SELECT 1"), return_exceptions=True)

@@ -21,7 +21,7 @@ from tests.wire import wire
 
 @pytest.fixture
 def server(tmp_path: Path) -> tuple[ssl.SSLContext, str]:
-    """What a server for `localhost` shows, and the file of the authority that vouches for it."""
+    """The certificate of a server for `localhost`, and the file of the authority that signed it."""
     authority = Authority(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.issue("localhost"))
@@ -43,9 +43,9 @@ async def test_sslmode_is_honoured(database_url: str, server: tuple[ssl.SSLConte
         assert not await encrypted(f"{named}?sslmode=disable")
         for mode in ("prefer", "require", f"verify-ca&sslrootcert={roots}", f"verify-full&sslrootcert={roots}"):
             assert await encrypted(f"{named}?sslmode={mode}")
-        # Another name than the certificate's: only `verify-full` minds.
+        # A name other than the certificate's: only `verify-full` refuses it.
         assert await encrypted(f"{elsewhere}?sslmode=verify-ca&sslrootcert={roots}")
-        # Another authority's, or nobody's.
+        # Another authority's, or a self-signed one.
         (tmp_path / "strange").mkdir()
         strange = Authority(tmp_path / "strange").file
         for wrong in (
@@ -136,7 +136,7 @@ async def test_programs_reach_a_server_as_we_do_and_tell_nobody_how(database_url
         async with tunnel.for_programs(direct) as (url, password):
             await copies.run(["psql", f"--dbname={url}", "--command=SELECT 1"], password=password)
         assert line.made == 2
-    # Where we speak no TLS, programs connect by themselves.
+    # If we use no TLS, programs connect by themselves.
     async with wire(database_url) as (_, plain), tunnel.for_programs(f"{plain}?sslmode=prefer") as (url, password):
         await copies.run(["psql", f"--dbname={url}", "--command=SELECT 1"], password=password)
         assert urllib.parse.urlsplit(url).netloc.endswith(urllib.parse.urlsplit(plain).netloc.rpartition("@")[2])

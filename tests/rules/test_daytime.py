@@ -17,12 +17,12 @@ from heliograph.sms.accepting.accept import Acceptor
 from tests.rules.dispatching import Bench, pause_of
 from tests.rules.factories import message, organization, send, supplier
 
-#: Mozambique's clock, which is not changed in summer.
+#: Mozambique's time zone, which has no summer time.
 AHEAD = timedelta(hours=2)
 
 
 async def quiet(pool: Pool, actor: Actor, *, before: float = 1.0, after: float = 1.5) -> datetime:
-    """Make it quiet in Mozambique from so many hours ago until so many from now; returns the end."""
+    """Set quiet hours in Mozambique from this many hours ago until this many from now; returns their end."""
     now: datetime = await pool.fetchval("SELECT now()")
     first, last = now - timedelta(hours=before), (now + timedelta(hours=after)).replace(second=0, microsecond=0)
     hours = f"{first + AHEAD:%H:%M}-{last + AHEAD:%H:%M}"

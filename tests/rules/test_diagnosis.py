@@ -22,7 +22,7 @@ from heliograph.suppliers.message_ids import id_key
 from tests.rules.factories import SENDER, TO, organization, sent, status_of
 
 KEY = derive_key("a secret key of a test installation", "suppliers")
-#: Ids as one supplier writes them: in the answer in hex, in the receipt in decimal, padded.
+#: One supplier's ids: in hex in the response, in padded decimal in the receipt.
 PAIRS = [("33E95179", "0870928761"), ("39f99dd5", "0972660181"), ("00B8BE19", "0012107289"), ("1A", "26")]
 
 
@@ -63,7 +63,7 @@ async def test_the_base_in_which_receipts_would_fit_is_named(
         await sent(pool, actor, id, id_key(answer, now.get("resp_id_base", "text")))
         await unmatched(pool, id, id_key(told, now.get("dlr_id_base", "text")))
     (found,) = await advised(pool)
-    # Another way may do as well; what is named has no change too many, and all of them fit with it.
+    # Other settings may work as well; the suggested ones contain no unnecessary change, and all ids match with them.
     assert len(found) <= len(cure)
     way = {"resp_id_base": "text", "dlr_id_base": "text"} | now | found
     for pair in PAIRS:
@@ -78,7 +78,7 @@ async def test_nothing_is_advised_without_the_same_recipient_or_for_most_of_them
     assert await advised(pool) == []
     await unmatched(pool, id, "870928761")
     assert await advised(pool) == [{"resp_id_base": "hex"}]
-    # Most of what comes is of somebody else's messages on this account: no setting would cure it.
+    # Most receipts belong to somebody else's messages on this account: no setting would fix them.
     await unmatched(pool, id, "777", to="+258829999998")
     await unmatched(pool, id, "778", to="+258829999997")
     assert await advised(pool) == []
@@ -91,7 +91,7 @@ async def test_nothing_is_advised_about_receipts_that_only_wait_for_their_next_c
     assert await advised(pool) == []
 
 
-# What each session has read is known at once only within its transaction.
+# What a session has read is known at once only within its transaction.
 READ = """
 SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::int FROM pg_stat_xact_user_tables
  WHERE relname LIKE 'attempts\\_%'
@@ -102,7 +102,7 @@ SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::int FROM pg_
 async def test_messages_that_all_have_one_id_are_not_all_read_for_each_receipt(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers look every few seconds, and read millions."""
+    """Workers used to look every few seconds, and to read millions."""
     monkeypatch.setattr(diagnosis, "KNOWN", diagnosis.KNOWN.replace(f"LIMIT {diagnosis.MOST_ALIKE}", "LIMIT 5"))
     id, actor = await added(pool), await organization(pool)
     for n in range(60):
@@ -159,7 +159,7 @@ async def test_receipts_that_came_before_the_cure_find_their_messages_after_it(
     assert await status_of(pool, message) == "delivered"
 
 
-#: As a supplier writes it that leaves esm_class at 0: a message from a handset, by all that is certain.
+#: As written by a supplier that leaves esm_class at 0: formally a message from a handset.
 UNMARKED = "id:{} sub:001 dlvrd:001 submit date:2611281200 done date:2611281201 stat:DELIVRD err:000 text:Hello"
 
 
@@ -168,7 +168,7 @@ UNMARKED = "id:{} sub:001 dlvrd:001 submit date:2611281200 done date:2611281201 
     [
         (UNMARKED.format("0012107289"), {}, True),
         (UNMARKED.format("B8BE19"), {"resp_id_base": "hex", "dlr_id_base": "hex"}, True),
-        (UNMARKED.format("B8BE19"), {}, True),  # it takes another base as well
+        (UNMARKED.format("B8BE19"), {}, True),  # it accepts another base as well
         (UNMARKED.format("0012107289"), {"dlr_sniff": True}, False),
         (UNMARKED.format("777"), {}, False),
         ("id:0012107289 has arrived, thanks", {}, False),

@@ -1,4 +1,5 @@
-"""Dispatch on a real database with suppliers that follow a script: from the queue out, and every kind of answer."""
+"""Dispatch on a real database with suppliers that follow a script: from the queue to the supplier, and every kind of
+outcome."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ async def test_an_accepted_message_goes_out_once_and_is_sent(pool: Pool) -> None
 
 
 async def test_the_attempt_is_committed_before_the_supplier_sees_it(pool: Pool, database_url: str) -> None:
-    """Asked through another connection, from within the submit itself."""
+    """Queried over another connection, from within the submit itself."""
     bench = Bench(pool)
     seen: list[asyncio.Task[object]] = []
 
@@ -103,7 +104,7 @@ async def test_a_long_message_goes_out_in_its_segments_with_one_reference_each(p
     await bench.round()
     first, second = bench.only.submitted
     assert [len(one.segments) for one in (first, second)] == [2, 2]
-    # To one handset, one after the other: their parts must not be taken for each other's.
+    # To one handset, one after the other: their parts must not be mistaken for each other's.
     assert first.reference & 0xFF != second.reference & 0xFF
     rows = await pool.fetch("SELECT part, parts FROM sms_parts WHERE message_id = $1 ORDER BY part", ids[0])
     assert [tuple(row) for row in rows] == [(1, 2), (2, 2)]
@@ -208,7 +209,7 @@ async def test_a_message_that_was_canceled_or_is_sent_leaves_the_queue(pool: Poo
 
 
 async def test_a_message_that_is_canceled_at_this_moment_does_not_go_out(pool: Pool) -> None:
-    """Its queue row goes first, and no claim waits for it."""
+    """Its queue row is removed first, and no claim waits for it."""
     bench = Bench(pool)
     actor = await organization(pool)
     id = await message(pool, actor)
@@ -292,7 +293,7 @@ async def test_a_paused_supplier_keeps_what_only_it_can_carry_out_of_the_others_
     await bench.round(2)
     async with pool.acquire() as conn:
         assert await holds.late(conn, "sms", without=()) >= 3_600
-    # It is back. A dispatcher looks into all lines each second, and at its start.
+    # It is back. A dispatcher polls all lines each second, and at its start.
     bench.accounts[paused.id].supplier = msgspec.structs.replace(paused, state="active")
     await bench.later(seconds=2)
     bench.restart()
@@ -384,7 +385,7 @@ async def test_whoever_told_a_supplier_stop_is_opted_out(pool: Pool) -> None:
     assert [tuple(row) for row in rows] == [(ours.organization_id, TO, "supplier", None)]
     (event,) = await pool.fetch("SELECT organization_id, data FROM events WHERE kind = 'contact.opted_out'")
     assert (event["organization_id"], '"source":"supplier"' in event["data"]) == (ours.organization_id, True)
-    # What waits for the same person is not sent any more; somebody else's is.
+    # Other messages for the same person are no longer sent; somebody else's are.
     bench.connectors[first.id].script = taking
     await pool.execute("UPDATE queue SET due_at = now() WHERE id = ANY ($1)", [later, other])
     await bench.round(2)
@@ -454,8 +455,8 @@ async def test_a_supplier_may_say_when(pool: Pool) -> None:
 
 @pytest.mark.parametrize("outcome", [BUSY, THROTTLED])
 async def test_no_pause_that_a_supplier_asks_for_ends_a_message(pool: Pool, outcome: Outcome) -> None:
-    """A page that says "under maintenance, come back tomorrow" expired whatever was worth less than a day, while
-    another supplier stood by."""
+    """A page saying "under maintenance, come back tomorrow" expired every message valid for less than a day, while
+    another supplier was ready."""
     first, second = supplier("first", priority=1), supplier("second", priority=2)
     bench, actor = Bench(pool, first, second), await organization(pool)
     bench.connectors[first.id].script = answering(msgspec.structs.replace(outcome, retry_after=999_999_999.0))
@@ -527,11 +528,11 @@ async def test_a_suppliers_words_never_keep_its_answer_from_being_stored(pool: P
 
 
 async def test_an_answer_that_cannot_be_stored_is_logged_with_its_ids_and_becomes_unknown(pool: Pool) -> None:
-    """Those beside it are stored."""
+    """The others are stored."""
     bench = Bench(pool, lease_seconds=0.0)
     actor = await organization(pool)
     fine, odd = await message(pool, actor), await message(pool, actor)
-    # No message has so many segments.
+    # No message has that many segments.
     broken = Outcome(Verdict.UNKNOWN, total=1, doubtful=(99_999,))
     good = Outcome(Verdict.ACCEPTED, (Part(1, "id"),))
     bench.only.script = lambda submission: broken if submission.message_id == odd else good
@@ -563,8 +564,8 @@ async def test_message_sent_is_an_event_for_those_who_want_it(pool: Pool) -> Non
 
 
 async def lost(pool: Pool, actor: Actor | None = None, **values: object) -> tuple[Bench, UUID]:
-    """A message that a worker submitted before it died, and whose lease is over; the next worker is returned. `actor`:
-    whose it is; None: a new organization's."""
+    """A message that a worker submitted before it died, and whose lease has ended; returns it with the next worker.
+    `actor`: its organization; None: a new one."""
     row = supplier()
     dead = Bench(pool, row)
     dead.only.script = answering(None)
@@ -608,7 +609,7 @@ async def test_a_supplier_whose_answers_are_never_read_does_not_get_copies_all_d
         await bench.round()
         after += [grace] * (len(await attempts(pool, id)) - len(after))
         await bench.later(seconds=95)
-    # In graces: of a message with two segments, the second try may have lost the answer to the other one.
+    # In grace periods: of a message with two segments, the second attempt may have lost the response to the other one.
     assert after == {1: [0, 1, 3, 7, 15], 2: [0, 1, 2, 4, 8, 16]}[segments]
     # It expires before the next one.
     await bench.later(days=1)
@@ -618,7 +619,7 @@ async def test_a_supplier_whose_answers_are_never_read_does_not_get_copies_all_d
 
 
 async def test_an_uncertain_message_that_is_not_sent_again_is_unknown(pool: Pool) -> None:
-    """Nobody knows that it was not delivered, so nobody may say so."""
+    """Nobody knows that it was not delivered, so nobody may claim so."""
     bench, id = await lost(pool, expires_at=clock.now() + timedelta(seconds=100))
     await pool.execute("UPDATE messages SET expires_at = now()")
     await bench.round()
@@ -639,7 +640,7 @@ async def test_a_receipt_stands_for_the_answer_that_was_lost(pool: Pool) -> None
 
 
 async def test_a_receipt_in_place_of_the_answer_says_that_it_was_sent(pool: Pool) -> None:
-    """Whoever counts messages by `message.sent` counts this one too, and once."""
+    """A customer who counts messages by `message.sent` counts this one, too, and once."""
     actor = await organization(pool)
     await endpoint(pool, actor, "message.sent", "message.delivered")
     bench, id = await lost(pool, actor)
@@ -682,7 +683,7 @@ async def test_a_receipt_of_before_the_attempt_is_of_another_message(pool: Pool)
 
 
 async def test_a_receipt_that_fits_two_lost_answers_stands_for_neither_until_both_have_one(pool: Pool) -> None:
-    """The supplier may have only one of the messages: the other would be taken for sent, and never arrive."""
+    """The supplier may have only one of the messages: the other would be mistaken for sent, and never arrive."""
     row = supplier()
     dead = Bench(pool, row)
     dead.only.script = answering(None)
@@ -719,8 +720,8 @@ async def test_unknown_from_the_connector_waits_as_well(pool: Pool) -> None:
 async def test_a_receipt_that_names_the_attempt_counts_as_soon_as_the_answer_is_given_up(
     pool: Pool, echoed: bool
 ) -> None:
-    """Its message was reported as delivered a minute and a half late. One without our reference may be for another
-    message to this number, whose answer is still to come."""
+    """Its message used to be reported as delivered a minute and a half late. A receipt without our reference may be for
+    another message to this number, whose response is still to come."""
     bench = Bench(pool)
     bench.only.script = answering(None)
     id = await message(pool, await organization(pool))
@@ -814,7 +815,7 @@ async def test_an_attempt_that_is_known_delays_no_answer_that_is_recorded_with_i
     begun = msgspec.structs.replace(lease, attempt=1, begun_at=datetime.now(UTC), target_id=bench.only_id)
     async with pool.acquire() as conn:
         await mark_unknown(conn, [begun])
-        if not is_held:  # as whoever takes it over does
+        if not is_held:  # as the worker that takes it over does
             await conn.execute("UPDATE queue SET lease_token = gen_random_uuid() WHERE id = $1", known)
     for submission in bench.only.submitted:
         bench.answer(submission, accepted(submission.message_id.hex))
@@ -898,7 +899,8 @@ async def test_a_worker_without_a_session_leaves_messages_to_one_that_has_it(poo
 
 
 async def test_a_message_waits_for_the_better_supplier_that_another_worker_has(pool: Pool) -> None:
-    """The cheap account allows one session, which the first worker holds. Both have the dear one."""
+    """The cheap account allows one session, which the first worker holds. Both have a session with the expensive
+    one."""
     cheap, dear = supplier("cheap", priority=1), supplier("dear", priority=2)
     has, has_not = Bench(pool, cheap, dear), Bench(pool, cheap, dear)
     has_not.connectors[cheap.id].sessions = 0
@@ -913,7 +915,7 @@ async def test_a_message_waits_for_the_better_supplier_that_another_worker_has(p
         pass
     assert {one.message_id for one in has.connectors[cheap.id].submitted} == ids
     assert [bench.connectors[dear.id].submitted for bench in (has, has_not)] == [[], []]
-    # The other worker has lost it, or left it alone: what waits goes on.
+    # The other worker has lost it, or does not use it: what waits continues.
     has_not.accounts[cheap.id].elsewhere = False
     has_not.restart()
     id = await message(pool, actors[0], line=cheap.id)
@@ -946,7 +948,7 @@ async def test_a_simulator_serves_only_while_there_is_no_other_supplier(pool: Po
     fresh = await message(pool, actor)
     await bench.round(2)
     assert {one.message_id for one in bench.connectors[real.id].submitted} == {waits, fresh}
-    # Nor while the real one is away, paused, covers another country, or has refused the message.
+    # Nor while the real supplier is down, paused, covers another country, or has refused the message.
     bench.connectors[real.id].sessions = 0
     for row in (real, msgspec.structs.replace(real, state="paused")):
         bench.accounts[real.id].supplier = row
@@ -978,12 +980,12 @@ async def test_test_messages_never_reach_a_supplier(pool: Pool) -> None:
 
 
 async def test_an_answer_that_the_recorder_still_holds_is_not_sent_again(pool: Pool) -> None:
-    """The database was away for longer than lease and grace, and dispatch is back before the recorder."""
+    """The database was down for longer than lease and grace period, and dispatch is back before the recorder."""
     bench = Bench(pool)
     id = await message(pool, await organization(pool))
     async with bench.results.writing:
         await bench.dispatcher.round()
-        await asyncio.sleep(0)  # the answer arrives, and waits to be written
+        await asyncio.sleep(0)  # the response arrives, and waits to be stored
         await bench.later(seconds=200)
         await bench.dispatcher.round()
         await bench.later(seconds=2 * RECENT_LOSS_WAIT)
@@ -1037,7 +1039,7 @@ async def test_room_is_filled_before_the_answers_that_made_it_are_recorded(pool:
 
 
 async def test_dispatch_passes_over_a_message_that_is_being_answered(pool: Pool) -> None:
-    """Whoever answers it, however late, locks its queue row first, as dispatch does."""
+    """Recording a response, however late, locks its queue row first, as dispatch does."""
     bench, id = await lost(pool)
     await bench.later(seconds=60)
     async with pool.acquire() as conn, conn.transaction():
@@ -1064,7 +1066,7 @@ async def test_the_recorder_holds_no_attempt_while_it_waits_for_the_queue(pool: 
     assert await status_of(pool, id) == "sent"
 
 
-#: The first change of a table ends as the victim of a deadlock does. A sequence forgets nothing when that is undone.
+#: The first change of a table fails like the victim of a deadlock. A sequence keeps its value when that is rolled back.
 VICTIM = """
 CREATE SEQUENCE victims;
 GRANT ALL ON SEQUENCE victims TO PUBLIC;
@@ -1081,7 +1083,7 @@ CREATE TRIGGER ends BEFORE {what} FOR EACH ROW EXECUTE FUNCTION end_the_first();
 async def test_what_postgresql_ends_is_run_again(
     pool: Pool, what: str, as_owner: Callable[[str], Awaitable[None]]
 ) -> None:
-    """The dispatcher is the first to update the queue, and answers are the first to be written to attempts."""
+    """The dispatcher is the first to update the queue, and responses are the first to be written to attempts."""
     bench = Bench(pool)
     id = await message(pool, await organization(pool))
     await as_owner(VICTIM.format(what=what))

@@ -21,7 +21,7 @@ from tests.rules.factories import endpoint, events_of, message, organization, st
 
 
 def stumble(bench: Bench, step: str, *over: UUID, error: type[Exception] = ValueError) -> None:
-    """Have a step of the channel (`load`, `decide`) fail for these messages, as for data that nobody expected."""
+    """Make a step of the channel (`load`, `decide`) fail for these messages, as unexpected data would."""
     real = getattr(bench.channel, step)
 
     async def failing(conn: Connection, given: Sequence[Any]) -> Any:
@@ -34,7 +34,7 @@ def stumble(bench: Bench, step: str, *over: UUID, error: type[Exception] = Value
 
 
 async def rounds(bench: Bench, times: int) -> int:
-    """Dispatch as the worker's loop does, which goes on after a round that fails. Returns how many failed."""
+    """Dispatch like the worker's loop, which continues after a failed round. Returns how many failed."""
     failed = 0
     for _ in range(times):
         try:
@@ -95,7 +95,7 @@ async def test_one_that_can_be_sent_only_after_its_validity_expires(pool: Pool) 
 
 @pytest.mark.parametrize("step", ["load", "decide"])
 async def test_one_that_nobody_repairs_expires_with_its_validity(pool: Pool, step: str) -> None:
-    """Whoever sent it would wait for news for ever."""
+    """Otherwise its sender would wait for news for ever."""
     bench = Bench(pool)
     actor = await organization(pool)
     await endpoint(pool, actor)
@@ -113,7 +113,7 @@ async def test_one_that_nobody_repairs_expires_with_its_validity(pool: Pool, ste
 
 
 async def test_one_that_may_have_arrived_ends_as_unknown_once_no_news_is_expected(pool: Pool) -> None:
-    """Or it would be set aside for ever, and its campaign never be completed."""
+    """Otherwise it would be set aside for ever, and its campaign never completed."""
     bench = Bench(pool, grace=130.0)
     id = await message(pool, await organization(pool), age=timedelta(hours=1))
     bench.only.script = lambda submission: None
@@ -216,7 +216,7 @@ async def test_a_whatsapp_message_that_nobody_repairs_expires_with_its_lifetime(
 
 
 async def test_an_attempt_that_was_under_way_is_not_forgotten(pool: Pool) -> None:
-    """Or the message would be sent again although it may have arrived."""
+    """Otherwise the message would be sent again although it may have arrived."""
     bench = Bench(pool)
     id = await message(pool, await organization(pool))
     bench.only.script = lambda submission: None
@@ -255,7 +255,7 @@ async def test_a_submission_that_fails_leaves_the_others(pool: Pool) -> None:
     assert [one["message_id"] for one in said if one["event"] == "attempt not handed over"] == [str(bad)]
     assert await status_of(pool, good) == "sent"
     assert bench.dispatcher.in_flight == 0, "nobody renews its lease"
-    # Some of it may have left: news of it is waited for before it is sent again.
+    # Some of it may have been sent: a receipt is awaited before it is sent again.
     bench.restart()
     await bench.later(seconds=61)
     assert await rounds(bench, 1) == 0

@@ -38,8 +38,8 @@ def after(bench: Bench, *suppliers: Supplier) -> list[int]:
 
 
 async def until_elsewhere(bench: Bench, first: Supplier, second: Supplier, *, most: float) -> float:
-    """Seconds until the second supplier has it: at most `most` of steps of half a second, and those that the rounds
-    themselves took, which are waited, too."""
+    """Seconds until the second supplier has it: at most `most` steps of half a second, plus the time that the rounds
+    themselves took."""
     waited, began = 0.0, time.monotonic()
     while not bench.connectors[second.id].submitted:
         assert waited <= most, "nobody else was asked"
@@ -97,7 +97,7 @@ async def test_a_supplier_that_only_puts_off_or_is_silent_is_left_alone_while_an
         await bench.round()
         assert bench.accounts[first.id].breaker.open
         assert [one.message_id for one in bench.connectors[second.id].submitted] == [fresh]
-        # One message looks whether it is well again; putting that off, too, is no reason to come back.
+        # One message probes whether it works again; deferring that one, too, is no reason to come back.
         bench.now += 15
         probe = await message(pool, actor, lane=1)
         await bench.round()
@@ -118,7 +118,7 @@ async def test_a_supplier_that_stalls_is_kept_where_nobody_else_carries_to_the_s
 
 
 async def test_what_waits_too_long_in_the_line_of_a_slow_supplier_goes_to_the_next(pool: Pool) -> None:
-    """Single messages only: a campaign waits for the supplier that comes first."""
+    """Single messages only: a campaign waits for the first supplier."""
     first, second = two()
     bench = Bench(pool, first, second)
     bench.connectors[first.id].room = 0
@@ -171,7 +171,7 @@ async def test_what_is_said_to_be_a_one_time_code_does_not_wait_for_a_full_suppl
 
 @pytest.mark.parametrize("outcome", [NO_ROOM, STOPPED], ids=["no room", "stopped"])
 async def test_what_this_process_returns_says_nothing_about_the_supplier(pool: Pool, outcome: Outcome) -> None:
-    """Twenty messages without room in the window opened the circuit that all workers share."""
+    """Twenty messages without room in the window used to open the circuit that all workers share."""
     bench = Bench(pool)
     actor = await organization(pool)
     bench.only.script = lambda submission: outcome
@@ -211,7 +211,7 @@ async def test_a_code_that_finds_no_room_waits_only_a_few_seconds(pool: Pool) ->
 
 
 async def test_the_rest_of_a_long_message_that_finds_no_room_stays_with_its_supplier(pool: Pool) -> None:
-    """As unreachable it went elsewhere, whole, and the handset got its first segments twice."""
+    """If it counted as unreachable, it went elsewhere, complete, and the handset got its first segments twice."""
     first, second = two()
     bench = Bench(pool, first, second)
     connector = bench.connectors[first.id]

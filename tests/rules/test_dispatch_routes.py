@@ -47,7 +47,7 @@ async def test_a_route_chooses_and_what_it_does_not_name_is_not_asked(pool: Pool
 
 
 async def because(pool: Pool, id: UUID) -> list[str | None]:
-    """What is said of each attempt of a message."""
+    """The reason stored with each attempt of a message."""
     async with pool.acquire() as conn:
         told = await timeline.of_message(conn, id=id)
     return [entry.detail.get("because") for entry in told.entries if entry.what == "attempt"]
@@ -73,7 +73,7 @@ async def test_why_a_supplier_was_chosen_is_kept_in_the_words_of_that_moment(poo
     (said,) = await because(pool, other)
     assert said is not None
     assert re.fullmatch(r"prefix 258 \(route mz\): backup; main skipped: circuit open since \d\d:\d\d UTC", said)
-    # Many messages, the same words.
+    # Many messages, one stored text.
     more = [await message(pool, organization_id) for _ in range(3)]
     await bench.round()
     assert {tuple(await because(pool, one)) for one in more} <= {(said,), tuple(await because(pool, more[0]))}
@@ -83,7 +83,7 @@ async def test_why_a_supplier_was_chosen_is_kept_in_the_words_of_that_moment(poo
 async def test_words_of_a_transaction_that_was_rolled_back_are_stored_by_the_next(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if a round without any message comes between, whose commit says nothing about them."""
+    """Also after a round without any of these messages, whose commit does not store the text."""
     bench = Bench(pool, supplier("main", id=uuid7()))
     id = await message(pool, await organization(pool))
     begun = bench.channel.begun
@@ -126,7 +126,7 @@ async def test_what_is_kept_names_price_and_quality_where_they_are_known(pool: P
             )
             given = rows.read(["country,price,currency\n", f"MZ,{price},USD\n"])
             await tariffs.import_rates(conn, given, kind="cost", name=str(id), supplier_id=id, whole=True)
-        # Too few of the backup's messages were measured to say anything.
+        # Too few of the backup's messages were measured for a quality.
         for id, count, delivered in ((main.id, 200, 194), (backup.id, 49, 49)):
             for what, number in (("accepted", count), ("delivered", delivered)):
                 histogram = [0] * 12 + [number] if what == "delivered" else []
@@ -151,7 +151,7 @@ async def test_what_is_kept_names_price_and_quality_where_they_are_known(pool: P
         + r"\d\d:\d\d UTC",
         said,
     )
-    # What customers see of the message says nothing of it.
+    # Customers see none of this.
     async with pool.acquire() as conn:
         seen = repr(await messages.get(conn, organization_id, id=id))
     assert "USD" not in seen
@@ -166,7 +166,7 @@ async def test_a_route_may_ask_only_those_who_have_a_price_there(pool: Pool) -> 
     bench = Bench(pool, main, cheap, routes=[route])
     nowhere = await message(pool, actor)
     await bench.round()
-    # Nobody has a price there: the message ends, and nobody was asked.
+    # Nobody has a price there: the message ends, and no supplier was asked.
     assert await pool.fetchrow("SELECT status, failure_code FROM messages WHERE id = $1", nowhere) == (
         "failed",
         "destination_unreachable",
@@ -251,7 +251,7 @@ async def test_r8_and_r9_a_ported_number_goes_by_its_network_and_by_its_prefix_o
     actor = await organization(pool)
 
     async def goes() -> tuple[str, str, str]:
-        """Who is given the message, by which route, and what is said of its network."""
+        """Which supplier gets the message, by which route, and what is known about its network."""
         bench = Bench(pool, a, b, routes=routes)
         await bench.charges.directory.refresh(pool)
         await message(pool, actor, to=TO)
@@ -269,7 +269,7 @@ async def test_r8_and_r9_a_ported_number_goes_by_its_network_and_by_its_prefix_o
         return name, said.route or "", said.network or ""
 
     assert await goes() == ("a", "ported", "643-03 (known from a look-up)")
-    # What was learned is too old, and whoever was asked failed.
+    # The learned network is too old, and the look-up failed.
     await pool.execute(
         "UPDATE number_networks SET learned_at = learned_at - $1::interval", learned.KEPT + timedelta(days=1)
     )

@@ -15,12 +15,12 @@ from tests.rules.dispatching import Bench, attempts, queued
 from tests.rules.factories import message, organization, receipt, status_of, supplier, taking
 
 FIVE = "x" * 700
-#: The session is lost at the third of five segments: two were answered, the third was written, two never left.
+#: The session is lost at the third of five segments: two were answered, the third was written, two were never sent.
 LOST_AT_THE_THIRD = Outcome(Verdict.UNKNOWN, (Part(1, "A1"), Part(2, "A2")), total=5, doubtful=(3,))
 
 
 async def begun(pool: Pool, outcome: Outcome | None, **values: object) -> tuple[Bench, UUID]:
-    """A message of five segments whose first attempt ended so (None: the worker died)."""
+    """A message of five segments whose first attempt ended like that (None: the worker died)."""
     row = supplier()
     bench = Bench(pool, row)
     bench.only.script = lambda submission: outcome
@@ -36,7 +36,7 @@ async def begun(pool: Pool, outcome: Outcome | None, **values: object) -> tuple[
 
 
 async def again(bench: Bench) -> Submission:
-    """The one submission that follows once the grace is over."""
+    """The only submission that follows once the grace period is over."""
     await bench.round()
     await bench.later(seconds=91)
     await bench.round()
@@ -124,7 +124,7 @@ async def test_a_dead_workers_message_is_taken_for_sent_only_by_a_receipt_for_ea
 
 
 async def test_receipts_of_two_lost_messages_are_not_mixed(pool: Pool) -> None:
-    """Five receipts, and ten segments that they may be of."""
+    """Five receipts, and ten segments that they may belong to."""
     row = supplier()
     dead = Bench(pool, row)
     dead.only.script = lambda submission: None
@@ -137,7 +137,7 @@ async def test_receipts_of_two_lost_messages_are_not_mixed(pool: Pool) -> None:
         await bench.receive(row.id, receipt(f"R{number}"))
     await bench.round()
     assert [await status_of(pool, id) for id in ids] == ["sending", "sending"]
-    # Where the supplier echoes our reference, there is no doubt.
+    # If the supplier echoes our reference, there is no doubt.
     first = await pool.fetchval("SELECT reference FROM attempts WHERE message_id = $1", ids[0])
     for number in range(5):
         await bench.receive(row.id, receipt(f"E{number}", reference=first))
@@ -184,7 +184,7 @@ async def test_elsewhere_or_in_another_form_a_message_is_sent_as_a_whole(pool: P
 
 
 async def test_a_text_that_the_supplier_cuts_itself_is_delivered_by_its_one_receipt(pool: Pool) -> None:
-    """`long_messages=payload`: one submit, one id, one receipt, however many segments were counted at accept."""
+    """`long_messages=payload`: one submit, one id, one receipt, however many segments were counted at acceptance."""
     bench, id = await begun(pool, Outcome(Verdict.ACCEPTED, (Part(1, "A1"),), total=1))
     assert await of_parts(pool, id) == []
     assert await pool.fetchval("SELECT supplier_message_id FROM attempts WHERE message_id = $1", id) == "A1"

@@ -39,7 +39,7 @@ async def stored(pool: Pool, name: str) -> Supplier:
 
 
 async def pair(pool: Pool) -> tuple[Supplier, Supplier, Bench]:
-    """Two suppliers, of which the first is asked first, and a worker."""
+    """Two suppliers, in order of priority, and a worker."""
     main, backup = await stored(pool, "main"), await stored(pool, "backup")
     routes = [Route(id=uuid7(), name="all", choices=(Choice(main.id, 1), Choice(backup.id, 2)))]
     return main, backup, Bench(pool, main, backup, routes=routes)
@@ -64,7 +64,7 @@ async def from_number(pool: Pool, actor: Actor, number: str) -> UUID:
     return id
 
 
-#: What a supplier charges for names, and for short codes.
+#: The supplier's prices for names, and for short codes.
 CARD = "country,sender_type,price,currency\nMZ,alphanumeric,0.05,EUR\nMZ,short,0.01,EUR\n"
 
 
@@ -96,7 +96,7 @@ async def test_a_supplier_charges_for_the_sender_that_it_is_told(pool: Pool) -> 
 
 @pytest.mark.parametrize(("kind", "asked"), [("short", "main"), ("alphanumeric", "backup")])
 async def test_a_route_wants_a_price_for_the_sender_that_is_told(pool: Pool, kind: str, asked: str) -> None:
-    """Of a worker, and of whoever has it explained."""
+    """The decision of a worker, and of an explanation in advance."""
     actor = await organization(pool)
     main, backup = await stored(pool, "main"), await stored(pool, "backup")
     await rated(pool, main, f"country,sender_type,price,currency\nMZ,{kind},0.01,EUR\n")
@@ -129,7 +129,7 @@ async def test_a_route_wants_a_price_for_the_sender_that_is_told(pool: Pool, kin
 
 @pytest.mark.parametrize("out", ["unrated", "barred"])
 async def test_what_only_a_paused_supplier_may_carry_waits_for_it(pool: Pool, out: str) -> None:
-    """Whatever keeps it from the others; and whoever has it explained is told the same."""
+    """Whatever keeps the message from the others; an explanation says the same."""
     actor = await organization(pool)
     main, other = await stored(pool, "main"), await stored(pool, "other")
     await rated(pool, main, "country,price,currency\nMZ,0.01,EUR\n")
@@ -165,10 +165,10 @@ async def test_what_only_a_paused_supplier_may_carry_waits_for_it(pool: Pool, ou
     assert ((await said()).suppliers, (await said()).ends) == ([], None)
     await paused("active", main)
     await bench.later(seconds=2)
-    bench.restart()  # it looks into all lines at its start
+    bench.restart()  # it polls all lines at its start
     await bench.round(2)
     assert [one.message_id for one in bench.connectors[main.id].submitted] == [id]
-    # Neither may ever be given it: it ends, as was said, and costs nothing, since nobody was asked.
+    # Neither may ever get it: it ends, as explained in advance, and costs nothing, since no supplier was asked.
     async with pool.acquire() as conn:
         await rules.put(conn, SenderRule(id=uuid4(), supplier_id=main.id, action="refuse"))
     bench.book = await read(pool)
@@ -206,7 +206,7 @@ async def test_a_supplier_sends_as_its_rules_say_and_another_takes_what_it_refus
     await message(pool, actor)
     await bench.round()
     assert [one.sender for one in bench.connectors[main.id].submitted] == ["INFO"]
-    # Kept with the attempt, and said of the message.
+    # Stored with the attempt, and shown with the message.
     (first,) = await pool.fetch("SELECT message_id, sent_as FROM attempts")
     assert first["sent_as"] == "INFO"
     async with pool.acquire() as conn:
@@ -221,7 +221,7 @@ async def test_a_supplier_sends_as_its_rules_say_and_another_takes_what_it_refus
     said = "any destination (route all): backup; main skipped: its rules refuse the sender there"
     assert await because(pool, id) == [said]
     assert await pool.fetchval("SELECT sent_as FROM attempts WHERE message_id = $1", id) is None
-    # Nobody is left: it ends, and costs nothing.
+    # No supplier is left: it ends, and costs nothing.
     async with pool.acquire() as conn:
         await rules.put(conn, SenderRule(id=uuid4(), supplier_id=backup.id, action="refuse"))
     bench.book = await read(pool)
@@ -238,7 +238,7 @@ async def test_a_sender_goes_once_it_is_registered(pool: Pool) -> None:
     sender_id = await pool.fetchval("SELECT id FROM sender_ids WHERE organization_id = $1", actor.organization_id)
 
     async def register(state: str) -> list[UUID]:
-        """Who carries a message in this state."""
+        """Which supplier carries a message in this state."""
         async with pool.acquire() as conn:
             await registrations.put(
                 conn,
@@ -301,7 +301,7 @@ async def test_a_route_that_does_not_name_the_owner_gives_way(pool: Pool) -> Non
     await bench.round()
     assert [one.message_id for one in bench.connectors[owner.id].submitted] == [id]
     assert await because(pool, id) == ["the sender's number belongs to its supplier: owner"]
-    # One by which nothing came in for long owns nothing.
+    # A supplier through which nothing has arrived for a long time owns nothing.
     await pool.execute("UPDATE sender_owners SET seen_at = now() - $1::interval", owners.KEPT)
     bench.book = await read(pool)
     later = await from_number(pool, await organization(pool), "90210")
@@ -310,7 +310,7 @@ async def test_a_route_that_does_not_name_the_owner_gives_way(pool: Pool) -> Non
 
 
 async def test_a_number_leaves_the_supplier_whose_rule_refuses_it(pool: Pool) -> None:
-    """Until something came in at its new supplier, what the number sent went to the old one, or ended there."""
+    """Until a message arrived at its new supplier, messages from the number used to go to the old one, or end there."""
     actor = await organization(pool)
     main, backup, bench = await pair(pool)
     async with pool.acquire() as conn:
@@ -329,7 +329,7 @@ async def test_a_number_leaves_the_supplier_whose_rule_refuses_it(pool: Pool) ->
     await bench.round()
     assert [one.message_id for one in bench.connectors[backup.id].submitted] == [id]
     assert bench.connectors[main.id].submitted == []
-    # Both know it once something came in at the new one, and the old one gets nothing back.
+    # Both own it once a message has arrived at the new one, and the old one gets nothing back.
     async with pool.acquire() as conn:
         await owners.note(conn, [("90210", backup.id)])
     bench.book = await read(pool)
@@ -337,7 +337,7 @@ async def test_a_number_leaves_the_supplier_whose_rule_refuses_it(pool: Pool) ->
 
 
 async def test_a_name_belongs_to_no_supplier(pool: Pool) -> None:
-    """Receipts that a supplier does not mark are stored as messages to the name that sent."""
+    """Receipts that a supplier does not mark are stored as messages to the sender's name."""
     actor = await organization(pool)
     main, backup, bench = await pair(pool)
     async with pool.acquire() as conn:
@@ -352,7 +352,7 @@ async def test_a_name_belongs_to_no_supplier(pool: Pool) -> None:
 
 
 async def test_a_number_does_not_belong_to_who_does_not_mark_its_receipts(pool: Pool) -> None:
-    """They are stored as messages to the number that sent, which says nothing about who has it."""
+    """They are stored as messages to the sender's number, which says nothing about its owner."""
     actor = await organization(pool)
     main, backup, _ = await pair(pool)
     await sender(pool, actor, "90210")
