@@ -6,17 +6,59 @@ worker would take.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable
 from uuid import UUID
 
 import asyncpg
 
+from heliograph.base.database.pool import Connection, Pool, is_down
+
 #: Seconds after which a slot that was not renewed is free again.
 SLOT_LEASE = 5.0
+#: A lease is renewed once this many seconds are left: with a check every second, at every other check.
+SLOT_RENEWED = 3.5
 #: A lease that seems to last for more seconds than this was taken before the clock was set back, and does not count.
 SLOT_LONGEST = 60.0
 #: An SQL condition: this row of `supplier_sessions` is held by a worker.
 IS_HELD = f"lease_until > now() AND lease_until <= now() + interval '{SLOT_LONGEST:g} seconds'"
+
+
+# An expired lease may be taken by another worker.
+RENEW = """
+UPDATE supplier_sessions SET lease_until = now() + make_interval(secs => $2)
+ WHERE (supplier_id, slot) IN (
+       SELECT supplier_id, slot FROM supplier_sessions
+        WHERE worker_id = $1 AND lease_until > now() AND lease_until <= now() + make_interval(secs => $3)
+        ORDER BY supplier_id, slot FOR UPDATE SKIP LOCKED)
+"""
+
+
+async def renew(conn: Connection | Pool, worker_id: UUID) -> None:
+    """Renew a worker's leases that end soon; called every second."""
+    await conn.execute(RENEW, worker_id, SLOT_LEASE, SLOT_RENEWED)
+
+
+@contextlib.asynccontextmanager
+async def renewed(pool: Pool, worker_id: UUID) -> AsyncIterator[None]:
+    """Renew a worker's leases meanwhile: its sessions are being closed, and the supplier still counts them."""
+
+    async def run() -> None:
+        while True:
+            try:
+                await renew(pool, worker_id)
+            except Exception as error:
+                if not is_down(error):
+                    raise
+            await asyncio.sleep(1.0)
+
+    task = asyncio.create_task(run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 class Leases:

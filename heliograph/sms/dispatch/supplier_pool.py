@@ -43,12 +43,10 @@ from heliograph.suppliers.contract import (
     OnAnswered,
     Receipt,
 )
-from heliograph.suppliers.slots import SLOT_LEASE, SLOT_LONGEST, Leases
+from heliograph.suppliers.slots import SLOT_LEASE, SLOT_LONGEST, SLOT_RENEWED, Leases, renew, renewed
 
 log = structlog.get_logger()
 
-#: A lease is renewed once this many seconds are left: with a check every second, at every other check.
-SLOT_RENEWED = 3.5
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 TEST_ACCOUNT = Supplier(
     id=test_mode.SUPPLIER,
@@ -73,14 +71,6 @@ SELECT supplier_id, slot, worker_id = $1 AS mine, extract(epoch FROM lease_until
   FROM supplier_sessions ORDER BY slot
 """
 LOOK = f"SELECT ({LIVE_WORKERS}) AS workers, {pdus.WATCHED} AS watched"
-# In the transaction of the reads, which commits anyway. An expired lease may be taken by another worker.
-RENEW = """
-UPDATE supplier_sessions SET lease_until = now() + make_interval(secs => $2)
- WHERE (supplier_id, slot) IN (
-       SELECT supplier_id, slot FROM supplier_sessions
-        WHERE worker_id = $1 AND lease_until > now() AND lease_until <= now() + make_interval(secs => $3)
-        ORDER BY supplier_id, slot FOR UPDATE SKIP LOCKED)
-"""
 TAKE = """
 INSERT INTO supplier_sessions AS slot (supplier_id, slot, worker_id, lease_until)
 SELECT supplier_id, slot, $1, now() + make_interval(secs => $2)
@@ -189,6 +179,7 @@ class SupplierPool:
         self.hours = hours.Hours()
         #: Connectors being closed, by supplier.
         self._leaving: dict[asyncio.Task[None], UUID] = {}
+        self._is_stopping = False
 
     async def start(self) -> None:
         """Create the account of test keys."""
@@ -222,7 +213,7 @@ class SupplierPool:
                 wanted = {supplier.id: supplier for supplier in await routing.load(conn)}
                 (looked,) = await conn.fetch(LOOK)
                 heard = await sharing.read(conn)
-                await conn.execute(RENEW, self._worker_id, SLOT_LEASE, SLOT_RENEWED)
+                await renew(conn, self._worker_id)
                 slots = await conn.fetch(SLOTS, self._worker_id)
                 if (version := await rules.version(conn)) != self._routes_version:
                     self._routes, self._routes_version = await rules.active(conn), version
@@ -243,7 +234,8 @@ class SupplierPool:
                     self._accounts[id].supplier = supplier
             for id, supplier in wanted.items():
                 # The old connector's sessions count until they are closed.
-                if (id not in self._accounts or self._is_absent(id)) and id not in self._leaving.values():
+                is_open = id in self._accounts and not self._is_absent(id)
+                if not (is_open or id in self._leaving.values() or self._is_stopping):
                     await self._open(supplier)
             for id in wanted.keys() - self._accounts.keys():
                 self._absent(wanted[id], "")
@@ -255,9 +247,11 @@ class SupplierPool:
 
     async def stop(self, *, grace: float) -> None:
         """Close all connectors: each gets `grace` seconds for outstanding answers."""
-        for id, account in self._accounts.items():
-            self._leave(id, account.connector, grace)
-        await asyncio.gather(*self._leaving, return_exceptions=True)
+        self._is_stopping = True
+        async with renewed(self._pool, self._worker_id):
+            for id, account in self._accounts.items():
+                self._leave(id, account.connector, grace)
+            await asyncio.gather(*self._leaving, return_exceptions=True)
 
     async def give_back(self) -> None:
         """Release this worker's slots at once, rather than when their leases expire."""
@@ -288,6 +282,8 @@ class SupplierPool:
             self._absent(supplier, str(error))
             return
         self._accounts[supplier.id] = PooledSupplier(supplier, connector, Breaker(time.monotonic))
+        if self._is_stopping:  # `stop` did not find it
+            self._leave(supplier.id, connector, 0.0)
 
     def _absent(self, supplier: Supplier, error: str) -> None:
         self._accounts[supplier.id] = PooledSupplier(supplier, Absent(error), Breaker(time.monotonic))

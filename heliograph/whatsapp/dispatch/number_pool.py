@@ -126,6 +126,7 @@ class NumberPool:
         self._probes: dict[UUID, Probe] = {}
         self._broken: dict[UUID, str] = {}
         self._leaving: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
 
     async def start(self) -> None:
         """Open the line of test keys."""
@@ -150,7 +151,7 @@ class NumberPool:
             if slot is not None and (_needs_reconnect(slot.line, line) or not self._pass_on(slot, line)):
                 self._leave(id, grace)
                 slot = None
-            if slot is None:
+            if slot is None and not self._is_stopping:
                 slot = await self._open(id, line)
             if slot is not None:
                 self._follow(slot, line, workers)
@@ -161,6 +162,7 @@ class NumberPool:
 
     async def stop(self, *, grace: float) -> None:
         """Close all connectors: each gets `grace` seconds for its outstanding answers."""
+        self._is_stopping = True
         for id in list(self._slots):
             self._leave(id, grace)
         await asyncio.gather(*self._leaving, return_exceptions=True)
@@ -182,6 +184,8 @@ class NumberPool:
     async def _put(self, id: UUID, slot: PooledNumber) -> None:
         await slot.connector.start()
         self._slots[id] = slot
+        if self._is_stopping:  # `stop` did not find it
+            self._leave(id, 0.0)
 
     def _pass_on(self, slot: PooledNumber, line: SendingNumber) -> bool:
         """Give its connector a changed credential. False: it cannot be decrypted, and with the old one Meta's refusal
