@@ -185,24 +185,48 @@ async def left(conn: Connection, names: Collection[tuple[UUID, str]]) -> dict[tu
     return found
 
 
+async def persons(conn: Connection, names: Collection[tuple[UUID, str]]) -> dict[tuple[UUID, str], UUID]:
+    """The persons of those of the names, as (organization, key), that are linked to others."""
+    asked = list(names)
+    rows = await conn.fetch(GROUPS, [one for one, _ in asked], [name for _, name in asked])
+    return {(row["organization_id"], row["name"]): row["person"] for row in rows}
+
+
+class Departure(msgspec.Struct, frozen=True):
+    """A person moved from one number to another one, which is linked to it already. Both in E.164."""
+
+    organization_id: UUID
+    number: str
+    moved_to: str
+    at: datetime
+
+
 LEAVE = """
-UPDATE person_names SET left_at = $3, moved_to = $4 WHERE organization_id = $1 AND name = $2
+UPDATE person_names SET left_at = item.at, moved_to = item.moved_to
+  FROM unnest($1::uuid[], $2::text[], $3::timestamptz[], $4::text[]) AS item (organization_id, name, at, moved_to)
+ WHERE person_names.organization_id = item.organization_id AND person_names.name = item.name
 """
 RETURN = """
 UPDATE person_names SET left_at = NULL, moved_to = NULL
- WHERE organization_id = $1 AND name = $2 AND left_at < $3
+  FROM unnest($1::uuid[], $2::text[], $3::timestamptz[]) AS item (organization_id, name, at)
+ WHERE person_names.organization_id = item.organization_id AND person_names.name = item.name AND left_at < item.at
 """
 
 
-async def leave(conn: Connection, organization_id: UUID, number: str, *, to: str, at: datetime) -> None:
-    """Record that a person has moved from `number` to another one, which is linked to it already."""
-    await conn.execute(LEAVE, organization_id, phones.person(number), at, to)
-    await conn.execute(RETURN, organization_id, phones.person(to), at)
+async def leave(conn: Connection, departures: Collection[Departure]) -> None:
+    """Record departures, of each number at most one."""
+    if not departures:
+        return
+    ordered = sorted(departures, key=lambda one: (one.organization_id.int, phones.person(one.number)))
+    organizations, times = [one.organization_id for one in ordered], [one.at for one in ordered]
+    left = [phones.person(one.number) for one in ordered]
+    await conn.execute(LEAVE, organizations, left, times, [one.moved_to for one in ordered])
+    await conn.execute(RETURN, organizations, [phones.person(one.moved_to) for one in ordered], times)
 
 
 async def come_back(conn: Connection, organization_id: UUID, number: str, *, at: datetime) -> None:
     """Record that a person uses a number again that they had left."""
-    await conn.execute(RETURN, organization_id, phones.person(number), at)
+    await conn.execute(RETURN, [organization_id], [phones.person(number)], [at])
 
 
 # Two people do not leave a number in the same second: if Meta reports that nevertheless, the last report counts.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ import structlog
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.suppliers.whatsapp_cloud.callbacks.items import AccountItem
 from heliograph.whatsapp.mirror import onboarding, warnings
 from tests.rules.callback_factories import Meta
 from tests.rules.whatsapp_factories import Made, made
@@ -32,8 +34,15 @@ ALERT = {
 
 async def say(meta: Meta, who: Made, field: str, value: dict[str, Any], seconds: float = 0.0) -> None:
     """An event of `seconds` after BEGAN."""
-    at = BEGAN + int(seconds)
-    entry = [{"id": who.waba_id, "time": at, "changes": [{"field": field, "value": value}]}]
+    await say_all(meta, who, [(field, value, seconds)])
+
+
+async def say_all(meta: Meta, who: Made, events: Sequence[tuple[str, dict[str, Any], float]]) -> None:
+    """Several in one callback, each with its time."""
+    entry = [
+        {"id": who.waba_id, "time": BEGAN + int(seconds), "changes": [{"field": field, "value": value}]}
+        for field, value, seconds in events
+    ]
     await meta.post(who, raw=msgspec.json.encode({"object": "whatsapp_business_account", "entry": entry}))
     await meta.work()
 
@@ -89,14 +98,15 @@ STORY = [
 ]
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[::5])
 async def test_whatever_the_order_what_was_taken_back_stays_so_until_it_is_said_anew(
-    pool: Pool, order: tuple[int, ...]
+    pool: Pool, order: tuple[int, ...], together: bool
 ) -> None:
     who, meta = await made(pool), Meta(pool)
-    for index in (*order, *order[:2]):
-        field, value, seconds = STORY[index]
-        await say(meta, who, field, value, seconds)
+    told = [STORY[index] for index in (*order, *order[:2])]
+    for some in [told] if together else [[one] for one in told]:
+        await say_all(meta, who, some)
     assert await open_ones(pool) == [("review_rejected", ""), ("scheduled_disable", "May 9")]
     await say(meta, who, "account_review_update", {"decision": "APPROVED"}, 40)
     await say(meta, who, "account_update", {"event": "PARTNER_REMOVED"}, 50)
@@ -135,6 +145,19 @@ async def test_the_end_of_an_alert_ends_no_other(pool: Pool, late: bool) -> None
     assert [row["subject"] for row in subjects] == ["A 2", "B 1"]
     await say(meta, who, "account_alerts", alert("A", "1", "first"), 20)
     assert len(await open_ones(pool)) == 3
+
+
+async def test_alerts_of_one_callback_are_stored_together(pool: Pool) -> None:
+    """A thousand of them kept everybody else's callbacks waiting for seconds."""
+    who, at = await made(pool), clock.now()
+    about = {"waba_id": who.waba_id, "field": "account_alerts", "at": at, "fingerprint": ""}
+    items = [AccountItem(**about, event=f"TYPE_{n}", severity="WARNING", is_over=n % 3 == 0) for n in range(30)]  # type: ignore[arg-type]
+    asked: list[str] = []
+    async with pool.acquire() as conn:
+        with conn.query_logger(lambda query: asked.append(query.query)):
+            await warnings.apply_items(conn, who.organization_id, who.account_id, [(one, at) for one in items])
+    assert len(await open_ones(pool)) == 20
+    assert sorted(asked) == sorted([warnings.SAY, warnings.OVER])
 
 
 @pytest.mark.parametrize("state", ["ACTIVE", "NONE"])

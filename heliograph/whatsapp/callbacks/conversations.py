@@ -14,6 +14,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7, uuid7_floor
@@ -98,19 +99,25 @@ async def link(conn: Connection, links: Collection[Link]) -> None:
 
 # A call opens a window, but does not count as a message.
 USED = """
-SELECT EXISTS (
-    SELECT FROM whatsapp_aliases known
-      JOIN whatsapp_conversations c ON c.organization_id = $1 AND c.id = known.conversation_id
-     WHERE known.organization_id = $1 AND known.alias = ltrim(person_of($2), '+')
-       AND greatest(c.last_inbound_at, c.opened_at) > $3)
+SELECT item.n
+  FROM unnest($1::uuid[], $2::text[], $3::timestamptz[]) WITH ORDINALITY AS item (organization_id, alias, at, n)
+ WHERE EXISTS (
+       SELECT FROM (SELECT conversation_id FROM whatsapp_aliases
+                     WHERE organization_id = item.organization_id AND alias = item.alias OFFSET 0) known
+        CROSS JOIN LATERAL (SELECT last_inbound_at, opened_at FROM whatsapp_conversations
+                             WHERE organization_id = item.organization_id AND id = known.conversation_id LIMIT 1) c
+        WHERE greatest(c.last_inbound_at, c.opened_at) > item.at)
 """
 
 
-async def used_since(conn: Connection, organization_id: UUID, number: str, at: datetime) -> bool:
-    """Whether somebody wrote or called from `number`, which is linked to no other name that they could have used,
-    after a point in time."""
-    found: bool = await conn.fetchval(USED, organization_id, number, at)
-    return found
+async def used_since(conn: Connection, asked: Sequence[tuple[UUID, str, datetime]]) -> list[bool]:
+    """Whether somebody wrote or called from each number, which is linked to no other name that they could have used,
+    after a point in time: (organization, number, time)."""
+    if not asked:
+        return []
+    keys = [(organization_id, phones.person(number).removeprefix("+"), at) for organization_id, number, at in asked]
+    found = {row["n"] for row in await conn.fetch(USED, *_columns(keys, 3))}
+    return [n in found for n in range(1, len(asked) + 1)]
 
 
 HAND_ON = "SELECT whatsapp_hand_on_conversations($1, $2, $3)"

@@ -509,8 +509,6 @@ async def _changes(conn: Connection, organization_id: UUID, account_id: UUID, wo
             case TemplateItem():
                 templates.append((one.item, one.at))
             case NumberItem() | CapabilityItem() | AccountItem():
-                if isinstance(one.item, AccountItem):
-                    await warnings.apply_item(conn, organization_id, account_id, one.item, one.at)
                 others.append((one.item, one.at))
             case AlarmItem():
                 codes = sorted({str(error.code) for error in one.item.errors})[:5]
@@ -519,6 +517,8 @@ async def _changes(conn: Connection, organization_id: UUID, account_id: UUID, wo
     if templates:
         deliveries += await template_sync.apply_items(conn, organization_id, account_id, templates)
     if others:
+        said = [(item, at) for item, at in others if isinstance(item, AccountItem)]
+        await warnings.apply_items(conn, organization_id, account_id, said)
         deliveries += await numbers.apply_items(conn, organization_id, account_id, others)
     return deliveries
 

@@ -9,6 +9,7 @@ The rule nobody may break: nobody sees, answers or opens the conversation of ano
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
@@ -19,7 +20,7 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.consent import people
 from heliograph.consent.handing_on import Handover
-from heliograph.consent.people import DepartedNumber
+from heliograph.consent.people import DepartedNumber, Departure
 from heliograph.whatsapp.callbacks import conversations
 from heliograph.whatsapp.callbacks.conversations import User
 
@@ -56,8 +57,12 @@ async def authors(conn: Connection, written: Sequence[UserEvent]) -> tuple[list[
     handovers: list[Handover] = []
     users = [one.user for one in written]
     moved = [one.moved_to for one in written]
+    done = await _simple(conn, written)
     for n, one in enumerate(written):
         if one.moved_to is None:
+            continue
+        if n in done:
+            users[n] = _under(one.moved_to, one.user)
             continue
         moved[n] = to = await _today(conn, one.user.organization_id, one.moved_to, one.at)
         if one.user.digits is not None:
@@ -70,6 +75,41 @@ async def authors(conn: Connection, written: Sequence[UserEvent]) -> tuple[list[
     if left:
         users = [await _author(conn, one, user, left, handovers) for one, user in zip(written, users, strict=True)]
     return [Author(user, to) for user, to in zip(users, moved, strict=True)], handovers
+
+
+async def _simple(conn: Connection, written: Sequence[UserEvent]) -> set[int]:
+    """Record the changes, all together, of people whom nothing else in the batch is about, and of whose numbers nobody
+    has left any: nearly all. Returns their places in the batch."""
+    if all(one.moved_to is None for one in written):
+        return set()
+    names = [_names(one) for one in written]
+    places = {name for some in names for name in some}
+    left = await people.left(conn, places)
+    # Where a departure led may be what another event is about.
+    led = {name: {(name[0], phones.person(one.moved_to)) for one in some} for name, some in left.items()}
+    persons = await people.persons(conn, places.union(*led.values()))
+    about = [{persons.get(name, name) for own in some for name in {own, *led.get(own, ())}} for some in names]
+    often = Counter(who for some in about for who in some)
+    asked: dict[int, tuple[UUID, str, str]] = {}
+    for n, one in enumerate(written):
+        if one.moved_to is None or one.user.digits is None or len(names[n]) == 1:
+            continue
+        if left.keys().isdisjoint(names[n]) and all(often[who] == 1 for who in about[n]):
+            asked[n] = one.user.organization_id, one.user.recipient, one.moved_to
+    # Of one person already, as the numbers are: else somebody else may have used the first one since.
+    apart = [n for n in asked if len(about[n]) > 1]
+    used = await conversations.used_since(conn, [(*asked[n][:2], written[n].at) for n in apart])
+    for n, is_used in zip(apart, used, strict=True):
+        if is_used:
+            del asked[n]
+    await conversations.link(conn, list(asked.values()))
+    await people.leave(conn, [Departure(*asked[n], written[n].at) for n in asked])
+    return set(asked)
+
+
+def _names(one: UserEvent) -> set[tuple[UUID, str]]:
+    """The names in an event, as keys; of another spelling of a number, there is one."""
+    return {(one.user.organization_id, phones.person(name)) for name in (one.user.recipient, one.moved_to) if name}
 
 
 async def _change(conn: Connection, user: User, to: str, at: datetime) -> list[Handover]:
@@ -86,12 +126,12 @@ async def _change(conn: Connection, user: User, to: str, at: datetime) -> list[H
         return await _separate(conn, user, to, at)
     taken = await _take(conn, user, departures[-1], at) if departures and not departures[-1].is_taken else []
     if phones.person(to) not in await people.names(conn, organization_id, number):
-        if await conversations.used_since(conn, organization_id, number, at):
+        if (await conversations.used_since(conn, [(organization_id, number, at)]))[0]:
             # The notice is late, and the number already belongs to somebody else.
             return taken + await _separate(conn, user, to, at)
         taken += await _take_over(conn, _under(to, user), at)
     await conversations.link(conn, [(organization_id, number, to)])
-    await people.leave(conn, organization_id, number, to=to, at=at)
+    await people.leave(conn, [Departure(organization_id, number, to, at)])
     return taken
 
 

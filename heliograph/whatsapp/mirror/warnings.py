@@ -97,41 +97,60 @@ def _restriction(type: str, until: datetime | None) -> str:
 # A warning withdrawn at that time or later is not open; one repeated after that is.
 SAY = """
 INSERT INTO whatsapp_warnings AS known (organization_id, account_id, kind, subject, detail, said_at, ends_at, over_at)
-VALUES ($1, $2, $3, $7, $4, $5, $6, (SELECT max(over_at) FROM whatsapp_warnings
-                                      WHERE organization_id = $1 AND account_id = $2 AND kind = $3 AND subject = $7
-                                        AND over_at >= $5))
+SELECT $1, $2, kind, subject, detail, said_at, ends_at, (
+       SELECT max(over_at) FROM whatsapp_warnings
+        WHERE organization_id = $1 AND account_id = $2 AND kind = item.kind AND subject = item.subject
+          AND over_at >= item.said_at)
+  FROM unnest($3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[])
+       AS item (kind, subject, detail, said_at, ends_at)
 ON CONFLICT (organization_id, account_id, kind, subject, detail) DO UPDATE
    SET said_at = excluded.said_at, ends_at = excluded.ends_at, over_at = excluded.over_at
  WHERE known.said_at < excluded.said_at
-RETURNING over_at
+RETURNING kind, detail, over_at
 """
 # The row without detail keeps the time for late events.
 OVER = """
-WITH closed AS (
-    UPDATE whatsapp_warnings SET over_at = greatest(over_at, $4)
-     WHERE organization_id = $1 AND account_id = $2 AND kind = ANY ($3::text[]) AND subject = $5 AND detail <> ''
-       AND said_at <= $4
+WITH item AS (
+    SELECT * FROM unnest($3::text[], $4::text[], $5::timestamptz[]) AS item (kind, subject, at)
+), closed AS (
+    UPDATE whatsapp_warnings SET over_at = greatest(over_at, item.at) FROM item
+     WHERE organization_id = $1 AND account_id = $2 AND whatsapp_warnings.kind = item.kind
+       AND whatsapp_warnings.subject = item.subject AND detail <> '' AND said_at <= item.at
 )
 INSERT INTO whatsapp_warnings AS known (organization_id, account_id, kind, subject, detail, said_at, over_at)
-SELECT $1, $2, kind, $5, '', $4, $4 FROM unnest($3::text[]) AS item (kind)
+SELECT $1, $2, kind, subject, '', at, at FROM item
 ON CONFLICT (organization_id, account_id, kind, subject, detail)
    DO UPDATE SET over_at = greatest(known.over_at, excluded.over_at)
  WHERE known.said_at <= excluded.over_at
 """
 
 
-async def apply_item(
-    conn: Connection, organization_id: UUID, account_id: UUID, item: AccountItem, at: datetime
+async def apply_items(
+    conn: Connection, organization_id: UUID, account_id: UUID, items: Sequence[tuple[AccountItem, datetime]]
 ) -> None:
-    """Store an event's warnings and withdrawals. `at`: its arrival, the latest possible time of the event."""
-    found = read(item)
-    when = min(item.at or at, at)
-    if found.over:
-        await conn.execute(OVER, organization_id, account_id, list(found.over), when, found.subject)
-    for kind, detail, ends_at in found.said:
-        row = await conn.fetchrow(SAY, organization_id, account_id, kind, detail, when, ends_at, found.subject)
-        if row is not None and row["over_at"] is None:
-            log.warning("whatsapp account warning", account_id=str(account_id), kind=kind, detail=detail)
+    """Store events' warnings and withdrawals. Beside each: its arrival, the latest possible time of the event."""
+    # Their order means nothing, as it does not from one batch to the next: of each, the latest counts.
+    said: dict[tuple[str, str, str], tuple[datetime, datetime | None]] = {}
+    over: dict[tuple[str, str], datetime] = {}
+    for item, at in items:
+        found, when = read(item), min(item.at or at, at)
+        for kind in found.over:
+            over[kind, found.subject] = max(when, over.get((kind, found.subject), when))
+        for kind, detail, ends_at in found.said:
+            key = kind, found.subject, detail
+            if key not in said or said[key][0] < when:
+                said[key] = when, ends_at
+    if over:
+        withdrawn = [(*key, at) for key, at in sorted(over.items())]
+        await conn.execute(
+            OVER, organization_id, account_id, *(list(column) for column in zip(*withdrawn, strict=True))
+        )
+    if said:
+        told = [(*key, *said[key]) for key in sorted(said)]
+        rows = await conn.fetch(SAY, organization_id, account_id, *(list(column) for column in zip(*told, strict=True)))
+        for kind, detail, over_at in rows:
+            if over_at is None:
+                log.warning("whatsapp account warning", account_id=str(account_id), kind=kind, detail=detail)
 
 
 #: An SQL condition: a warning `w` is open.
