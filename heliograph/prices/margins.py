@@ -161,29 +161,28 @@ def _read(table: str, kept: Sequence[str]) -> str:
     columns = ", ".join(name if name in kept else f"{null} AS {name}" for name, null in unknown.items())
     columns += ", day, messages, segments, price, price_currency, cost, cost_currency"
     return f"""
-SELECT m.day, o.name AS organization, CASE WHEN $10::boolean THEN coalesce(s.name, '') END AS supplier,
+SELECT m.day, o.name AS organization, CASE WHEN $7::boolean THEN coalesce(s.name, '') END AS supplier,
        m.country, m.network, m.route, m.messages, m.segments, m.price, m.price_currency, m.cost, m.cost_currency
-  FROM (SELECT CASE WHEN $8::boolean THEN day END AS day,
-               CASE WHEN $9::boolean THEN organization_id END AS organization_id,
-               CASE WHEN $10::boolean THEN supplier_id END AS supplier_id,
-               CASE WHEN $11::boolean THEN country END AS country,
-               CASE WHEN $12::boolean THEN network END AS network,
-               CASE WHEN $13::boolean THEN route END AS route,
+  FROM (SELECT CASE WHEN $5::boolean THEN day END AS day,
+               CASE WHEN $6::boolean THEN organization_id END AS organization_id,
+               CASE WHEN $7::boolean THEN supplier_id END AS supplier_id,
+               CASE WHEN $8::boolean THEN country END AS country,
+               CASE WHEN $9::boolean THEN network END AS network,
+               CASE WHEN $10::boolean THEN route END AS route,
                sum(messages)::bigint AS messages, sum(segments)::bigint AS segments,
-               CASE WHEN $15::boolean THEN sum(price)::bigint ELSE 0 END AS price,
-               CASE WHEN $15::boolean THEN price_currency ELSE '' END AS price_currency,
-               CASE WHEN $16::boolean THEN sum(cost)::bigint ELSE 0 END AS cost,
-               CASE WHEN $16::boolean THEN cost_currency ELSE '' END AS cost_currency
+               CASE WHEN $12::boolean THEN sum(price)::bigint ELSE 0 END AS price,
+               CASE WHEN $12::boolean THEN price_currency ELSE '' END AS price_currency,
+               CASE WHEN $13::boolean THEN sum(cost)::bigint ELSE 0 END AS cost,
+               CASE WHEN $13::boolean THEN cost_currency ELSE '' END AS cost_currency
           FROM (SELECT {columns} FROM {table}
                 UNION ALL
                 SELECT {columns} FROM margin_deltas) one
          WHERE day >= $1 AND day < $2 AND ($3::uuid IS NULL OR organization_id = $3)
-           AND ($4::uuid[] IS NULL OR supplier_id = ANY ($4)) AND ($5::text IS NULL OR country = $5)
-           AND ($6::text IS NULL OR network = $6) AND ($7::text IS NULL OR route = $7)
+           AND ($4::text IS NULL OR route = $4)
          GROUP BY 1, 2, 3, 4, 5, 6, 10, 12) m
        LEFT JOIN organizations o ON o.id = m.organization_id LEFT JOIN suppliers s ON s.id = m.supplier_id
  ORDER BY m.day, o.name, m.organization_id, s.name, m.supplier_id, m.country, m.network, m.route,
-       m.price_currency, m.cost_currency LIMIT $14
+       m.price_currency, m.cost_currency LIMIT $11
 """
 
 
@@ -198,23 +197,19 @@ async def read(
     last: date,
     organization_id: UUID | None = None,
     by: Sequence[str] = PARTS[:4],
-    supplier_ids: Sequence[UUID] | None = None,
-    country: str | None = None,
-    network: str | None = None,
     route: str | None = None,
     only: Literal["price", "cost"] | None = None,
     limit: int | None = None,
 ) -> list[Line]:
     """The sums of the days from `first` until before `last`, grouped by some of PARTS and always by currency; in total,
-    or of some suppliers, a country (ISO), a network (MCC-MNC) or a route (name). `only`: leave out the other amount, by
-    whose currency lines are then not distinguished. `limit`: maximum lines; None: all."""
-    place = (supplier_ids, country, network, route)
-    placed = bool({"supplier", "country", "network", "route"} & set(by)) or any(one is not None for one in place)
+    or of an organization or a route (name). `only`: leave out the other amount, by whose currency lines are then not
+    distinguished. `limit`: maximum lines; None: all."""
+    placed = route is not None or bool({"supplier", "country", "network", "route"} & set(by))
     if "organization" not in by and organization_id is None:
         statement = READ_DAYS
     else:
         statement = READ if placed else READ_ORGANIZATIONS
-    filters = (first, last, organization_id, *place)
     sides = (only != "cost", only != "price")
-    rows = await conn.fetch(statement, *filters, *(part in by for part in PARTS), limit, *sides)
+    parts = (part in by for part in PARTS)
+    rows = await conn.fetch(statement, first, last, organization_id, route, *parts, limit, *sides)
     return [Line(*row) for row in rows]
