@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import unicodedata
 
+from heliograph.base import naming
 from heliograph.base.errors import Invalid
 
 #: Maximum characters of a reason.
 LONGEST = 500
-#: Invisible letters and symbols: Hangul fillers, the null notehead, the Braille blank.
-_BLANK = frozenset("\u115f\u1160\u3164\uffa0\U0001d159\u2800")
 #: Categories visible by themselves: a mark (M) needs a letter; separators (Z) and others (C) are invisible.
 _SEEN = frozenset("LNPS")
 
 
 def is_readable(text: str) -> bool:
     """True if a text shows anything at all."""
-    return any(unicodedata.category(sign)[0] in _SEEN and sign not in _BLANK for sign in text)
+    return any(unicodedata.category(sign)[0] in _SEEN and sign not in naming.BLANK for sign in text)
 
 
 def normalized(text: str) -> str | None:

@@ -8,6 +8,7 @@ Persian and Indic names need, do not.
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from heliograph.base.errors import Invalid
 
@@ -16,11 +17,24 @@ _TURNS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 #: Control characters, line and paragraph separators, surrogates, and the byte order mark.
 _HIDDEN = re.compile(f"[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff{_TURNS}]")
 _TURNING = re.compile(f"[{_TURNS}\ufeff]")
+#: Invisible letters and symbols: Hangul fillers, the null notehead, the Braille blank.
+BLANK = frozenset("\u115f\u1160\u3164\uffa0\U0001d159\u2800")
+#: Marks that change nothing that is seen, or only how a neighbor is drawn.
+_UNSEEN_MARK = re.compile("[\u034f\u17b4\u17b5\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 
 
 def is_plain(text: str) -> bool:
     """Whether a text contains only characters that a name may have."""
     return _HIDDEN.search(text) is None
+
+
+def is_visible(text: str) -> bool:
+    """Whether each character of a text is seen: for what identifies somebody, so that no two look the same."""
+    if text.isascii():
+        return text.isprintable() and " " not in text
+    return _UNSEEN_MARK.search(text) is None and all(
+        unicodedata.category(sign)[0] in "LMNPS" and sign not in BLANK for sign in text
+    )
 
 
 def bare(text: str) -> str:

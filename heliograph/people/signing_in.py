@@ -87,14 +87,17 @@ async def password(
 FIND_BY_ID = "SELECT password FROM users WHERE id = $1"
 
 
-async def prove_again(pool: Pool, *, session_id: UUID, user_id: UUID, password: str) -> None:
-    """Verify the password of a session's person again. Raises the same as `password`. Attempts are counted per
-    session."""
+async def prove_again(
+    pool: Pool, guesses: Guesses, *, session_id: UUID, user_id: UUID, password: str, address: str
+) -> None:
+    """Verify the password of a session's person again. Raises the same as `password`, and `guesses` is notified of
+    failures: the browser may be in somebody else's hands. Attempts are counted per session."""
     account = f"session {session_id}"
     async with pool.acquire() as conn:
-        await tries.count(conn, account=account)
+        tried = await tries.count(conn, account=account)
         known = await conn.fetchval(FIND_BY_ID, user_id)
     if not await passwords.verify(known, password):
+        guesses.note(user_id, "password", address=address, tries=tried)
         raise WrongSignIn("The password is not correct.")
     async with pool.acquire() as conn:
         await tries.forgive(conn, account=account)

@@ -241,7 +241,7 @@ async def keep_password(conn: Connection, by: Actor | Principal, *, user: User, 
 def checked_email(text: str) -> str:
     """An e-mail address in lower case, trimmed. Raises Invalid."""
     email = text.strip().lower()
-    if not _is_email(email) or not naming.is_plain(email):
+    if not _is_email(email) or not naming.is_visible(email):
         raise Invalid(("email", "format", "This is not an e-mail address, such as ana@example.com."))
     return email
 

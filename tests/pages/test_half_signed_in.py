@@ -109,14 +109,35 @@ async def test_whoever_guesses_within_a_session_is_in_the_audit_log(
             await browser.sign_in("ana@example.com")
             await pool.execute("UPDATE sessions SET proved_at = now() - interval '11 minutes'")
             page = await browser.asked_again("/account/password")
-            for _ in range(2):
+            for _ in range(tries.FREE_ACCOUNT):
                 page = await browser.submit(page, "/prove?next=%2Faccount%2Fpassword", _password="wrong")
                 assert page.status == 422, page.words
         finally:
             await browser.session.close()
     # A process that ends writes what it has counted.
     rows = await pool.fetch("SELECT object_id, count FROM audit_log WHERE action = 'authentication.failed'")
-    assert [tuple(row) for row in rows] == [("127.0.0.1", 2)]
+    assert [tuple(row) for row in rows] == [("127.0.0.1", tries.FREE_ACCOUNT)]
+    # The person is told as of guesses at the door.
+    told = await pool.fetch("SELECT kind, name FROM notices WHERE kind LIKE '%sign_in%'")
+    assert [tuple(row) for row in told] == [("sign_in.failed", "127.0.0.1")]
+
+
+async def test_a_sign_in_that_took_too_long_is_no_failure_at_either_door(
+    database_url: str, pool: Pool, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_operator(pool, "ana@example.com")
+    await with_app(pool, await make_person(pool, tenant, "ana@example.com"))
+    monkeypatch.setattr(signing_in, "CODE_WITHIN", -1)
+    async with running(database_url) as api:
+        browser = Browser(api.base_url)
+        try:
+            for door in ("/login", "/console/login"):
+                page = await browser.submit(await browser.get(door), door, email="ana@example.com", password=PASSWORD)
+                page = await browser.submit(page, f"{door}/code", code="000000")
+                assert (page.status, "It took too long." in page.words) == (422, True), page.words
+        finally:
+            await browser.session.close()
+    assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'authentication.failed'") == 0
 
 
 def test_a_browser_carries_one_mark_of_each_of_the_last_people() -> None:

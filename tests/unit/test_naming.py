@@ -37,6 +37,24 @@ def test_a_name_with_a_hidden_character_is_refused_everywhere(hidden: str) -> No
             records.tag(f"gpj{hidden}exe")
 
 
+@pytest.mark.parametrize(
+    "hidden", ["\u200b", "\u200d", "\u2060", "\u00ad", "\u3164", "\u034f", "\ufe0f", "\u180e", "\u2062"]
+)
+def test_an_address_with_an_invisible_character_is_refused(hidden: str) -> None:
+    """It looks like another one, and no mail to it would arrive."""
+    for address in (f"ana{hidden}@example.com", f"ana@exam{hidden}ple.com", f"{hidden}@example.com"):
+        with pytest.raises(Invalid):
+            users.checked_email(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["ana+sms_1.a'b@example.com", "josé@exemplo.pt", "用户@例子.广告", "हिन्दी@उदाहरण.भारत", "jose\u0301@exemplo.pt"],
+)
+def test_addresses_of_other_scripts_are_addresses(address: str) -> None:
+    assert users.checked_email(f" {address} ") == address
+
+
 def test_all_of_unicodes_bidirectional_controls_are_meant() -> None:
     assert len(TURNS) == 9
     assert [one for one in (*TURNS, *MARKS) if naming.is_plain(one)] == []

@@ -86,8 +86,8 @@ async def sign_in_code(request: Request) -> Answer:
                 browser=request.cookies.get(cookies.BROWSER, ""),
             )
         token = await _session(request, user_id, "code", hashed=half.hashed)
-    except WrongSignIn as refusal:
-        return _refused(request, refusal.message, _form(request, following, ""))
+    except WrongSignIn as refusal:  # too late, which is no failure of anybody who guesses
+        return _back(refusal_text(request, refusal), _form(request, following, ""))
     except (WrongCode, TooManyTries) as refusal:
         request.services.failures.note(request.address, door=request.realm.name)
         values = {"next": following, "ticket": form.get("ticket", "")}
@@ -141,6 +141,10 @@ async def _session(request: Request, user_id: UUID, how: str, *, hashed: str | N
 
 def _refused(request: Request, message: str, values: dict[str, Any]) -> Answer:
     request.services.failures.note(request.address, door=request.realm.name)
+    return _back(message, values)
+
+
+def _back(message: str, values: dict[str, Any]) -> Answer:
     return refused("door/sign_in.html", Invalid(("email", "refused", message)), values)
 
 

@@ -27,9 +27,11 @@ async def prove(request: Request, *, takes_file: bool) -> Answer | None:
         try:
             await signing_in.prove_again(
                 request.services.pool,
+                request.services.guesses,
                 session_id=person.id,
                 user_id=person.user_id,
                 password=given,
+                address=request.address,
             )
             async with request.writing() as conn:
                 await request.realm.prove(conn, id=person.id, user_id=person.user_id)
