@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from heliograph.base.crypto import Key, Unsealable
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
-from heliograph.base.sentences import LATE, Check, Sentence, kept, quoted, said
+from heliograph.base.sentences import LATE, Check, Sentence, english, kept, quoted, said
 from heliograph.queue.leases import GUARDED
 from heliograph.sealing import text_keys
 from heliograph.sms.dispatch import routing, suppliers
@@ -95,14 +95,14 @@ def _session(
     if one.simulated:
         return _simulator(one, bound)
     if deaf:
-        remedy = said(
+        remedy = _unreached(error) or said(
             "Receipts and handsets' messages arrive at receivers only. Ask how many binds the account may have, "
             "since a pair counts as two, or set bind=transceiver."
         )
         detail = said("%(deaf)s of %(bound)s sessions have no receiver: %(error)s", deaf=deaf, bound=bound, error=error)
         return Check(name, "failed", detail, remedy)
     if error and 0 < bound < leased:
-        remedy = said(
+        remedy = _unreached(error) or said(
             "Ask how many binds the account may have, and reduce `sessions` if it is fewer: the others are tried again "
             "forever."
         )
@@ -110,9 +110,43 @@ def _session(
         return Check(name, "warning", detail, remedy)
     if bound:
         return Check(name, "ok", said("%(bound)s of %(all)s sessions bound", bound=bound, all=one.sessions))
-    remedy = said("Start a worker if none is running; otherwise check the address and credentials of the account.")
+    remedy = _unreached(error) or said(
+        "Start a worker if none is running; otherwise check the address and credentials of the account."
+    )
     detail = said("no session bound: %(error)s", error=error) if error else said("no session bound")
     return Check(name, "failed", detail, remedy)
+
+
+#: How sessions end that fell silent, by the English of what they say (`suppliers/smpp/session.py`, `link.py`).
+_SILENT = frozenset(
+    {
+        "no answer to %(what)s",
+        "%(count)s submits in a row without an answer",
+        "the peer reads nothing",
+        "a PDU was not completed in time",
+    }
+)
+
+
+def _unreached(error: Sentence) -> Sentence:
+    """The remedy if an account cannot be connected to or says nothing, which neither credentials nor the number of
+    sessions explain; otherwise ""."""
+    if english(error) == "cannot connect: %(why)s":
+        return said(
+            "Check its host, port and TLS settings, and whether the supplier allows this machine's address: *Test the "
+            "connection* on its page shows which step fails."
+        )
+    if error == "no answer to bind":
+        return said(
+            "It accepts connections but answers nothing: check that the port is the one for SMPP, and whether the "
+            "supplier requires TLS. If it worked before, ask the supplier whether its SMSC hangs."
+        )
+    if english(error) in _SILENT:
+        return said(
+            "Workers reconnect by themselves. If it happens again, ask the supplier whether its SMSC hangs, and check "
+            "whether a firewall or VPN drops idle connections: `enquire_seconds` has to be shorter than its limit."
+        )
+    return quoted("")
 
 
 async def _receipts(conn: Connection, settings: Settings, found: list[Supplier]) -> list[Check]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import ssl
 import time
 import urllib.parse
@@ -17,11 +16,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 import msgspec
 
-from heliograph.base.network.failures import NO_TLS
 from heliograph.base.network.tls import client_context
 from heliograph.base.sentences import Sentence, joined, quoted, said
 from heliograph.http.resolver import Resolver
-from heliograph.suppliers import kinds
+from heliograph.suppliers import failures, kinds
 from heliograph.suppliers.contract import Account
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.codec.statuses import name_of
@@ -81,31 +79,12 @@ class _Steps:
         try:
             async with asyncio.timeout(limit):
                 yield
-        except TimeoutError:
-            why = said("no answer within %(seconds)s s", seconds=f"{limit:g}")
-            why = joined([why, SILENT[name]], ": ") if name in SILENT else why
-        except ssl.SSLCertVerificationError as error:
-            why = quoted(error.verify_message or error.reason or str(error))
-        except ssl.SSLError as error:
-            why = quoted(error.reason or str(error))
-            # Before a session, an end without TLS's own is no TLS either.
-            if error.reason in (*NO_TLS, "UNEXPECTED_EOF_WHILE_READING"):
-                why = said("the server does not speak TLS: check the port, or choose a connection without TLS")
-        except socket.gaierror as error:
-            why = said("there is no such host: check its name, and this machine's DNS")
-            if error.errno == socket.EAI_AGAIN:
-                why = said("its name cannot be resolved now: check this machine's DNS, and try again")
-        except ConnectionRefusedError:
-            why = said("nothing is listening there: check host and port")
-        except (asyncio.IncompleteReadError, ConnectionError):
-            why = said("the connection was closed")
-            why = joined([why, SILENT[BIND]], ": ") if name == BIND else why
         except _FailedError as error:
             why = error.why
-        except OSError as error:
-            why = quoted(error.strerror or str(error))
-        except (PduError, UnicodeError) as error:
-            why = quoted(str(error) or type(error).__name__)
+        except (OSError, EOFError, PduError, UnicodeError) as error:
+            why = failures.in_words(error, limit=limit)
+            if name in SILENT and (isinstance(error, TimeoutError) or why == failures.CLOSED):
+                why = joined([why, SILENT[name]], ": ")
         else:
             self.done.append(Step(name, True, time.monotonic() - began, self.said))
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -16,7 +16,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process import measures
 from heliograph.base.process.settings import Settings
-from heliograph.base.sentences import packed, said
+from heliograph.base.sentences import Sentence, packed, said
 from heliograph.overview.installation import now
 from heliograph.sms import checks
 from heliograph.sms.dispatch import suppliers, test_mode
@@ -33,7 +33,10 @@ from heliograph.suppliers.contract import (
     Receipt,
     Submission,
 )
+from heliograph.suppliers.failures import in_words
 from heliograph.suppliers.slots import SLOT_LEASE
+from heliograph.suppliers.smpp.codec import pdu as p
+from heliograph.suppliers.smpp.session import Session, Timers
 from tests.rules.factories import Scripted, message, organization, receipt, until
 
 SEAL = derive_key("k" * 32, "tests")
@@ -260,6 +263,62 @@ UPDATE supplier_sessions one SET bound = place <= $2, detail = $3
   FROM (SELECT slot, row_number() OVER (ORDER BY slot) AS place FROM supplier_sessions WHERE supplier_id = $1) of
  WHERE one.supplier_id = $1 AND one.slot = of.slot
 """
+
+
+def silent(session: Session, deadlines: int) -> Sentence:
+    """Why a session ends whose peer says nothing for so many of its deadlines."""
+    for _ in range(deadlines):
+        session.tick(session.deadline)
+    return session.reason
+
+
+def new_session(*, bound: bool, window: int = 1) -> Session:
+    session = Session(window=window, timers=Timers(enquire=1.0, silence=1.0, response=0.5, max_timeouts=1))
+    session.bind(p.BindTransceiver(system_id="esme", password="secret"), 0.0)
+    if bound:
+        session.receive(p.BindTransceiverResp(1, 0, "smsc").encode(), 0.0)
+    return session
+
+
+def unanswered_submits() -> Sentence:
+    session = new_session(bound=True)
+    session.submit(p.SubmitSm(destination_addr="258841234567"), None, 0.0)
+    return silent(session, 1)
+
+
+def half_a_pdu() -> Sentence:
+    session = new_session(bound=True)
+    session.receive(p.EnquireLink(1).encode()[:8], 0.0)
+    return silent(session, 3)
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (lambda: silent(new_session(bound=True), 2), "drops idle connections"),
+        (unanswered_submits, "drops idle connections"),
+        (half_a_pdu, "drops idle connections"),
+        (lambda: silent(new_session(bound=False), 1), "the port is the one for SMPP"),
+        (lambda: said("cannot connect: %(why)s", why=in_words(ConnectionRefusedError())), "which step fails"),
+        (lambda: said("bind refused: %(status)s", status="0x0000000E ESME_RINVPASWD"), ""),
+    ],
+)
+async def test_no_credentials_and_no_number_of_binds_are_blamed_for_silence(
+    pool: Pool, error: Callable[[], Sentence], remedy: str
+) -> None:
+    """Doctor said to check the password of an account whose connection a firewall had dropped, or, if another session
+    was bound, to reduce their number."""
+    ship = await Ship(pool).sail()
+    id = await add(pool, sessions=2)
+    await ship.refresh()
+    usual = {0: "credentials", 1: "how many binds"}
+    for bound in (0, 1):
+        await pool.execute(BOUND, id, bound, packed(error()))
+        async with pool.acquire() as conn:
+            (check,) = [one for one in await checks.run(conn, Settings(database_url="")) if one.check == "supplier one"]
+        assert str(error()) in check.detail
+        assert (remedy or usual[bound]) in check.remedy
+        assert (usual[bound] in check.remedy) == (not remedy)
 
 
 async def test_sessions_that_the_supplier_refuses_are_told_though_others_are_bound(pool: Pool) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from smpp_peer import Peer, PeerAccount, until
+from structlog.testing import capture_logs
 
 from heliograph.suppliers.contract import Verdict
 from tests.certificates import Authority, verify_strictly
@@ -78,6 +82,72 @@ async def test_a_client_certificate(authority: Authority) -> None:
     ).start()
     await account.connector.stop(grace=1)
     await peer.stop()
+
+
+async def test_an_expired_certificate_is_named(authority: Authority) -> None:
+    """OpenSSL's error was shown as it is, with a line of its source."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue("127.0.0.1", days=-1))
+    peer = await Peer().start(tls=context)
+    account = PeerAccount(peer.port, tls=True, tls_ca_file=authority.file)
+    await account.connector.start()
+    expected = "cannot connect: its certificate cannot be verified: certificate has expired"
+    await until(lambda: account.connector.health().last_error == expected)
+    assert peer.read == []
+    await account.connector.stop(grace=1)
+    await peer.stop()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_missing_client_certificate_is_told(authority: Authority, version: ssl.TLSVersion) -> None:
+    """With TLS 1.3 the refusal comes after the handshake: it was shown for a moment, then as a lost connection."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_verify_locations(authority.file)
+    context.verify_mode, context.maximum_version = ssl.CERT_REQUIRED, version
+    context.load_cert_chain(authority.issue("127.0.0.1"))
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        # asyncio's servers close without the alert.
+        while True:
+            try:
+                one, _ = listener.accept()
+            except OSError:
+                return
+            one.settimeout(60)
+            with context.wrap_socket(one, server_side=True, do_handshake_on_connect=False) as secure:
+                with contextlib.suppress(OSError):
+                    secure.do_handshake()
+                # Closing with unread octets would reset the connection, and the alert might be lost.
+                with contextlib.suppress(OSError):
+                    while socket.socket.recv(secure, 4096):
+                        pass
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    account = PeerAccount(listener.getsockname()[1], tls=True, tls_ca_file=authority.file)
+    await account.connector.start()
+    try:
+        with capture_logs() as logged:
+            await until(lambda: sum(entry["event"] == "SMPP down" for entry in logged) > 1)
+        words = "no TLS session" if version is ssl.TLSVersion.TLSv1_2 else "the server wants another client certificate"
+        assert words in account.connector.health().last_error
+        assert all(words in entry["error"] for entry in logged if entry["event"] == "SMPP down")
+    finally:
+        await account.connector.stop(grace=1)
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
+async def test_a_handshake_that_stands_still_is_told_as_one(authority: Authority) -> None:
+    """A listener that accepts the connection and says nothing: the error was TimeoutError."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        account = PeerAccount(listener.getsockname()[1], tls=True, tls_ca_file=authority.file, connect_seconds=0.1)
+        await account.connector.start()
+        await until(lambda: account.connector.health().last_error == "cannot connect: no answer within 0.1 s")
+        await account.connector.stop(grace=1)
 
 
 async def test_a_plain_server_behind_a_tls_setting_is_an_error_like_another() -> None:

@@ -19,6 +19,7 @@ import structlog
 from heliograph.base.network.standstill import stood_still
 from heliograph.base.retry import Backoff
 from heliograph.base.sentences import Sentence, quoted, said
+from heliograph.suppliers.failures import in_words
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.codec.statuses import BIND_CONFIGURATION, bind_refused
 from heliograph.suppliers.smpp.session import (
@@ -82,8 +83,8 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, link: Link, session: Session, bind: p.Bind, owner: Owner) -> None:
         self.session = session
-        #: Set when it has ended.
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        #: Why it has ended, once it has.
+        self.closed: asyncio.Future[Sentence] = asyncio.get_running_loop().create_future()
         self.refused: int | None = None
         self.bound_at: float | None = None
         self._link = link
@@ -173,13 +174,13 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        why = quoted(str(exc) or type(exc).__name__) if exc else said("the peer closed the connection")
+        why = self.session.reason or (in_words(exc) if exc else said("the peer closed the connection"))
         for context, written in self.session.abandon():
             self._owner.lost(self._link, context, written)
         self._link.connection = None
-        self._owner.link_down(self._link, self.session.reason or why)
+        self._owner.link_down(self._link, why)
         if not self.closed.done():
-            self.closed.set_result(None)
+            self.closed.set_result(why)
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
@@ -337,11 +338,11 @@ class Link:
                 # Anything else is a mistake, which may concern this try alone.
                 if not isinstance(error, OSError | ValueError):
                     log.exception("SMPP connect failed", link=self.name)
-                self.last_error = said("cannot connect: %(why)s", why=str(error) or type(error).__name__)
+                why = in_words(error, limit=self._settings.connect_seconds)
+                self.last_error = said("cannot connect: %(why)s", why=why)
             else:
-                await connection.closed
+                self.last_error = await connection.closed
                 refused = connection.refused
-                self.last_error = connection.session.reason or said("connection lost")
                 if connection.bound_at and loop.time() - connection.bound_at >= self._settings.reconnect_max_seconds:
                     failures = 0
             if self._stopping.is_set():
