@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
-from heliograph.api.document import event_bodies, openapi
+from heliograph.api.document import error_pages, event_bodies, openapi
 from heliograph.api.routes import OPERATIONS
 from heliograph.webhooks.recording.events import KINDS
 from tests.house.project import DOCS, blocks
@@ -24,6 +24,8 @@ DESCRIBED = [
     for path, methods in DOCUMENT["paths"].items()
     for method, operation in methods.items()
 ]
+#: Names of the fields of `error.details` that are documented for each code.
+DETAILS = {one.code: one.details.keys() for one in error_pages.errors()}
 OPERATION = pytest.mark.parametrize(("path", "method", "operation"), DESCRIBED)
 
 
@@ -118,7 +120,10 @@ def test_every_answer_is_described_and_every_refusal_shown(path: str, method: st
         for code, example in media["examples"].items():
             assert f"`{code}`" in response["description"]
             assert example["value"]["error"]["code"] == code
+            assert example["value"]["error"]["details"].keys() == DETAILS[code], f"the example of {code} in errors.toml"
             check(example["value"], media["schema"])
+        if limited := media["examples"].get("rate_limit_exceeded"):
+            assert f"Rate bucket: `{limited['value']['error']['details']['limit']}`" in operation["description"]
 
 
 def test_answers_of_the_pages_for_people_are_the_same() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -23,6 +24,8 @@ class Error(msgspec.Struct, frozen=True):
     remedy: str
     #: Fields of `error.details` and their meaning; "" where the name is self-explanatory.
     details: dict[str, str] = {}
+    #: An example of `details`, for errors of the API that have any.
+    example: dict[str, Any] = {}
 
 
 @cache

@@ -19,6 +19,7 @@ from heliograph.accounts.api_keys.scopes import SCOPES, ScopeRequired
 from heliograph.accounts.organizations import OrganizationSuspended
 from heliograph.accounts.requests import IdempotencyConflict, IdempotencyInProgress
 from heliograph.api.document import event_bodies, schemas
+from heliograph.api.document.error_pages import errors
 from heliograph.api.door.operation import NONE, REQUIRED, Operation
 from heliograph.api.door.reading import UUID_FORM
 from heliograph.api.shapes.envelope import ERRORS, Envelope, InternalError
@@ -45,6 +46,9 @@ class Example(msgspec.Struct, frozen=True):
 
 #: One per operation, by its id; most are also in docs/api.md.
 EXAMPLES = msgspec.json.decode(Path(__file__).with_name("examples.json").read_bytes(), type=dict[str, Example])
+
+#: Examples of `error.details`, by code.
+_DETAILS = {one.code: one.example for one in errors()}
 
 _DATE_TIME = {"type": "string", "format": "date-time"}
 
@@ -293,7 +297,8 @@ def _responses(each: Operation, public_url: str) -> dict[str, Any]:
                 "application/json": {
                     "schema": _ref(Envelope),
                     "examples": {
-                        one.code: {"value": {"success": False, "error": _failure(one, public_url)}} for one in refusals
+                        one.code: {"value": {"success": False, "error": _failure(one, each, public_url)}}
+                        for one in refusals
                     },
                 }
             },
@@ -319,14 +324,10 @@ def _refusals(each: Operation) -> Iterable[type[Refusal]]:
     yield from (InternalError, Unavailable)
 
 
-def _failure(refusal: type[Refusal], public_url: str) -> dict[str, Any]:
-    details: dict[str, Any] = {}
-    if refusal is Invalid:
-        details = {"fields": [{"field": "to", "issue": "required", "message": "`to` is required"}]}
-    elif refusal is RateLimited:
-        details = {"bucket": "minute", "limit": "sms_send", "retryAfterSeconds": 12}
-    elif refusal is PayloadTooLarge:
-        details = {"maxBytes": 262_144}
+def _failure(refusal: type[Refusal], each: Operation, public_url: str) -> dict[str, Any]:
+    details = _DETAILS[refusal.code]
+    if refusal is RateLimited:
+        details = details | {"limit": each.bucket}
     return {
         "code": refusal.code,
         "message": _first_words(refusal),
