@@ -85,6 +85,8 @@ class Worker:
         self._fingerprints = keys.fingerprints(settings)
         self._stopping = asyncio.Event()
         self._asked = False
+        #: Shared timers that this worker has taken, and whose work is not done.
+        self._taken: set[str] = set()
         backlog = Backlog(cycle=settings.lease_seconds / 3, worker=self.id)
         webhooks = WebhookWork(pool, settings, backlog)
         reader = partial(current, settings, "reader_database_url")
@@ -178,6 +180,8 @@ class Worker:
             async with asyncio.timeout(grace):
                 for part in self._parts:
                     await part.drain()
+                for timer in self._taken:
+                    await self._retry(timer)
                 if not self.stays:
                     await workers.end(self._pool, self.id)
         except Exception as error:
@@ -199,12 +203,13 @@ class Worker:
 
     def _shared(self, one: SharedTimer) -> Callable[[], Awaitable[int]]:
         """The step of a timer that is run by whichever worker takes it. Taking it is a commit of its own: a step that
-        fails waits for the timer's next time, but no longer than a minute."""
+        fails, or is cut off by a stop, waits for the timer's next time, but no longer than a minute."""
 
         async def step() -> int:
             try:
                 async with self._pool.acquire() as conn:
                     if await timers.take(conn, one.name, every=one.seconds):
+                        self._taken.add(one.name)
                         if one.in_steps:
                             await one.step(conn)
                         else:
@@ -213,6 +218,7 @@ class Worker:
             except Exception:
                 await self._retry(one.name)
                 raise
+            self._taken.discard(one.name)
             return 0
 
         return step

@@ -64,10 +64,15 @@ class Notes:
             self._known[int(e164[1:])] = key
 
     async def store(self, conn: Connection) -> None:
-        """Store what was collected."""
-        if self._known:
-            known, self._known = self._known, {}
+        """Store what was collected; if that fails, it is kept for the next time."""
+        known, self._known = self._known, {}
+        if not known:
+            return
+        try:
             await learn(conn, [LearnedNetwork(number, network, RECEIPT) for number, network in known.items()])
+        except BaseException:  # also if this task is cancelled
+            self._known = known | self._known
+            raise
 
 
 # Ordered by key, so that two workers cannot deadlock. Known and recent rows are not rewritten: the row of a number that

@@ -196,6 +196,8 @@ class SmsWork(Work):
         await self._dispatcher.drain()
         await self._reception.drain()
         await self._suppliers.give_back()
+        await self._store_notes()
+        await self._keep_hours()
 
     async def close(self) -> None:
         await self._lookups.close()
@@ -255,13 +257,16 @@ class SmsWork(Work):
 
     async def _keep_up(self) -> None:
         """Store notes from receipts and answers; refresh look-ups, suppliers' charges and their measured quality."""
+        await self._store_notes()
+        await self._networks_of_routes()
+        await self._charges.refresh(self._pool)
+        await self._channel.measure(self._pool)
+
+    async def _store_notes(self) -> None:
         async with self._pool.acquire() as conn:
             await self._words.store(conn)
             await self._last_receipts.store(conn)
             await self._networks.store(conn)
-        await self._networks_of_routes()
-        await self._charges.refresh(self._pool)
-        await self._channel.measure(self._pool)
 
     async def _keep_hours(self) -> None:
         async with self._pool.acquire() as conn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncpg
 import phonenumbers
 import pytest
 from hypothesis import given
@@ -243,6 +244,17 @@ async def test_receipts_are_noted_and_stored_together(pool: Pool) -> None:
         await notes.store(conn)
     rows = await pool.fetch("SELECT number, network, source FROM number_networks")
     assert [tuple(row) for row in rows] == [(int(PORTED[1:]), "643-03", RECEIPT)]
+
+
+async def test_notes_that_cannot_be_stored_are_kept(pool: Pool) -> None:
+    notes = Notes()
+    notes.add(PORTED, "643-03")
+    async with pool.acquire() as conn:
+        with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
+            async with conn.transaction(readonly=True):
+                await notes.store(conn)
+        await notes.store(conn)
+    assert await pool.fetchval("SELECT network FROM number_networks") == "643-03"
 
 
 async def test_a_persons_networks_are_erased_in_all_spellings(pool: Pool) -> None:

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
+from heliograph.queue import timers
 from heliograph.queue.backlog import Backlog
 from heliograph.sms.work import SmsWork
 from heliograph.worker import Worker
-from tests.rules.factories import message, organization
+from tests.rules.factories import message, organization, receipt
 
 #: Shorter than the time limit of a statement.
 LONG = 20.0
@@ -60,3 +62,40 @@ async def test_a_round_that_commits_during_a_stop_is_handed_over(
         await running
     assert await pool.fetchval("SELECT begun_at FROM queue WHERE id = $1", sent) is None
     assert await pool.fetchval("SELECT state FROM attempts WHERE message_id = $1", sent) == "unreachable"
+
+
+async def test_a_timer_whose_work_is_cut_off_is_due_again_within_a_minute(
+    pool: Pool, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention, for example, would otherwise wait for an hour."""
+    began = asyncio.Event()
+
+    async def endless(self: Worker, conn: Connection) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Worker, "_forget", endless)
+    await pool.execute("UPDATE timers SET next_at = now() WHERE name = $1", timers.FORGET)
+    worker = Worker(Settings(database_url=database_url, drain_seconds=LONG), pool)
+    running = asyncio.create_task(worker.run())
+    async with asyncio.timeout(LONG * 2):
+        await began.wait()
+        assert await pool.fetchval(LEFT, timers.FORGET) > 3000
+        worker.stop()
+        await running
+    assert await pool.fetchval(LEFT, timers.FORGET) <= timers.AFTER_FAILURE
+
+
+#: Seconds until a timer is due.
+LEFT = "SELECT extract(epoch FROM next_at - now())::float8 FROM timers WHERE name = $1"
+
+
+async def test_what_was_noted_of_receipts_is_stored_by_a_stop(pool: Pool, database_url: str) -> None:
+    worker = Worker(Settings(database_url=database_url, drain_seconds=LONG), pool, channels={"sms": SmsWork})
+    (work,) = [part for part in worker._parts if isinstance(part, SmsWork)]
+    running = asyncio.create_task(worker.run())
+    async with asyncio.timeout(LONG * 2):
+        await work._received(uuid7(), [receipt("1", network="64303")])
+        worker.stop()
+        await running
+    assert await pool.fetchval("SELECT network FROM number_networks") == "643-03"

@@ -16,8 +16,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import monotonic
 from typing import Generic, TypeVar
 
+import asyncpg
+import structlog
+
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.process import measures
+
+log = structlog.get_logger()
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -183,13 +188,17 @@ class WriteBehind(Generic[Key, Value]):
         self._noted[key] = self._merged(self._noted[key], value) if key in self._noted else value
 
     async def run(self) -> None:
-        """Write periodically until canceled."""
+        """Write periodically until canceled. Values that fail are logged and dropped; later ones are written."""
         while True:
             await asyncio.sleep(self._every)
-            await self.write()
+            try:
+                await self.write()
+            except Exception:
+                log.exception("noted values not written")
 
     async def write(self) -> None:
-        """Write the noted values. If the database is away, they are kept for the next time."""
+        """Write the noted values. If the database is away, or another transaction wins, they are kept for the next
+        time."""
         noted, self._noted = self._noted, {}
         if not noted:
             return
@@ -197,7 +206,7 @@ class WriteBehind(Generic[Key, Value]):
             async with self._pool.acquire() as conn:
                 await self._write(conn, noted)
         except Exception as error:
-            if not is_down(error):
+            if not (is_down(error) or isinstance(error, asyncpg.DeadlockDetectedError)):
                 raise
             later, self._noted = self._noted, noted
             for key, value in later.items():

@@ -124,7 +124,7 @@ class Words:
         try:
             await conn.execute(FORGET, list({supplier_id for supplier_id, _, _ in kept}))
             await conn.execute(COUNT, *(list(column) for column in zip(*kept, strict=True)), list(kept.values()))
-        except Exception:
+        except BaseException:  # also if this task is cancelled
             self._counts += counts
             self._pending = Counter(kind for _, kind, _ in self._counts)
             raise

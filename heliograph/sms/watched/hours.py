@@ -73,7 +73,7 @@ class Hours:
         in_flight, room, took = (list(column) for column in columns)
         try:
             await conn.execute(KEEP, list(sums), in_flight, room, [as_text(one) for one in took])
-        except Exception:
+        except BaseException:  # also if this task is cancelled
             for id, one in sums.items():
                 self._add(id, *one)
             raise

@@ -39,7 +39,7 @@ class LastReceipts:
             return
         try:
             await conn.execute(UPSERT, list(noted), list(noted.values()))
-        except Exception:
+        except BaseException:  # also if this task is cancelled
             self._at = noted | self._at
             raise
 
