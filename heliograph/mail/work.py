@@ -13,18 +13,17 @@ from functools import partial
 import structlog
 
 from heliograph.base.crypto import Unsealable
-from heliograph.base.database.pool import Connection, Pool, is_down
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.network import smtp
 from heliograph.base.network.smtp import Mailer, MailNotSent
 from heliograph.base.process.settings import Settings
 from heliograph.mail import outbox
 from heliograph.mail.outbox import ClaimedMail, Outbox
+from heliograph.queue.runner import once
 from heliograph.queue.work import Loop, Work
 
 log = structlog.get_logger()
 
-#: Seconds between two tries to record what a server said while the database is unavailable.
-RETRY = 0.5
 #: Handles a request, a row in the outbox that is not a mail yet: (connection, outbox, content), in a transaction.
 Answers = Callable[[Connection, Outbox, bytes], Awaitable[None]]
 
@@ -129,14 +128,10 @@ class MailWork(Work):
     async def _record(self, write: Callable[[Connection], Awaitable[None]]) -> None:
         """Record what the server said, which only this process knows: while the database is unavailable, it is tried
         again until the lease is over, when the mail is sent again."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + outbox.LEASE.total_seconds()
-        while True:
-            try:
-                async with self._pool.acquire() as conn:
-                    await write(conn)
-                return
-            except Exception as error:
-                if not is_down(error) or loop.time() >= until:
-                    raise
-                await asyncio.sleep(RETRY)
+
+        async def record() -> None:
+            async with self._pool.acquire() as conn:
+                await write(conn)
+
+        async with asyncio.timeout(outbox.LEASE.total_seconds()):
+            await once("record mail", record, stopping=asyncio.Event())

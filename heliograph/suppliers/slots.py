@@ -44,20 +44,25 @@ async def renew(conn: Connection | Pool, worker_id: UUID) -> None:
 async def renewed(pool: Pool, worker_id: UUID) -> AsyncIterator[None]:
     """Renew a worker's leases meanwhile: its sessions are being closed, and the supplier still counts them."""
 
+    ended = asyncio.Event()
+
     async def run() -> None:
-        while True:
+        while not ended.is_set():
             try:
                 await renew(pool, worker_id)
             except Exception as error:
                 if not is_down(error):
                     raise
-            await asyncio.sleep(1.0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await ended.wait()
 
+    # Not cancelled: an error of a connection that breaks meanwhile would take the cancellation's place.
     task = asyncio.create_task(run())
     try:
         yield
     finally:
-        task.cancel()
+        ended.set()
         await asyncio.gather(task, return_exceptions=True)
 
 

@@ -194,6 +194,9 @@ class WriteBehind(Generic[Key, Value]):
             try:
                 await self.write()
             except Exception:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():  # the error has taken the cancellation's place
+                    raise
                 log.exception("noted values not written")
 
     async def write(self) -> None:

@@ -14,11 +14,12 @@ from uuid import UUID
 import structlog
 
 from heliograph.base.crypto import Key, Unsealable
-from heliograph.base.database.pool import Connection, Pool, is_down
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid
 from heliograph.networks import asked, learned, plan
 from heliograph.networks.directory import Directory
 from heliograph.networks.learned import LOOKUP, LearnedNetwork, network_of
+from heliograph.queue.runner import once
 from heliograph.routes.lookup import Route
 from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.lookups import accounts
@@ -29,8 +30,6 @@ log = structlog.get_logger()
 
 #: Seconds after which a message that waits for a look-up is examined again.
 STEP = 0.25
-#: Seconds between two tries to store answers while the database is unavailable.
-RETRY = 0.5
 
 
 def countries(routes: Collection[Route]) -> set[str]:
@@ -150,20 +149,14 @@ class Lookups:
         long as no other worker may ask for these numbers again."""
         settings = account.settings
         found = [LearnedNetwork(number, network, LOOKUP) for number, network in told.items() if network]
-        loop = asyncio.get_running_loop()
-        until = loop.time() + asked.TAKEN.total_seconds()
-        while True:
-            try:
-                async with self._pool.acquire() as conn, conn.transaction():
-                    await asked.answered(
-                        conn, numbers, told, error=error, price=settings.cost, currency=settings.currency
-                    )
-                    await learned.learn(conn, found)
-                return
-            except Exception as failed:
-                if not is_down(failed) or loop.time() >= until:
-                    raise
-                await asyncio.sleep(RETRY)
+
+        async def store() -> None:
+            async with self._pool.acquire() as conn, conn.transaction():
+                await asked.answered(conn, numbers, told, error=error, price=settings.cost, currency=settings.currency)
+                await learned.learn(conn, found)
+
+        async with asyncio.timeout(asked.TAKEN.total_seconds()):
+            await once("store look-ups", store, stopping=asyncio.Event())
 
     async def _asker(self, account: Account) -> LookupClient | None:
         known = self._askers.get(account.id)
