@@ -74,7 +74,7 @@ async def test_mails_that_a_dead_server_keeps_are_told_without_asking_it(pool: P
 
     await mail("failed", "credentials", 60)
     await mail("sent", "", 50)
-    # What is one mail's own affair, and what failed before one went out.
+    # What belongs to one mail, and failures before any was sent.
     await mail("failed", "refused", 40)
     await mail("waiting", "", 30)
     assert (await named(pool, settings, "mails")).state == "ok"
@@ -89,7 +89,7 @@ async def test_mails_that_a_dead_server_keeps_are_told_without_asking_it(pool: P
 
 
 async def test_a_database_that_was_set_read_only_is_told(database_url: str) -> None:
-    """Processes take it for one that is away, and doctor called it sound: only the workers seemed to be missing."""
+    """Processes treat it as down, while doctor used to call it sound: only the workers seemed to be missing."""
     read_only = {"default_transaction_read_only": "on"}
     conn = await asyncpg.connect(database_url, server_settings=read_only)
     try:
@@ -136,7 +136,7 @@ async def test_a_snapshot_of_any_role_that_holds_vacuum_up_is_told(
     administrator = await asyncpg.connect(database_server.as_administrator(database_url))
 
     async def oldest() -> list[float]:
-        """What the metric says, and the console's first page."""
+        """The metric's value, and what the console's first page shows."""
         (shown,) = [
             one.value
             for one in await metrics.read(pool, Standbys())
@@ -155,19 +155,19 @@ async def test_a_snapshot_of_any_role_that_holds_vacuum_up_is_told(
             await administrator.execute(statement)
             assert min(await oldest()) > 0, statement
             await administrator.execute("ROLLBACK")
-        # One that began after whoever looks has no age yet.
+        # A transaction that began after the check's own has no age yet.
         async with pool.acquire() as conn, conn.transaction():
             await conn.execute("SELECT")
             await administrator.execute("BEGIN")
             await administrator.execute("SELECT txid_current()")
             assert await conn.fetchval(f"SELECT {snapshots.OLDEST}") == 0
             await administrator.execute("ROLLBACK")
-        # One that has read, and reads no more, keeps nothing.
+        # A transaction that has read, and no longer does, holds back nothing.
         await administrator.execute("BEGIN")
         await administrator.execute("SELECT FROM organizations")
         await until_true(is_none)
         await administrator.execute("ROLLBACK")
-        # What is prepared belongs to no session.
+        # A prepared transaction belongs to no session.
         await administrator.execute("BEGIN")
         await administrator.execute("SELECT txid_current()")
         await administrator.execute("PREPARE TRANSACTION 'forgotten'")
@@ -202,7 +202,7 @@ async def test_an_old_snapshot_is_told_and_who_cannot_see_says_so(
             assert (found.state, found.detail) == ("warning", "transactions of other roles cannot be seen")
             assert re.findall("`(.*)`", found.remedy) == [f"GRANT {STATISTICS_ROLE} TO {ROLE}"]
         finally:
-            # As it was granted: whoever migrates and may do so grants it.
+            # As granted by the migration, if its role may do so.
             await migrate(database_server.as_administrator(database_url), application=database_url)
         assert (await named(pool, settings, "snapshots")).state == "ok"
     finally:
@@ -221,7 +221,7 @@ async def test_settings_that_are_off_are_named_in_their_order(pool: Pool) -> Non
 
 
 async def test_a_disk_that_is_nearly_full_is_told(pool: Pool, tmp_path: Path) -> None:
-    # The database of a socket's directory is on this machine; which disk it is does not matter here.
+    # The database behind a socket in a directory is on this machine; which disk it uses does not matter here.
     settings = Settings(database_url=f"postgresql://x@/x?host={tmp_path}", secret_key="k" * 40)
     async with pool.acquire() as conn:
         found = await disk_of(conn, msgspec.structs.replace(settings, disk_free_percent=100))
@@ -230,7 +230,7 @@ async def test_a_disk_that_is_nearly_full_is_told(pool: Pool, tmp_path: Path) ->
         assert "HELIOGRAPH_METADATA_RETENTION_MONTHS" in found.remedy
         gone = msgspec.structs.replace(settings, database_url=f"postgresql://x@/x?host={tmp_path / 'gone'}")
         found = await disk_of(conn, gone)
-        # A role that may ask where the data is needs no socket for it.
+        # A role that may ask where the data is does not need the socket for it.
         assert ("cannot be checked" in found.detail) == (await conn.fetchval(database.PLACE) is None)
         far = msgspec.structs.replace(settings, database_url="postgresql://x@db.example.com/x")
         assert "not visible from here" in (await disk_of(conn, far)).detail
@@ -246,7 +246,7 @@ SELECT $1, id, 'delivered', 'live', '+258841234567', 'ACME', $1, 'gsm7', 1, 'at_
 
 @pytest.mark.usefixtures("partitions_ahead")
 async def test_what_the_remedy_of_a_full_disk_says_makes_room(pool: Pool) -> None:
-    """The disk is as large as the test says, and holds the database and nothing else."""
+    """The disk is as large as the test says, and contains only the database."""
     settings, old = Settings(secret_key="k" * 40), clock.now() - timedelta(days=150)
     actor = await organization(pool)
     async with pool.acquire() as conn:
@@ -264,7 +264,7 @@ async def test_what_the_remedy_of_a_full_disk_says_makes_room(pool: Pool) -> Non
     (name,) = re.findall(r"HELIOGRAPH_(\w+)", (await check()).remedy)
     shorter = msgspec.structs.replace(settings, **{name.lower(): 1})
     async with pool.acquire() as conn:
-        # With the usual one, nothing goes.
+        # With the usual threshold, nothing is reported.
         await forgetting.forget(conn, settings)
         assert (await check()).state == "warning"
         await forgetting.forget(conn, shorter)
@@ -284,7 +284,7 @@ async def test_certificates_that_end_are_told_until_they_are_replaced(
         await suppliers.add(conn, KEY, name="main", kind="smpp", settings=values, secret="s")
     found = await named(pool, settings, "certificate of main")
     assert (found.state, "0 days from now" in found.detail, str(file) in found.remedy) == ("warning", True, True)
-    # Replaced, it is read anew.
+    # Once replaced, it is read again.
     file.write_text(Path(authority.issue("other", days=400)).read_text())
     os.utime(file, (1, 1))
     assert (await named(pool, settings, "certificate of main")).state == "ok"
@@ -356,7 +356,7 @@ async def test_organizations_that_no_event_reaches_are_told(pool: Pool, database
     await pool.execute(FAILS, [second], 16)
     state, detail = await told()
     assert (state, detail.partition(" (since")[0]) == ("warning", "all endpoints of Acme")
-    # Those of another organization too, and nobody is reached: it is not their receivers.
+    # Also those of another organization, and no event is delivered: it is not their receivers' fault.
     (third, fourth) = [await endpoint(pool, beta, "message.sent") for _ in range(2)]
     await pool.execute(FAILS, [third, fourth], 30)
     await pool.execute(WAITS, fourth, beta.organization_id)
@@ -366,7 +366,7 @@ async def test_organizations_that_no_event_reaches_are_told(pool: Pool, database
     await pool.execute(WELL, await endpoint(pool, third_party, "message.sent"))
     state, detail = await told()
     assert (state, detail.count("(since "), detail.index("Beta") < detail.index("Acme")) == ("warning", 2, True)
-    # Without events that wait, nothing is known of them since their last attempt.
+    # Without waiting events, nothing is known about them since their last attempt.
     await pool.execute("DELETE FROM queue")
     assert await told() == ok
     await pool.execute(WAITS, first, acme.organization_id)
@@ -394,7 +394,7 @@ async def test_wal_that_is_not_archived_is_told(pool: Pool, database_url: str) -
         assert ("02 could not be archived at 2026-11-02" in check.detail) == (failed_at is not None), says
     (check,) = backups.archive({**says, "failed_at": None}, settings, missing="05")
     assert (check.state, check.detail) == ("failed", "05 was archived but is missing from /srv/wal")
-    # One that is not meant to archive, and one of somebody's own that does.
+    # One that is not meant to archive, and one of an operator's own that does.
     plain = msgspec.structs.replace(settings, wal_archive="")
     assert backups.archive({**says, "mode": "off"}, plain) == []
     assert [one.state for one in backups.archive(says, plain)] == ["failed"]
@@ -460,7 +460,7 @@ async def test_an_archive_is_compared_with_what_the_newest_backup_needs(
             return await backups.missing(conn, settings, third)
 
     assert await missing() is None, "no backup needs it"
-    # The last one is from before a clock was set back: its WAL is gone, as a later backup is kept and it is not.
+    # The last backup is from before a clock was set back: its WAL is gone, because a later backup is kept instead.
     for days, needs in ((2, first), (1, second), (-200, "000000010000000000000003")):
         await pool.execute(
             "INSERT INTO backups (id, kind, taken_at, finished_at, bytes, place, archive, first_wal) VALUES"
@@ -479,7 +479,7 @@ async def test_an_archive_is_compared_with_what_the_newest_backup_needs(
 
 
 async def test_only_a_failure_after_the_last_success_counts(pool: Pool) -> None:
-    """By the statement itself, over a view of the test's own."""
+    """With the statement itself, over a view of the test's own."""
     async with pool.acquire() as conn:
         before, after = datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 11, 2, tzinfo=UTC)
         for archived_at, failed_at, fails in ((None, after, True), (before, after, True), (after, before, False)):
@@ -498,7 +498,7 @@ async def test_only_a_failure_after_the_last_success_counts(pool: Pool) -> None:
 
 
 async def test_messages_that_no_supplier_takes_are_told(pool: Pool, database_url: str) -> None:
-    """A supplier that always says to come back later: they are due a moment later each time, and so never overdue."""
+    """A supplier that always defers: its messages become due a moment later each time, and so are never overdue."""
     settings, actor = Settings(database_url=database_url, secret_key="k" * 40), await organization(pool)
     put_back = (
         "INSERT INTO queue (id, kind, line, lane, organization_id, due_at, claims)"
@@ -526,7 +526,7 @@ async def test_messages_that_no_supplier_takes_are_told(pool: Pool, database_url
 
 @pytest.mark.fresh_database
 async def test_who_waits_in_vain_is_found_without_reading_all_that_waits(pool: Pool) -> None:
-    """Each worker read all messages that were waiting, every 15 s."""
+    """Each worker used to read all waiting messages every 15 s."""
     actor = await organization(pool)
     await pool.execute(
         "INSERT INTO queue (id, kind, line, organization_id, due_at, claims)"

@@ -1,6 +1,7 @@
-"""What is due back from suppliers: exactly what their cards charge for messages that they took and that did not arrive.
+"""What suppliers owe us back: exactly what their cards charge for messages that they accepted and that were not
+delivered.
 
-However often a message was tried, whatever came late, and also when nothing is kept of it but sums.
+However often a message was tried, whatever came late, and also when only sums of it are left.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ UNKNOWN = Outcome(Verdict.UNKNOWN)
 
 
 class Asked:
-    """A worker with two suppliers that have rate cards, and one that has none; asked in this order."""
+    """A worker with two suppliers that have rate cards, and one that has none; tried in this order."""
 
     bench: Bench
     main: Supplier
@@ -73,7 +74,7 @@ async def in_euros(pool: Pool, made: Asked) -> None:
 
 
 async def report(pool: Pool) -> dict[str, reports.Reconciled]:
-    """By supplier, of four days; folding does not change it."""
+    """By supplier, over four days; folding does not change it."""
 
     async def read() -> dict[str, reports.Reconciled]:
         at = clock.now()
@@ -89,7 +90,7 @@ async def report(pool: Pool) -> dict[str, reports.Reconciled]:
 
 
 async def money(pool: Pool, name: str) -> tuple[str | None, str | None, int]:
-    """What a supplier charged, what of it is due back, and how much of that nobody knows."""
+    """What a supplier charged, how much of that is due back, and for how many messages that is unknown."""
     row = (await report(pool))[name].row()
     return row["charged"], row["due_back"], row["owed_unpriced"]
 
@@ -99,7 +100,7 @@ def about(row: Supplier, id: UUID, state: ReceiptState, to: str = TO) -> Receipt
 
 
 async def give_up(pool: Pool) -> None:
-    """No receipt comes any more of what is still waiting for one."""
+    """No more receipts arrive for messages that are still waiting for one."""
     await pool.execute("UPDATE messages SET sent_at = sent_at - interval '73 hours' WHERE status = 'sent'")
     await pool.execute("UPDATE attempts SET ended_at = ended_at - interval '73 hours'")
     async with pool.acquire() as conn, conn.transaction():
@@ -143,7 +144,7 @@ async def test_only_who_took_a_message_owes_for_it_and_each_in_its_own_currencie
     for step in range(2):
         id = await message(pool, actor)
         await made.bench.round(2)
-        # The attempt that was refused has a cost of its own.
+        # The refused attempt has a cost of its own.
         costs = await pool.fetch("SELECT cost FROM attempts WHERE message_id = $1 ORDER BY attempt", id)
         assert [row["cost"] for row in costs] == [30_000, 50_000]
         await made.bench.receive(made.backup.id, about(made.backup, id, ReceiptState.UNDELIVERED))
@@ -175,7 +176,7 @@ async def test_what_two_suppliers_took_is_charged_by_both_and_due_back_from_the_
     await made.bench.later(seconds=91)
     await made.bench.round()
     assert (await report(pool))["main"].line["unknown"] == 1
-    # It took it after all, and charges for it.
+    # It accepted the message after all, and charges for it.
     made.bench.answer(main.submitted[0], accepted(f"{made.main.id}-{id}"))
     await made.bench.settle()
     counts = (await report(pool))["main"].line
@@ -197,7 +198,7 @@ async def test_what_only_a_receipt_showed_to_be_taken_has_the_cost_of_its_attemp
     await made.bench.later(seconds=120)
     await made.bench.round()
     assert await money(pool, "main") == ("0.030000 EUR", "0.030000 EUR", 0)
-    # The answer that comes after all says nothing new.
+    # A response that arrives after all changes nothing.
     (sent,) = made.bench.connectors[made.main.id].submitted
     made.bench.answer(sent, accepted("S77"))
     await made.bench.settle()
@@ -257,15 +258,15 @@ async def test_what_arrives_after_an_end_without_an_answer_is_charged_by_who_had
     found = (await report(pool))["main"].line
     assert {name: count for name, count in found.counts.items() if count} == {"accepted": 1, "delivered": 1}
     assert await money(pool, "main") == ("0.030000 EUR", None, 0)
-    # The test put the message there without counting it.
+    # The test stored the message without counting it.
     assert [tuple(row) for row in await pool.fetch(TRAFFIC)] == [("accepted", None, -1), ("delivered", "main", 1)]
-    # What comes after it says nothing new.
+    # What comes after it changes nothing.
     made.bench.answer(main.submitted[0], accepted("S77"))
     await made.bench.settle()
     assert await money(pool, "main") == ("0.030000 EUR", None, 0)
 
 
-# What stands with the messages and their attempts, beside which sums are checked.
+# The figures stored with messages and attempts, with which sums are compared.
 EXPECTED = """
 SELECT s.name, a.cost, a.cost_currency, a.cost_due, m.status
   FROM attempts a JOIN messages m ON m.organization_id = a.organization_id AND m.id = a.message_id
@@ -336,7 +337,7 @@ async def test_sums_are_those_of_the_attempts_and_outlive_them(pool: Pool) -> No
     after = await check()
     assert after != before
     assert after["backup"].line.due_back.keys() == {"EUR", "USD"}
-    # Retention removed what it was made of.
+    # Retention removed what it was computed from.
     await pool.execute("DELETE FROM attempts")
     await pool.execute("DELETE FROM messages")
     assert await report(pool) == after

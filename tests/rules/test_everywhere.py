@@ -1,4 +1,4 @@
-"""Messages to a number are searched for among a bounded number of the latest of all organizations."""
+"""Messages to a number are searched for among a bounded number of the latest messages of all organizations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DO UPDATE SET count = traffic.count + excluded.count
 
 
 async def sent(pool: Pool, whose: UUID, at: datetime, *, to: str, count: int = 1) -> list[UUID]:
-    """Messages of one moment, counted as folding counts them. The last one is the newest."""
+    """Messages of one moment, counted like folding counts them. The last one is the newest."""
     first = uuid7_floor(at).int
     ids = [UUID(int=first + n) for n in range(count)]
     await pool.execute(MESSAGES, whose, ids, to, at)
@@ -48,7 +48,7 @@ async def sent(pool: Pool, whose: UUID, at: datetime, *, to: str, count: int = 1
 
 
 async def looked(pool: Pool, *, most: int, limit: int = 50, rows: int = everywhere.ROWS) -> tuple[list[UUID], int]:
-    """(what is found of a number by going on as far as it goes, how many looks that took)"""
+    """(what is found for a number by continuing to the end, the number of searches)"""
     found: list[UUID] = []
     after, looks = None, 0
     async with pool.acquire() as conn:
@@ -71,7 +71,7 @@ async def test_each_message_to_a_number_is_found_once_however_small_a_look_is(po
     for whose, hours, before, after in (
         (one, 0.0, 5, 0),
         (two, 3.2, 0, 9),
-        # A burst within one hour, denser than a look.
+        # A burst within one hour, denser than one search.
         (one, 3.5, 30, 30),
         (two, 90.0, 3, 3),
     ):
@@ -80,7 +80,7 @@ async def test_each_message_to_a_number_is_found_once_however_small_a_look_is(po
             if count:
                 await sent(pool, whose, at + timedelta(milliseconds=step), to=OTHER, count=count)
         wanted += await sent(pool, whose, at + timedelta(milliseconds=1), to=NUMBER)
-    # What goes to other countries is not looked at.
+    # Messages to other countries are not scanned.
     await sent(pool, foreign, now - HOUR, to="+351912345678", count=most * 3)
     found, looks = await looked(pool, most=most)
     assert found == sorted(wanted, reverse=True)
@@ -100,7 +100,7 @@ SELECT organization_id, gen_random_uuid(), 1, hour, channel, mode, country, send
 async def test_what_was_sent_in_the_last_seconds_is_found(pool: Pool) -> None:
     one = (await organization(pool)).organization_id
     (id,) = await sent(pool, one, clock.now(), to=NUMBER)
-    # As the commit that accepts leaves it, before anybody folds it.
+    # As the accepting commit leaves it, before it is folded.
     await pool.execute(DELTAS)
     await pool.execute("DELETE FROM traffic")
     assert await looked(pool, most=100) == ([id], 1)
@@ -129,22 +129,22 @@ async def test_an_hour_with_more_rows_than_a_look_reads_is_read_whole_and_the_ne
         wanted += await sent(pool, one, at + HOUR - timedelta(minutes=1), to=NUMBER)
     wanted += await sent(pool, whose[5], at - 5 * HOUR, to=NUMBER)
     found, looks = await looked(pool, most=1_000, rows=2)
-    # The newest hour, the full one, and what is left.
+    # The newest hour, the full one, and the rest.
     assert (found, looks) == (sorted(wanted, reverse=True), 3)
 
 
 @pytest.mark.parametrize(
     ("hours", "until", "who", "lower"),
     [
-        # All of it is less than a look.
+        # All of it is less than one search.
         ([(NOON, [A], 10), (NOON - HOUR, [B], 80)], NOON + HOUR, [A, B], None),
-        # As much of an hour as holds the rest of a look.
+        # The part of an hour that the rest of a search can scan.
         ([(NOON, [A], 50), (NOON - HOUR, [B], 100), (NOON - 2 * HOUR, [C], 9)], NOON + HOUR, [A, B], NOON - HOUR / 2),
-        # The hour that runs holds what came until now.
+        # The current hour contains what has arrived so far.
         ([(NOON, [A], 1000)], NOON + HOUR / 4, [A], NOON + HOUR / 4 - HOUR / 40),
-        # Each look goes on by a second.
+        # Each search continues after a second.
         ([(NOON, [A], 10**9)], NOON + HOUR, [A], NOON + HOUR - AHEAD),
-        # An id of an hour's first second may be of a message that counts in the one before.
+        # An id of an hour's first second may belong to a message that counts in the hour before.
         ([(NOON, [A], 10**9), (NOON - HOUR, [B], 1)], NOON + AHEAD, [A, B], NOON),
         ([], NOON, [], None),
     ],
@@ -159,7 +159,7 @@ def test_a_look_is_as_long_as_about_so_many_messages_took(
 
 
 def counted(hours: list[tuple[Hour, int]], until: datetime, rows: int) -> Counted:
-    """What HOURS finds among hours with so many rows each."""
+    """What HOURS finds among hours with this many rows each."""
     below = [(one, count) for one, count in hours if one.begins < until + SLACK]
     each = [one.begins for one, count in below for _ in range(count)]
     reached = next((one.begins for one, _ in below if one.begins < until - AHEAD), None)
@@ -184,7 +184,7 @@ def test_going_on_from_edge_to_edge_comes_to_an_end_past_every_hour(
     ]
     now = until = NOON + timedelta(minutes=minutes)
     looked = set()
-    # As many looks as a part of each hour takes; those of a second each are not all gone through.
+    # As many searches as an hour takes in parts; those of a second each are not all needed.
     for most in itertools.chain([100] * 20, itertools.repeat(10**6)):
         found = counted(known, until, rows)
         who, edge = everywhere.window(found, until=until, now=now, most=most)

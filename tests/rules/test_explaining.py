@@ -30,7 +30,7 @@ from tests.rules.factories import message, organization
 NAMES = ("a", "b", "c", "d", "e")
 #: Of the last three, two share +1 and one shares +7.
 NUMBERS = ("+258841234567", "+258861234567", "+351912345678", "+12025550123", "+14165550123", "+77012345678")
-#: Prefix, country and network of routes.
+#: Prefix, country and network of the routes.
 PLACES = (
     *(("25884", None, None), (None, "MZ", None), (None, None, "643-03")),
     *(("1", None, None), (None, "RU", None), (None, None, None)),
@@ -41,8 +41,8 @@ CLASSES = ("otp", "transactional")
 
 
 async def rule(conn: Connection, chance: Random, organization_id: UUID) -> None:
-    """Suppliers, of which some carry to few numbers, are paused, held for an organization or refuse a sender; their
-    cards; and routes."""
+    """Suppliers, some of which serve few numbers, are paused, held for an organization or refuse a sender; their cards;
+    and routes."""
     ids = [uuid7() for _ in NAMES]
     for name, id in zip(NAMES, ids, strict=True):
         await conn.execute(
@@ -122,7 +122,7 @@ async def test_what_keeps_a_message_back_whoever_its_supplier_is_told(pool: Pool
         return [str(one) for one in said.withheld]
 
     async with pool.acquire() as conn:
-        # Of another organization, of a supplier and of what is older.
+        # For another organization, for a supplier, and older.
         theirs = Selection(kinds=("sms",), organization_id=other.organization_id)
         older = Selection(kinds=("sms",), before=await holds.ago(conn, timedelta(0)))
         for one in (theirs, older, Selection(kinds=("sms",), line=uuid7()), Selection(kinds=("webhook",))):

@@ -29,7 +29,7 @@ Lost = Callable[[], dict[tuple[str, ...], float]]
 
 @pytest.fixture
 def lost() -> Lost:
-    """What was counted since then."""
+    """The failures counted since then."""
     before = dict(measures.LOST.values)
 
     def counted() -> dict[tuple[str, ...], float]:

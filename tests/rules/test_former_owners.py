@@ -1,4 +1,4 @@
-"""A number that several people had in turn: each person's export and erasure covers their own data."""
+"""A number that several people had in turn: each person's export and erasure covers only their own data."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ OWN = {"message": 1, "message_received": 1, "whatsapp_message": 1}
 
 
 class Owners:
-    """What people write who have a number, where they move, and what is held about them."""
+    """What the owners of a number write, where they move, and what is stored about them."""
 
     def __init__(self, pool: Pool, made: Made) -> None:
         self.made = made
         self._pool, self._meta = pool, Meta(pool)
 
     async def write(self, *, hours: float, by: str = NUMBER, user_id: str | None = None) -> None:
-        """Something by WhatsApp, so long ago."""
+        """A message on WhatsApp, this long ago."""
         await self._meta.say(self.made, message(self.made, "mine", ago(hours=hours), by=by, user_id=user_id))
 
     async def talk(self, *, hours: float, by: str = NUMBER) -> None:
@@ -52,7 +52,7 @@ class Owners:
         await self._meta.say(self.made, message(self.made, type="system", by=by, at=ago(hours=hours), system=system))
 
     async def divide(self, *since: datetime) -> None:
-        """Since when each owner but the first had their number: by the times at which this test stored messages."""
+        """Since when each owner but the first had their number, by the times at which this test stored messages."""
         owners = "SELECT ctid, row_number() OVER (PARTITION BY name ORDER BY left_at) AS n FROM former_names"
         await self._pool.execute(
             f"UPDATE former_names SET taken_at = ($1::timestamptz[])[n] FROM ({owners}) owner"
@@ -69,7 +69,7 @@ class Owners:
 
 
 async def between() -> datetime:
-    """A time after all ids that were made, and before all that will be: they count milliseconds."""
+    """A time after all existing ids, and before all future ones: they count milliseconds."""
     last = clock.now()
     await until(lambda: clock.now() >= last + timedelta(milliseconds=2))
     return last + timedelta(milliseconds=1)
@@ -84,7 +84,7 @@ async def owners(pool: Pool) -> Owners:
 
 @pytest.mark.parametrize("late", [True, False])
 async def test_each_of_several_owners_has_what_was_said_in_their_time(pool: Pool, owners: Owners, late: bool) -> None:
-    """`late`: their moves are told when others have the number already, the last one first."""
+    """`late`: their moves are reported when others have the number already, the last one first."""
     moves, since = [(SECOND, 50), (THIRD, 30)], []
     for to, hours in moves:
         await owners.talk(hours=hours + 5)

@@ -57,7 +57,7 @@ async def waiting(pool: Pool) -> set[UUID]:
     return {row["id"] for row in await pool.fetch("SELECT id FROM queue WHERE line = $1", GUARDED)}
 
 
-# The time since then, for a message and what holds it.
+# Move a message, and the hold that applies to it, into the past.
 PASSED = """
 WITH message AS (
     UPDATE messages SET accepted_at = accepted_at - $2::interval, expires_at = expires_at - $2::interval WHERE id = $1
@@ -88,7 +88,7 @@ async def test_a_sequence_is_held_and_others_go_out(pool: Pool) -> None:
     assert (hold.met, hold.waiting) == (8, 8)
     assert [await status_of(pool, id) for id in honest] == ["sent"] * 4
     assert {await status_of(pool, id) for id in stopped} == {"accepted"}
-    # Whoever comes next meets the same hold, in another worker too.
+    # The next message meets the same hold, in another worker as well.
     bench.restart()
     (later,) = await attack(pool, actor, 1, first=700)
     await bench.round(2)
@@ -187,7 +187,7 @@ async def test_what_is_held_past_its_deadline_expires(pool: Pool) -> None:
     assert await waiting(pool) == stopped - {ids[-1], short, code}
 
 
-# What each session has read is known at once only within its transaction.
+# What a session has read is known at once only within its transaction.
 READ = """
 SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::int FROM pg_stat_xact_user_tables
  WHERE relname = 'queue' OR relname = 'guard_held' OR relname LIKE 'messages\\_%'
@@ -196,7 +196,7 @@ SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::int FROM pg_
 
 @pytest.mark.fresh_database
 async def test_messages_whose_time_has_not_come_are_not_read_to_find_those_that_expire(pool: Pool) -> None:
-    """Three hundred thousand held messages took two seconds of every five."""
+    """Three hundred thousand held messages used to take two seconds of every five."""
     bench, actor = Bench(pool), await one(pool)
     past = (await attack(pool, actor, 60))[-1]
     await bench.round(2)
@@ -213,7 +213,7 @@ async def test_messages_whose_time_has_not_come_are_not_read_to_find_those_that_
 
 
 async def test_the_deliveries_of_what_expires_are_announced(pool: Pool) -> None:
-    """Or its webhook waits until the queue is looked through."""
+    """Otherwise its webhook would wait until the queue is polled."""
     bench, actor, deliveries = Bench(pool), await one(pool), Announced()
     await endpoint(pool, actor, "message.failed")
     past = (await attack(pool, actor, 8))[-1]
@@ -283,7 +283,7 @@ async def test_whom_the_organization_knows_is_never_held(pool: Pool) -> None:
     await bench.round(2)
     assert {await status_of(pool, id) for id in ids} == {"sent"}
     assert await listed(pool) == []
-    # Strangers in the same block are too many now; the contacts among them still get theirs.
+    # There are too many strangers in the same block now; the contacts among them still get their messages.
     strangers = await attack(pool, actor, 40, first=5000)
     bench.restart()
     ids = await attack(pool, actor, 3)
@@ -304,7 +304,7 @@ async def test_each_of_several_blocks_is_judged_by_its_own_people(pool: Pool) ->
     )
     known = [await message(pool, actor, to=f"+{ELSEWHERE}{n:04}") for n in range(12)]
     strangers = await attack(pool, actor, 12)
-    # The first organization's contacts are nobody's here.
+    # The first organization's contacts are not this one's.
     others = [await message(pool, other, to=f"+{ELSEWHERE}{n:04}") for n in range(12)]
     await bench.round(2)
     assert {await status_of(pool, id) for id in known} == {"sent"}
@@ -384,7 +384,7 @@ async def test_an_erased_person_is_in_no_hold(pool: Pool) -> None:
 
 
 async def test_codes_that_nobody_enters_are_noticed(pool: Pool) -> None:
-    """One message every two minutes to a block, of which none is converted, while most others are."""
+    """One message every two minutes to a block, none of which is converted, while most others are."""
     actor, judge, now = await one(pool), Judge(), clock.now()
     honest = [f"+25885{n * 37 % 1000:03}{n:04}" for n in range(120)]
     ids = [await message(pool, actor, to=to) for to in honest]
@@ -415,7 +415,7 @@ async def test_codes_that_nobody_enters_are_noticed(pool: Pool) -> None:
 
 
 async def test_conversions_are_read_up_to_the_latest_however_many_there_are(pool: Pool) -> None:
-    """More than 5000 within the seconds that are read again kept a worker from all later ones."""
+    """More than 5000 within the seconds that are read again used to keep a worker from all later ones."""
     actor, judge = await one(pool), Judge()
 
     async def converts(count: int, since: float) -> None:
@@ -463,13 +463,13 @@ async def test_messages_that_were_committed_together_are_several_to_their_number
 
 
 async def test_workers_see_together_what_each_sees_a_part_of(pool: Pool) -> None:
-    """A sequence whose numbers reach two workers in turn, and the restart of one of them."""
+    """A sequence whose numbers are divided between two workers, and the restart of one of them."""
     actor, first, second, now = await one(pool), Judge(), Judge(), clock.now()
 
     async def judged(judge: Judge, n: int) -> bool:
         judge.refresh()
         async with pool.acquire() as conn, conn.transaction():
-            # Three apart: only the block of a thousand tells.
+            # Three apart: only the block of a thousand is unusual.
             outgoing = Outgoing(actor.organization_id, uuid7(), f"+{BLOCK}{n * 13:04}", "otp")
             held = bool(await judge.judge(conn, [outgoing], at=now))
         await judge.share(pool)
@@ -485,11 +485,11 @@ async def test_workers_see_together_what_each_sees_a_part_of(pool: Pool) -> None
     actor = other
     assert not any([await judged(first, n) for n in range(9)])
     assert await judged(Judge(), 9), "one that starts knows what went out before"
-    # Nothing to tell is no statement, and no row.
+    # If there is nothing to report, there is no statement, and no row.
     rows = await pool.fetchval("SELECT count(*) FROM guard_seen")
     await first.share(pool)
     assert await pool.fetchval("SELECT count(*) FROM guard_seen") == rows
-    # What is older than the windows tells nothing, and goes.
+    # What is older than the windows reports nothing, and is removed.
     await pool.execute("UPDATE guard_seen SET at = at - interval '12 minutes'")
     actor = await one(pool)
     assert not await judged(Judge(), 10)
@@ -593,7 +593,7 @@ async def test_premium_numbers_get_nothing(pool: Pool) -> None:
 
 
 async def test_a_block_is_judged_more_strictly_where_there_is_far_more_than_usual(pool: Pool) -> None:
-    """Five numbers of a thousand are 40 points; twice 25 more where country and organization are far above usual."""
+    """Five numbers of a thousand are 40 points; another 25 each if country and organization are far above usual."""
     actor, judge, now = await one(pool), Judge(), clock.now()
     await pool.execute("UPDATE organizations SET created_at = now() - interval '40 days'")
 
@@ -617,7 +617,7 @@ async def test_a_block_is_judged_more_strictly_where_there_is_far_more_than_usua
             spread = [f"+25882{n * 37_003:07}" for n in range(200)]
             for to in (*spread, *(f"+{block}{n * 60:04}" for n in range(7))):
                 if to.startswith(f"+{block}"):
-                    judge.refresh()  # what is usual is read once it matters
+                    judge.refresh()  # the usual volume is read once it matters
                 found |= await judge.judge(conn, [Outgoing(actor.organization_id, uuid7(), to, "otp")], at=now)
         return bool(found)
 
@@ -653,7 +653,7 @@ async def test_beyond_its_limit_a_class_waits_and_the_others_go_out(pool: Pool) 
     assert {await status_of(pool, id) for id in others} == {"sent"}
     stopped = await waiting(pool)
     assert stopped < set(codes)
-    # Who chose to refuse is asked at the door, by class.
+    # An organization that chose to refuse has messages refused at acceptance, by class.
     async with pool.acquire() as conn:
         await rules.configure(conn, actor.organization_id, policy="refuse")
         told = (await timeline.of_message(conn, id=min(stopped))).entries

@@ -40,7 +40,8 @@ async def test_a_finding_has_a_beginning_and_an_end(pool: Pool) -> None:
     assert sorted(await look(broken, warned, fine)) == [("backups", "warning", True), ("supplier main", "failed", True)]
     async with pool.acquire() as conn:
         first = await findings.since(conn)
-    # As long as it is found it is one, told as it is now; a name that comes twice in a look is one as well.
+    # As long as it is found it is one finding, with its present text; a name that occurs twice in a check is one as
+    # well.
     again = Check(broken.check, "failed", said("no session bound: %(error)s", error="refused"))
     assert len(await look(again, again, warned)) == 2
     async with pool.acquire() as conn:
@@ -48,7 +49,7 @@ async def test_a_finding_has_a_beginning_and_an_end(pool: Pool) -> None:
         (told,) = [one for one in await findings.history(conn) if one.state == "failed"]
     assert (told.check.english, told.detail.values) == ("supplier %(name)s", {"error": "refused"})
     assert await look(warned) == [("backups", "warning", True), ("supplier main", "failed", False)]
-    # What comes back is another one, and what became worse too.
+    # A problem that comes back is another finding, and so is one that became worse.
     worse = Check(warned.check, "failed", warned.detail)
     assert len(await look(broken, worse)) == 4
     assert await look() == [(name, state, False) for name, state, _ in await look()]
@@ -75,7 +76,7 @@ async def test_a_worker_looks_and_a_web_process_does_while_none_lives(pool: Pool
 
 
 async def test_a_rare_timer_that_failed_is_due_again_soon(pool: Pool) -> None:
-    """Retention that failed would wait for an hour, and an alert on failures would never hear of it."""
+    """Failed retention would wait for an hour, and an alert on failures would never see it."""
     worker = Worker(Settings(database_url="postgresql://far.example/x"), pool, channels={})
 
     async def fails(conn: Connection) -> None:
@@ -98,7 +99,7 @@ async def test_a_rare_timer_that_failed_is_due_again_soon(pool: Pool) -> None:
                 "SELECT extract(epoch FROM next_at - now())::float8 FROM timers WHERE name = $1", name
             )
             assert (due <= timers.AFTER_FAILURE) == (step is fails)
-    # What is due earlier stays so.
+    # Steps that are due earlier stay so.
     await pool.execute(timers.HASTEN, "failing")
     async with pool.acquire() as conn:
         await timers.retry(conn, "failing")
@@ -128,12 +129,12 @@ def samples(days: int, per_day: int) -> list[Sample]:
 
 def test_when_the_disk_is_full() -> None:
     now = clock.now().replace(year=2027, month=1, day=31, hour=12)
-    # Measured: 1 GB a day, nothing of it ever dropped.
+    # Measured: 1 GB a day, none of it ever dropped.
     found = sizes.forecast(samples(11, GB), [], free=60 * GB, now=now)
     assert found is not None
     assert (found.per_day, found.measured, found.levels_off) == (GB, 10, False)
     assert found.full_on == (now + 60 * DAY).date()
-    # Partitions that grow by as much, kept for 90 days: 50 GB more, and then as much goes as comes.
+    # Partitions that grow by as much and are kept for 90 days: 50 GB more, and then as much is dropped as is added.
     parts = [Part(40 * GB, now - 40 * DAY, 90 * DAY)]
     found = sizes.forecast(samples(11, GB), parts, free=60 * GB, now=now)
     assert found is not None
@@ -141,16 +142,16 @@ def test_when_the_disk_is_full() -> None:
     found = sizes.forecast(samples(11, GB), parts, free=45 * GB, now=now)
     assert found is not None
     assert (found.full_on, found.levels_off) == ((now + 45 * DAY).date(), False)
-    # What else grows is not dropped.
+    # Everything else that grows is not dropped.
     found = sizes.forecast(samples(11, 4 * GB), parts, free=60 * GB, now=now)
     assert found is not None
     assert (found.full_on, found.levels_off) == ((now + 15 * DAY).date(), False)
-    # Two samples of one day apart say little, and partitions of today nothing.
+    # Two samples a day apart say little, and today's partitions nothing.
     found = sizes.forecast(samples(2, GB), parts, free=None, now=now)
     assert found is not None
     assert (found.per_day, found.measured, found.full_on) == (GB, None, None)
     assert sizes.forecast([], [Part(GB, now - timedelta(hours=3), DAY)], free=GB, now=now) is None
-    # It shrinks, or it lasts.
+    # It shrinks, or never fills.
     for per_day, free in ((-GB, GB), (1000, 60 * GB)):
         found = sizes.forecast(samples(5, per_day), [], free=free, now=now)
         assert found is not None
@@ -195,7 +196,7 @@ async def test_web_processes_say_that_they_live(pool: Pool) -> None:
         (one,) = listed = await webs.listed(conn)
         assert (one.is_gone, one.metrics, len(one.accepting)) == (False, "http://127.0.0.1:9464/metrics", LENGTH)
         assert webs.accepted_within(listed, 0.95) is None
-        # Of two processes together: 90 within 16 ms, 10 within a second.
+        # Two processes together: 90 within 16 ms, 10 within a second.
         for counts in ([0, 0, 0, 90], [0] * 9 + [10]):
             await conn.execute(
                 "INSERT INTO web_processes VALUES (gen_random_uuid(), 'x', now(), now(), '', NULL, '', $1)",
@@ -210,10 +211,10 @@ async def test_web_processes_say_that_they_live(pool: Pool) -> None:
 
 
 async def test_a_process_with_another_secret_key_is_told(pool: Pool, database_url: str) -> None:
-    """Its log says only that it cannot open suppliers, which are bound by the other workers."""
+    """Its log only says that it cannot open suppliers, which are bound by the other workers."""
 
     async def told(*processes: tuple[str, str]) -> tuple[str, str]:
-        """The check of these processes, given as (secret key, other secret key); each is called by its place."""
+        """The check of these processes, given as (secret key, other secret key); each is named by its position."""
         await pool.execute("DELETE FROM workers")
         for place, (key, other) in enumerate(processes):
             settings = Settings(secret_key=key * 40, other_secret_key=other * 40, database_url=database_url)
@@ -229,13 +230,14 @@ async def test_a_process_with_another_secret_key_is_told(pool: Pool, database_ur
     assert await told(("a", ""), ("a", "")) == same
     assert await told(("a", ""), ("b", ""), ("a", "")) == ("failed", "host:1")
     assert await told(("a", ""), ("b", "")) == ("failed", "host:0, host:1")
-    # While the key is changed: each process gets to know the new key, then encrypts with it, then forgets the old one.
+    # While the key is being changed: each process first gets the new key, then encrypts with it, then loses the old
+    # one.
     assert await told(("a", "b"), ("a", ""), ("a", "")) == same
     assert await told(("b", "a"), ("a", "b"), ("b", "a")) == same
     assert await told(("b", "a"), ("a", "b"), ("b", "")) == ("failed", "host:2")
     assert await told(("b", "a"), ("a", ""), ("b", "a")) == ("failed", "host:1")
     assert await told(("b", "a"), ("b", ""), ("b", "")) == same
-    # Web processes are compared too; one of a version that reported none is not.
+    # Web processes are compared too; one of a version that did not report its keys is not.
     task = asyncio.create_task(webs.attend(pool, metrics="", secret_keys=[b"1234"]))
     async with pool.acquire() as conn:
         await until_true(lambda: webs.listed(conn))

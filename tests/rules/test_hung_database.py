@@ -29,15 +29,15 @@ from tests.processes import until, until_true
 from tests.rules.factories import blocked, organization, send
 from tests.wire import wire
 
-#: Of a URL: longer than LONG, which who waits for a silent host's own time exceeds.
+#: Connection timeout in the URL: longer than LONG, which a client that waits out a silent host exceeds.
 HANGS = "connect_timeout=600"
-#: Longer than anything here takes, and shorter than what waits for a statement's end.
+#: Longer than anything takes here, and shorter than waiting for a statement's end.
 LONG = 20.0
 
 
 @contextlib.asynccontextmanager
 async def watched(url: str) -> AsyncIterator[Pool]:
-    """A pool under a pulse, as every process has one."""
+    """A pool under a pulse, as in every process."""
     pool = await open_pool(url, size=2)
     task = asyncio.create_task(pulse.watch(pool))
     try:
@@ -49,7 +49,7 @@ async def watched(url: str) -> AsyncIterator[Pool]:
 
 
 async def accepted(acceptor: Acceptor, one: Any) -> Any:
-    """The answer, once there is one."""
+    """The response, once there is one."""
     async with asyncio.timeout(LONG):
         while True:
             try:
@@ -72,7 +72,7 @@ async def test_whoever_waits_for_a_hung_database_is_told_that_it_is_away(
         assert (await acceptor.accept(send(actor, key_name="before"))).status == 202
         assert (line.encrypted > 0) is encrypted
         line.freeze()
-        # One is in its batch, one waits behind it, one wants a connection, and the others come too late.
+        # One is in its batch, one waits for the next, one wants a connection, and the others come too late.
         async with asyncio.timeout(LONG):
             held = [asyncio.create_task(acceptor.accept(send(actor, key_name=f"{n}"))) for n in range(2)]
             held.append(asyncio.create_task(hung.fetchval("SELECT 1")))
@@ -132,7 +132,7 @@ async def test_a_connection_that_ends_before_a_prepared_statement_runs_is_away(
 
     async def prepared(connection: Any, query: str, *arguments: Any, **options: Any) -> Any:
         statement = await inherited(connection, query, *arguments, **options)
-        if query == asked:  # others use connections meanwhile, such as those that make databases for tests
+        if query == asked:  # other users need connections meanwhile, such as those that create databases for tests
             connection.terminate()
         return statement
 
@@ -198,7 +198,7 @@ def several(url: str, *ports: int, query: str = "") -> str:
 
 
 async def test_a_first_host_that_hangs_costs_a_moment(database_url: str) -> None:
-    """The next one is tried beside it, long before its own time is over."""
+    """The next host is tried in parallel, long before the first one's time is over."""
     async with wire(database_url) as (hung, _), wire(database_url) as (good, _):
         hung.freeze()
         connector = Connector(several(database_url, hung.port, good.port, query=HANGS))
@@ -206,7 +206,7 @@ async def test_a_first_host_that_hangs_costs_a_moment(database_url: str) -> None
             first = await connector.connect()
             second = await connector.connect()
         assert await first.fetchval("SELECT 1") == 1
-        # Whoever answered last is asked first.
+        # The host that answered last is tried first.
         assert (hung.made, good.made) == (1, 2)
         await first.close()
         await second.close()
@@ -215,7 +215,7 @@ async def test_a_first_host_that_hangs_costs_a_moment(database_url: str) -> None
 async def test_a_host_that_hangs_delays_nobody_who_looks_for_its_successor(
     pool: Pool, database_url: str, as_owner: Callable[[str], Awaitable[None]]
 ) -> None:
-    """A standby that is asked again and again until it is the primary, while the old one is silent."""
+    """A standby is asked again and again until it is the primary, while the old one is silent."""
     name = await pool.fetchval("SELECT current_database()")
     async with wire(database_url) as (hung, _), wire(database_url) as (standby, _):
         hung.freeze()
@@ -230,7 +230,7 @@ async def test_a_host_that_hangs_delays_nobody_who_looks_for_its_successor(
         assert await found.fetchval("SELECT 1") == 1
         await found.close()
         assert hung.made == 1
-        # From now on it is the first to be asked.
+        # From now on it is tried first.
         made = standby.made
         await (await connector.connect()).close()
         assert (hung.made, standby.made) == (1, made + 1)
@@ -244,7 +244,7 @@ async def test_a_search_for_a_primary_ends_and_leaves_nothing_behind(pool: Pool,
         with pytest.raises((TimeoutError, asyncpg.InternalClientError)) as refused:
             await connector.reach(pause=0.05)
         assert is_down(refused.value)
-        # One that is given up ends what it has begun.
+        # A connection that is given up rolls back.
         searching = asyncio.create_task(connector.reach(pause=0.05))
         made = standby.made
         await until(lambda: standby.made > made)
@@ -257,7 +257,8 @@ async def test_a_search_for_a_primary_ends_and_leaves_nothing_behind(pool: Pool,
 async def test_a_first_address_of_a_host_that_hangs_costs_a_moment(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encrypted: bool
 ) -> None:
-    """Such as that of a pod that is gone, or one of a network that drops IPv6. The host is still called by its name."""
+    """Such as the address of a pod that is gone, or one on a network that drops IPv6. The host is still called by its
+    name."""
     authority = Authority(tmp_path)
     context: ssl.SSLContext | None = None
     if encrypted:
@@ -279,7 +280,7 @@ async def test_a_first_address_of_a_host_that_hangs_costs_a_moment(
             second = await connector.connect()
         assert await first.fetchval("SELECT 1", timeout=LONG) == 1
         assert (good.encrypted > 0) is encrypted
-        # The address that answered last is asked first.
+        # The address that answered last is tried first.
         assert (len(heard), good.made) == (1, 2)
         await first.close()
         await second.close()
@@ -312,7 +313,7 @@ async def test_a_look_up_that_takes_longer_than_an_attempt_serves_the_next(
     assert begun == 1
     await (await connector.connect()).close()
     assert begun == 2, "a result is used once"
-    # From now on, nobody waits for a name server.
+    # From now on, name servers are not waited for.
     answers.clear()
     for _ in range(2):
         await (await connector.connect()).close()
@@ -334,7 +335,7 @@ async def test_name_servers_that_are_down_do_not_keep_from_a_database_that_was_f
     await (await connector.connect()).close()
     errors.append(socket.EAI_AGAIN)
     await (await connector.connect()).close()
-    errors[0] = socket.EAI_NONAME  # somebody says that there is no such host
+    errors[0] = socket.EAI_NONAME  # a name server says that there is no such host
     with pytest.raises(socket.gaierror):
         await connector.connect()
 
@@ -400,7 +401,7 @@ async def test_of_several_hosts_one_that_takes_writes_is_wanted(pool: Pool, data
     for wanted in ("any", "read-only", "prefer-standby", "primary"):
         found = await connect(several(database_url, port, port, query=f"{read_only}&target_session_attrs={wanted}"))
         await found.close()
-    # Whoever names one host means that one.
+    # A URL with one host means that host.
     found = await connect(several(database_url, port, query=read_only))
     await found.close()
 
@@ -429,7 +430,7 @@ async def test_every_connection_finds_out_that_its_other_end_is_gone(database_ur
 
 
 async def test_a_database_that_takes_no_writes_is_away(database_url: str) -> None:
-    """A standby that a name or a balancer leads to: none of its connections is kept."""
+    """A standby behind a name or a load balancer: none of its connections is kept."""
     url = f"{database_url}?options=-c%20default_transaction_read_only%3Don"
     async with watched(url) as standby:
         await until(lambda: standby.get_size() == 0)
@@ -441,7 +442,7 @@ async def test_a_database_that_takes_no_writes_is_away(database_url: str) -> Non
 async def test_a_database_that_goes_away_again_while_a_process_starts_is_waited_for(
     database_url: str, word: str
 ) -> None:
-    """As one does that is killed: it had responded to the first question, and does not to a later one."""
+    """Like a server that is killed: it responded to the first query, and does not to a later one."""
     async with wire(database_url) as (line, url):
         line.end_at(word.encode())
         async with asyncio.timeout(LONG):

@@ -27,7 +27,7 @@ async def actor(as_owner: Callable[[str], Awaitable[None]]) -> Actor:
 
 
 class Hold:
-    """Of one that has taken its key: it works until it is over."""
+    """A request that has claimed its key: it works until released."""
 
     def __init__(self) -> None:
         self.begun, self.over = asyncio.Event(), asyncio.Event()
@@ -166,7 +166,7 @@ def test_what_a_key_may_be() -> None:
 
 
 async def waiting(pool: Pool) -> None:
-    """Wait until somebody waits for another one's transaction."""
+    """Wait until one transaction waits for another."""
     await seen(pool, "wait_event_type = 'Lock'")
 
 

@@ -1,4 +1,4 @@
-"""Messages from handsets on a real database: whose they are, what they say, and the effects of keywords, once."""
+"""Messages from handsets on a real database: their organization, their text, and the effects of keywords, once."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def said(
     single: int = 0,
     **values: Any,
 ) -> Inbound:
-    """As it comes over SMPP before its parts are joined: `body` in a coding, or the text in the default alphabet."""
+    """As received over SMPP, before parts are joined: `body` in a coding, or the text in the default alphabet."""
     return Inbound(
         **{
             "sender": by.removeprefix("+"),
@@ -78,7 +78,7 @@ def part(number: int, text: str, *, total: int = 3, reference: int = 7, **values
 
 
 async def receive(pool: Pool, *some: Inbound, supplier_id: UUID = ONE, answered: bool = True) -> list[UUID]:
-    """Store them, as a worker does, and tell the supplier."""
+    """Store messages as a worker does, and acknowledge them."""
     async with pool.acquire() as conn:
         ids = await inbound.store(conn, supplier_id, some)
         if answered:
@@ -92,13 +92,13 @@ async def work(pool: Pool) -> inbox.BatchResult:
 
 
 async def hear(pool: Pool, *some: Inbound, **values: Any) -> inbox.BatchResult:
-    """Store them and work them through."""
+    """Store messages and process them."""
     await receive(pool, *some, **values)
     return await work(pool)
 
 
 async def reply(pool: Pool) -> list[tuple[str, str]]:
-    """Accept the replies that are wanted; all replies so far as (recipient, text), in order."""
+    """Accept the replies that are due; returns all replies so far as (recipient, text), in order."""
     await replies.send(pool, Acceptor(pool), Backlog(), seconds=60)
     rows = await pool.fetch(
         "SELECT recipient, body FROM messages m"
@@ -115,7 +115,7 @@ async def replied(pool: Pool) -> int:
 
 
 async def told(pool: Pool, kind: str = "message.received") -> list[Any]:
-    """What the events of a kind say, in order."""
+    """`data` of the events of a kind, in order."""
     rows = await pool.fetch("SELECT data FROM events WHERE kind = $1 ORDER BY id", kind)
     (name,) = ["message"] if kind.startswith("message") else ["contact"]
     return [msgspec.json.decode(row["data"])[name] for row in rows]
@@ -130,7 +130,7 @@ async def states(pool: Pool) -> list[str]:
 
 
 async def age(pool: Pool, by: timedelta) -> None:
-    """Let time pass for what has come."""
+    """Move everything received into the past."""
     await pool.execute("UPDATE inbound_messages SET received_at = received_at - $1::interval", by)
     await pool.execute("UPDATE inbound_messages SET due_at = due_at - $1::interval WHERE due_at IS NOT NULL", by)
     await pool.execute("UPDATE automatic_replies SET replied_at = replied_at - $1::interval", by)
@@ -694,7 +694,7 @@ async def test_what_was_said_is_forgotten_everywhere(pool: Pool, acme: Actor) ->
     ):
         await pool.execute(f"UPDATE {table} SET {column} = {old.format(column)}")
     await pool.execute("UPDATE automatic_replies SET replied_at = now() - interval '31 days'")
-    # Sweeps go on where the last one ended, and nothing is stored behind that but by this test.
+    # Sweeps continue where the last one ended, and only this test stores anything after that.
     await pool.execute("DELETE FROM retention_places")
     await forget()
     assert await texts(pool) == [None, None]
@@ -720,7 +720,7 @@ async def test_a_wish_is_bound_to_its_number_and_kind(pool: Pool, acme: Actor) -
 
 @pytest.mark.fresh_database
 async def test_one_handset_that_floods_does_not_slow_the_others_down(pool: Pool, acme: Actor) -> None:
-    """What it wrote before is in no index that the next look reads, and parts are looked for by their reference."""
+    """Rows that it wrote before are in no index that the next search reads, and parts are found by their reference."""
     flood = [said(f"{n}") for n in range(3000)]
     flood += [part(1 + n % 2, f"{n}", total=2, reference=n // 2 % 256) for n in range(3000)]
     for start in range(0, len(flood), 1000):
@@ -779,7 +779,7 @@ async def test_a_stop_to_a_shared_number_stops_all_who_share_it(pool: Pool, acme
     assert {one["keyword"] for one in await told(pool)} == {"stop"}
     states = [row[0] for row in await pool.fetch("SELECT state FROM inbound_messages ORDER BY id")]
     assert states == ["unassigned", "received"]
-    # Only who has written to the person answers.
+    # Only an organization that has written to the person replies.
     assert len(await reply(pool)) == 1
     assert await pool.fetchval("SELECT count(*) FROM messages WHERE organization_id = $1", other.organization_id) == 0
     for actor in (acme, other):
@@ -793,7 +793,7 @@ async def test_a_stop_to_a_shared_number_stops_all_who_share_it(pool: Pool, acme
     assert [row[0] for row in rows] == [other.organization_id]
 
 
-# What each session has read is known at once only within its transaction.
+# What a session has read is known at once only within its transaction.
 READ = """
 SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::int FROM pg_stat_xact_user_tables
  WHERE starts_with(relname, $1)
@@ -819,8 +819,8 @@ async def test_unassigned_messages_are_processed_again_in_steps(
 async def test_what_a_flood_is_compared_with_is_bounded_for_a_batch(
     pool: Pool, acme: Actor, monkeypatch: pytest.MonkeyPatch, is_long: bool
 ) -> None:
-    """Each of its messages was compared with all before it, and each part with all of its reference, whatever their
-    number of parts. A batch took longer than a statement may, so the inbox stood still for everybody."""
+    """Each of its messages used to be compared with all before it, and each part with all of its reference, however
+    many parts it declared. A batch took longer than a statement may, so the inbox stood still for everybody."""
     monkeypatch.setattr(inbox, "MOST_LOOKED", 400)
     several = range(2, 42)
 
@@ -865,7 +865,7 @@ async def test_stops_of_many_to_a_shared_number_search_its_owners_messages_once(
         read = await conn.fetchval(READ, "messages_")
     assert 61 <= read < 150
     assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 60
-    # Only who has written to the person answers.
+    # Only an organization that has written to the person replies.
     assert [to for to, _ in await reply(pool)] == [handsets[7]]
 
 
@@ -954,7 +954,7 @@ async def test_a_text_in_a_national_alphabet_is_read_as_it_was_written(pool: Poo
     await receive(
         pool,
         said(body=b"Ol\x1b\x0f, S\x1b{o Jo\x1b{o", **portuguese),
-        # The pair is cut in two, as some senders do.
+        # The surrogate pair is split between parts, as some senders do.
         part(1, "", total=2, body=b"Amanh\x1b", **portuguese),
         part(2, "", total=2, body=b"{ \x1b\x09", **portuguese),
         said(body=b"\x15\x51\x27", locking=6, by="+258841111111"),

@@ -1,4 +1,4 @@
-"""Segments accepted of messages that a supplier never got whole: each is charged for exactly once."""
+"""Accepted segments of messages that a supplier never got completely: each is charged for exactly once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_segments_of_a_message_that_a_supplier_did_not_get_whole_are_charg
 
 
 def accepted_rest(one: Submission) -> Outcome:
-    """The supplier takes the segments that it has not got."""
+    """The supplier accepts the segments that it does not have yet."""
     numbers = [number for number in range(1, 6) if number not in one.held]
     return Outcome(Verdict.ACCEPTED, tuple(Part(n, f"A{n}") for n in numbers), "0x00000000", total=5)
 

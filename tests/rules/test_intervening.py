@@ -78,7 +78,7 @@ async def two(pool: Pool) -> tuple[Bench, UUID, UUID]:
 
 
 async def test_what_waits_for_a_paused_campaign_is_sent_by_nobody_else(pool: Pool) -> None:
-    """It waits in its supplier's line, and was put off there."""
+    """It waits in its supplier's line, and was deferred there."""
     bench, one, _ = await two(pool)
     bench.connectors[one].script = lambda submission: UNREACHED
     actor = await organization(pool)
@@ -229,7 +229,7 @@ async def test_what_was_said_goes_no_way_that_a_receipt_could_not_go(pool: Pool)
     actor = await organization(pool)
     id = await accepted(pool, actor)
     bench, *_ = await two(pool)
-    with pytest.raises(StatusNotDecided):  # nobody was ever handed it
+    with pytest.raises(StatusNotDecided):  # no supplier was ever given it
         await decide(pool, id, "delivered")
     await bench.round()
     await decide(pool, id, "failed")
@@ -240,7 +240,7 @@ async def test_what_was_said_goes_no_way_that_a_receipt_could_not_go(pool: Pool)
 
 
 async def test_what_ended_before_any_supplier_had_it_was_not_delivered(pool: Pool) -> None:
-    """It was refunded as what never left."""
+    """It was refunded as a message that was never sent."""
     id = await accepted(pool, await organization(pool))
     bench, one, two_ = await two(pool)
     for each in (one, two_):
@@ -313,7 +313,7 @@ async def test_how_a_whatsapp_message_ended_is_said_with_its_money(pool: Pool, s
 
 
 async def doubtful(pool: Pool, organization_id: UUID, id: UUID) -> None:
-    """An attempt whose end is not known."""
+    """An attempt of unknown outcome."""
     await pool.execute(
         "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)"
         " SELECT $1, $2, 1, number_id, 'unknown', now(), now() FROM whatsapp_messages WHERE id = $2",

@@ -1,4 +1,4 @@
-"""A connection that one user holds for a while is not used by anybody else."""
+"""A connection that one user keeps for a while is not used by anybody else."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from heliograph.base.database.pool import HeldConnection, Pool, open_pool
 
 
 class Hasty(HeldConnection):
-    """Gives its connection back as soon as it can."""
+    """Returns its connection as soon as it can."""
 
     IDLE = 0.0
 
 
 @pytest.mark.parametrize("pauses", range(8))
 async def test_it_is_not_given_back_while_somebody_begins_to_use_it(database_url: str, pauses: int) -> None:
-    """Otherwise a statement runs in whatever transaction its next user has begun, and may be undone with that."""
+    """Otherwise a statement runs in whatever transaction the next user has begun, and may be rolled back with it."""
     pool: Pool = await open_pool(database_url, size=1)
     try:
         kept = Hasty(pool)
@@ -48,7 +48,7 @@ async def test_it_is_not_given_back_while_somebody_begins_to_use_it(database_url
 
 @pytest.mark.parametrize("how", ["the pool is gone", "it is closed"])
 async def test_it_leaves_nothing_behind_that_a_closing_loop_would_not_run(database_url: str, how: str) -> None:
-    """A task that was made in the last turn of a loop never began, and Python said so, at the end of any process."""
+    """A task created in the last turn of a loop never began, and Python warned about it at the end of any process."""
     pool: Pool = await open_pool(database_url, size=1)
     made: list[Any] = []
     loop = asyncio.get_running_loop()

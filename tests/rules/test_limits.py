@@ -21,12 +21,12 @@ def limiter(pool: Pool, **changed: int) -> Limiter:
     return Limiter(pool, Settings(**({"rate_reads": 50} | changed)))  # type: ignore[arg-type]
 
 
-#: A window of the next minute is added to in this one, too: its statements may come from a process that is ahead.
+#: Requests of the next minute can be counted in this one already: statements may come from a process that is ahead.
 HOLD = "UPDATE rate_windows SET window_start = date_trunc('minute', now()) + interval '1 minute'"
 
 
 async def hold_windows(pool: Pool) -> None:
-    """The windows there are stay what they are for a minute or two from now, whatever the time is."""
+    """Keep the windows as they are for a minute or two from now, whatever the time is."""
     await pool.execute(HOLD)
 
 
@@ -80,7 +80,7 @@ async def test_a_used_up_window_costs_no_query_and_ends_with_its_minute(pool: Po
     places = [(await limits.take(organization, key, "reads")).exceeded for _ in range(3)]
     assert places == [False, True, True]
     assert await taken(pool, key) == 2
-    # The minute turns, here and there; it was the next one.
+    # The minute ends, here and in the database; this was the next one.
     await pool.execute("UPDATE rate_windows SET window_start = window_start - interval '2 minutes'")
     now += 121
     standing = await limits.take(organization, key, "reads")
@@ -98,7 +98,7 @@ async def test_a_limit_of_its_own_holds_from_the_next_request_on(pool: Pool) -> 
     assert await take(None) == (2, 1, False)
     await hold_windows(pool)
     assert [await take(None) for _ in range(2)] == [(2, 2, False), (2, 3, True)]
-    # A window that was used up has room again, and the third request of this minute was never counted.
+    # A window that was used up had room again, and this minute's third request was never counted.
     assert [await take(4) for _ in range(3)] == [(4, 3, False), (4, 4, False), (4, 5, True)]
     assert await take(None) == (2, 5, True)
     assert await take(3) == (3, 6, True)
@@ -128,7 +128,7 @@ async def test_a_late_statement_does_not_turn_a_window_back(pool: Pool) -> None:
     await limits.take(organization, key, "reads")
     await hold_windows(pool)
     assert (await limits.take(organization, key, "reads")).place == 2
-    # The clock was an hour ahead, and has been set back: that hour is no window.
+    # The clock was an hour ahead, and has been set back: windows of that hour do not count.
     await pool.execute("UPDATE rate_windows SET window_start = window_start + interval '1 hour'")
     assert (await limits.take(organization, key, "reads")).place == 1
     await hold_windows(pool)

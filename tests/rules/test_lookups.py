@@ -1,5 +1,5 @@
-"""A row is found by its key, whenever the plan was made: on an empty table the planner thinks nothing of a worse way,
-and a prepared statement keeps its plan while the table grows.
+"""A row is found by its key, whenever the plan was made: for an empty table the planner does not mind a bad plan, and a
+prepared statement keeps its plan while the table grows.
 """
 
 from __future__ import annotations

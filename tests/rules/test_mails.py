@@ -60,7 +60,7 @@ async def acme(pool: Pool) -> Actor:
 
 
 class Post:
-    """A worker's part, and what it is set to."""
+    """A worker's mail loop, and its settings."""
 
     def __init__(self, pool: Pool, configured: Settings) -> None:
         self.box = outbox.of(configured)
@@ -140,7 +140,7 @@ async def test_a_password_goes_out_encrypted_only(tmp_path: Path, monkeypatch: p
     tls.load_cert_chain(authority.issue("127.0.0.1"))
     async with listening(Mailbox(tls=tls, passwords={"ana": "p@ss/word"})) as box:
         url = f"smtp://ana:p%40ss%2Fword@127.0.0.1:{box.port}?starttls=yes"
-        with pytest.raises(MailNotSent, match="tls"):  # a certificate of nobody we know
+        with pytest.raises(MailNotSent, match="tls"):  # a certificate of an unknown authority
             await sender(url).send(LETTER, id="one")
         monkeypatch.setenv("SSL_CERT_FILE", authority.file)
         with pytest.raises(MailNotSent, match="credentials") as refused:
@@ -222,7 +222,7 @@ async def test_what_is_withdrawn_or_renewed_is_not_mailed(
         _, token, _ = await invitations.renew(conn, acme, id=id, box=post.box)
         other, _, _ = await invitations.invite(conn, acme, email="eva@example.com", role="viewer", box=post.box)
         await invitations.withdraw(conn, acme, id=other)
-        # With whoever made it, it ends as well.
+        # It ends together with the invitation's creator.
         ana, _ = await users.ensure(conn, acme, email="ana@example.com")
         await memberships.add(conn, acme, user_id=ana.id, role="owner")
         hers = msgspec.structs.replace(acme, by=Principal("person", ana.id))
@@ -294,7 +294,7 @@ async def test_the_outbox_is_bounded(pool: Pool, acme: Actor, post: Post, monkey
 async def test_notices_that_wait_keep_nobody_from_a_password_and_operators_from_an_alert(
     pool: Pool, acme: Actor, post: Post, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that puts off five organizations' notices had filled the outbox for twelve hours."""
+    """A server that deferred five organizations' notices used to fill the outbox for twelve hours."""
     monkeypatch.setattr(outbox, "MOST_WAITING", 3)
     box, within = post.box, timedelta(hours=1)
     assert box is not None
@@ -322,7 +322,7 @@ async def test_a_forgotten_password(pool: Pool, acme: Actor, post: Post, mailbox
     assert post.box is not None
     for email in ("nobody@example.com", " ANA@example.com", "ana@example.com"):
         await forgotten.ask(pool, post.box, email=email, language="en", address="192.0.2.1")
-    # Known or not, what was written is alike.
+    # Whether the address is known or not, the pages are alike.
     rows = await pool.fetch("SELECT kind, subject_id, state, deadline - created_at AS within FROM mails")
     assert len({tuple(row) for row in rows}) == 1
     await post.round()

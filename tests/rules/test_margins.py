@@ -1,4 +1,5 @@
-"""Margins: however lines are told apart, and whatever of it is folded, they are the sums of what became due."""
+"""Margins: by whatever columns lines are split, and whatever part of them is folded, they are the sums of what became
+due."""
 
 from __future__ import annotations
 

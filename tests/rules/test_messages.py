@@ -49,7 +49,7 @@ EVERYTHING = Filters()
 
 
 async def accepted(pool: Pool, actor: Actor, text: str = "hello", **values: Any) -> UUID:
-    """A message that came the whole way of accepting; returns its id."""
+    """A message accepted in the regular way; returns its id."""
     answer = await Acceptor(pool).accept(send(actor, text, **values))
     return UUID(msgspec.json.decode(answer.body)["message"]["id"])
 
@@ -60,7 +60,7 @@ async def listed(pool: Pool, actor: Actor, filters: Filters = EVERYTHING, **valu
 
 
 async def books(pool: Pool, actor: Actor) -> tuple[int, int]:
-    """(what remains, the ledger's sum), which must be the same."""
+    """(remaining quota, the ledger's sum), which must be the same."""
     remaining = await pool.fetchval("SELECT total - used FROM quotas WHERE organization_id = $1", actor.organization_id)
     booked = await pool.fetchval(
         "SELECT sum(quantity)::bigint FROM usage_entries WHERE organization_id = $1", actor.organization_id
@@ -120,7 +120,7 @@ async def test_the_story_is_told_in_order_and_without_the_supplier(pool: Pool) -
     assert delivery is not None
     assert (delivery.event_id, delivery.kind, delivery.endpoint_id) == (event["id"], "message.delivered", hook)
     assert (delivery.attempt, delivery.result, delivery.status, delivery.duration_ms) == (1, "delivered", 200, 12)
-    # What only people are shown: each report, and that the event was recorded.
+    # What only people see: each receipt, and that the event was recorded.
     assert [(step.report.state, step.report.part) for step in detail.behind if step.report] == [("delivered", None)]
     assert [step.event for step in detail.behind if step.event] == ["message.delivered"]
     told = msgspec.json.encode(detail).decode()
@@ -268,7 +268,7 @@ async def test_a_look_is_bounded_and_says_how_far_it_came(pool: Pool) -> None:
         first = await messages.list_page(conn, actor, filters=filters, look=3)
         assert (first.messages, first.seen) == ([], others[2])
         second = await messages.list_page(conn, actor, filters=filters, look=3, after=first.seen)
-        # The last one looked at may fit: it is in the page, and still the place to go on from.
+        # The last message scanned may match: it is in the page, and still the place to continue from.
         assert ([one.id for one in second.messages], second.seen) == ([wanted], wanted)
         third = await messages.list_page(conn, actor, filters=filters, look=3, after=second.seen)
         assert (third.messages, third.seen) == ([], None)
@@ -278,7 +278,7 @@ async def test_a_look_is_bounded_and_says_how_far_it_came(pool: Pool) -> None:
 
 @pytest.mark.fresh_database
 async def test_a_page_reads_no_more_than_it_needs(pool: Pool) -> None:
-    """By the primary key backwards, without a sort: the page's rows and no others are touched."""
+    """By the primary key backwards, without a sort: only the page's rows are read."""
     actor = await organization(pool)
     async with pool.acquire() as conn:
         arguments = [
@@ -338,7 +338,7 @@ async def test_a_test_message_is_canceled_without_a_refund(pool: Pool) -> None:
 
 
 async def test_a_message_that_a_supplier_put_off_is_canceled(pool: Pool) -> None:
-    """No supplier has it, so it must not go out at the next try."""
+    """No supplier has it, so the next attempt must not send it."""
     actor = await organization(pool, quota=10)
     bench = Bench(pool)
     bench.only.script = lambda submission: Outcome(Verdict.BUSY)
@@ -382,7 +382,7 @@ async def test_later_states_refuse(pool: Pool, status: str) -> None:
 
 
 async def test_a_claim_that_is_about_to_commit_is_waited_for(pool: Pool) -> None:
-    """Whichever of claim and cancel locks the row first wins; the other sees what came of it."""
+    """Whichever of claim and cancel locks the row first wins; the other sees the result."""
     actor = await organization(pool)
     taken, put_back = await accepted(pool, actor), await accepted(pool, actor)
     async with pool.acquire() as worker:
@@ -489,7 +489,8 @@ async def test_a_preview_cuts_as_sending_does(
 
 
 async def test_what_a_preview_leaves_out_is_left_out_when_it_is_sent(pool: Pool) -> None:
-    """Also when the organization has chosen otherwise in the meantime: the message is what was counted at accept."""
+    """Also if the organization has changed its settings in the meantime: the message is what was counted at
+    acceptance."""
     actor = await organization(pool, replace_accents=True)
     text = "Olá João, a sua encomenda chega amanhã. " * 4
     found = await previewed(pool, actor, text)
@@ -501,7 +502,7 @@ async def test_what_a_preview_leaves_out_is_left_out_when_it_is_sent(pool: Pool)
     plain, whole = sorted(bench.only.submitted, key=lambda one: len(one.segments))
     assert (plain.encoding, b"".join(plain.segments).decode()) == ("gsm7", found.text)
     assert (whole.encoding, b"".join(whole.segments).decode("utf-16-be")) == ("ucs2", text)
-    # The text is kept as it was written.
+    # The text is stored as written.
     assert {row["body"] for row in await pool.fetch("SELECT body FROM messages")} == {text}
 
 
@@ -524,7 +525,7 @@ async def test_a_preview_says_until_when_marketing_waits(pool: Pool) -> None:
     found = await previewed(pool, actor, "hello", traffic_class="marketing", validity_seconds=60)
     assert found.quiet_until is not None
     assert abs(found.quiet_until - quiet) < timedelta(minutes=1)
-    # Its validity stands still meanwhile.
+    # Its validity is suspended meanwhile.
     assert found.expires_at == found.quiet_until + timedelta(seconds=60)
     assert [one.code for one in found.warnings] == ["quiet_hours"]
     later = await previewed(pool, actor, "hello", traffic_class="marketing", send_at=quiet + timedelta(hours=1))
@@ -532,7 +533,7 @@ async def test_a_preview_says_until_when_marketing_waits(pool: Pool) -> None:
         assert (other.quiet_until, other.warnings) == (None, [])
     tester = msgspec.structs.replace(actor, mode="test")
     assert (await previewed(pool, tester, "hello", traffic_class="marketing")).quiet_until is None
-    # Nothing waits where only simulators carry messages (`test_daytime`), and so none is said to.
+    # Nothing waits if only simulators carry messages (`test_daytime`), so the preview does not say so.
     await pool.execute(
         "INSERT INTO suppliers (id, name, kind, settings, secret, simulated, created_at, changed_at)"
         " VALUES (gen_random_uuid(), 'played', 'smpp', '{}', '', true, now(), now())"

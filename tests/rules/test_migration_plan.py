@@ -1,4 +1,4 @@
-"""The locks that a migration is said to take are those of PostgreSQL: each kind of statement is run and observed."""
+"""The locks in a migration plan are those that PostgreSQL takes: each kind of statement is run and observed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heliograph.base.database.migrate import ROOT, migrate, unapplied
 from heliograph.migration_plan import MODES, locks_of, statements
 from tests.rules.test_migrations import with_migration
 
-#: The strongest mode that this session holds on the table, and what the table's data lies in.
+#: The strongest lock mode that this session holds on the table, and the table's file.
 HELD = """
 SELECT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'trial'::regclass AND granted
 """
@@ -54,7 +54,7 @@ STATEMENTS = [
     "DELETE FROM trial WHERE id = 1",
     "DROP INDEX trial_other",
 ]
-#: Those that write all of the table anew.
+#: Statements that rewrite the whole table.
 REWRITING = ("ALTER other TYPE", "gen_random_uuid", "GENERATED")
 
 

@@ -1,4 +1,4 @@
-"""Migrations and partitions on a real database: the same from zero each time, one at a time, and never half."""
+"""Migrations and partitions on a real database: the same from zero each time, one at a time, and never half done."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ UNION ALL SELECT 'migration', format('%s %s', name, digest) FROM schema_migratio
 
 
 def past() -> tuple[str, str]:
-    """How partitions end that are of no use any more: the tests' template has them where midnight has passed since."""
+    """The bounds of partitions that are no longer needed: the tests' template has them if midnight has passed since."""
     today = datetime.now(UTC).date()
     return f"_{today - timedelta(days=1):%Y_%m_%d}", f"_{today - timedelta(days=today.day):%Y_%m}"
 
@@ -78,7 +78,7 @@ async def shape(url: str) -> list[tuple[str, str]]:
 
 @pytest.fixture
 async def database_url(owner_url: str, database_url: str) -> str:
-    """Migrations are the owner's business."""
+    """Only the owner may migrate."""
     await migrate(owner_url, application=database_url)
     return owner_url
 
@@ -105,7 +105,7 @@ async def test_what_the_role_sets_changes_nothing(empty_database_url: str) -> No
             "default_transaction_isolation = 'serializable'",
             "search_path = 'other'",
             "standard_conforming_strings = off",
-            "statement_timeout = '1ms'",  # an index of a large table takes longer than an hour may
+            "statement_timeout = '1ms'",  # building an index of a large table takes longer than an hour may
         ):
             await conn.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {name} SET {setting}")
         await migrate(empty_database_url)
@@ -193,7 +193,7 @@ async def test_what_is_pending_is_said(empty_database_url: str) -> None:
 
 async def test_an_older_program_leaves_what_a_newer_one_put_in_place(pool: Pool, database_url: str) -> None:
     before = await shape(database_url)
-    # A function whose text says that it is the newer one.
+    # A function whose text says that it is the newer version.
     await pool.execute(
         "UPDATE schema_migrations SET digest = 'newer', version = 99 WHERE name = 'sms/accepting/accept.sql'"
     )
@@ -202,7 +202,7 @@ async def test_an_older_program_leaves_what_a_newer_one_put_in_place(pool: Pool,
         assert await pending(conn) == []
     assert await migrate(database_url) == []
     assert await shape(database_url) == newer
-    # Migrations that this program does not know.
+    # Migrations that this version does not know.
     await pool.execute("UPDATE schema_migrations SET version = 1 WHERE name = 'sms/accepting/accept.sql'")
     await pool.execute("INSERT INTO schema_migrations VALUES ('9999_later.sql', 'x', 1)")
     async with pool.acquire() as conn:
@@ -214,7 +214,7 @@ async def test_an_older_program_leaves_what_a_newer_one_put_in_place(pool: Pool,
 
 
 def with_migration(place: Path, name: str, text: str) -> Path:
-    """The SQL files, in a folder of their own, and a later migration."""
+    """A copy of the SQL files, with a later migration."""
     root = Path(str(ROOT))
     for file in root.rglob("*.sql"):
         copy = place / file.relative_to(root)
@@ -232,7 +232,7 @@ async def test_a_migration_that_waits_for_a_reader_lets_others_pass(
     files = with_migration(tmp_path, "0002_later.sql", "ALTER TABLE workers ADD COLUMN later text;")
     waits: list[str] = []
     async with pool.acquire() as reader, reader.transaction():
-        await reader.fetch("SELECT FROM workers")  # as a dump does, for hours
+        await reader.fetch("SELECT FROM workers")  # like a dump, for hours
         migrating = asyncio.create_task(migrate(database_url, on_wait=waits.append, root=files))
         async with asyncio.timeout(120):
             while not waits:
@@ -293,7 +293,7 @@ async def test_an_index_is_made_while_its_table_is_written_and_a_half_made_one_i
             await put_message(pool, actor, UUID(int=2))
         assert not migrating.done()
     assert await migrating == [LATER]
-    # Whole, as the table's is, and each partition has its part.
+    # The index is valid as a whole, and each partition has its part.
     assert await pool.fetchval("SELECT indisvalid FROM pg_index WHERE indexrelid = 'messages_later'::regclass")
     parts, whole = await pool.fetchrow(
         "SELECT count(*), bool_and(indisvalid) FROM pg_inherits JOIN pg_index ON indexrelid = inhrelid"
@@ -337,7 +337,7 @@ async def test_one_that_is_killed_leaves_nothing_half(database_server: Cluster, 
 
 
 async def test_every_table_says_what_class_it_is_of(pool: Pool) -> None:
-    """tenant: organization_id leads its primary key. reference and control: shared."""
+    """tenant: organization_id leads the primary key. reference and control: shared."""
     rows = await pool.fetch(
         "SELECT c.relname, obj_description(c.oid) AS comment, a.attname AS first FROM pg_class c"
         " LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary"
@@ -384,7 +384,7 @@ async def put_message(conn: Pool | Connection, actor: Actor, id: UUID) -> None:
 
 
 async def put(pool: Pool, actor: Actor, id: UUID) -> str:
-    """Store a message under `id`; says in which partition it lies."""
+    """Store a message under `id`; returns the partition that contains it."""
     await put_message(pool, actor, id)
     return await place_of(pool, "messages", "id", id)
 
@@ -402,7 +402,7 @@ async def test_ids_at_the_bounds_of_a_month_are_in_the_right_partition(pool: Poo
         last = UUID(int=uuid7_floor(end).int - 1)
         for id in (uuid7_floor(start), UUID(int=uuid7_floor(start).int + 1), last):
             assert await put(pool, actor, id) == f"messages_{start:%Y_%m}"
-    # The databases of this run may have been made in the month that ended meanwhile.
+    # This run's databases may have been made in a month that has ended meanwhile.
     before = UUID(int=uuid7_floor(month(-1)).int - 1)
     assert await put(pool, actor, before) == "messages_rest"
     assert await put(pool, actor, uuid7_floor(month(3))) == "messages_rest"
@@ -436,7 +436,7 @@ async def test_every_partitioned_table_has_its_months_and_a_net(pool: Pool) -> N
 
 
 async def test_what_the_net_caught_moves_when_its_month_is_made(pool: Pool) -> None:
-    """No worker made partitions for months: the rows of those months must not keep them from being made."""
+    """No worker made partitions for months: the rows of those months must not prevent them."""
     actor = await organization(pool)
     later = month(4)
     ids = [UUID(int=uuid7_floor(later).int + n) for n in range(5)]
@@ -460,7 +460,7 @@ async def test_what_the_net_caught_moves_when_its_month_is_made(pool: Pool) -> N
 
 
 async def test_what_is_being_written_moves_as_well(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine stood still for months: its first messages are stored while their month is made."""
+    """A machine stood still for months: its first messages are stored while the partition of their month is made."""
     actor = await organization(pool)
     monkeypatch.setattr(migrate_module, "BRIEFLY_MS", 60_000)
     id = uuid7_floor(month(-4))

@@ -1,4 +1,4 @@
-"""The network of a number: what was learned outranks its range, is kept in memory, and is erased with the person."""
+"""The network of a number: a learned one outranks its range, is kept in memory, and is erased with the person."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_suppliers_call_a_network() -> None:
 
 
 def test_a_network_that_lost_a_zero_is_refused_with_the_one_that_is_meant() -> None:
-    """It would never be that of any number."""
+    """It would never be the network of any number."""
     known = {"643-4": "643-04", "643-004": "643-04", "334-20": "334-020", "643-04": None, "310-26": None, "643-9": None}
     assert {text: plan.meant(text) for text in known} == known
     wrong = {
@@ -157,7 +157,8 @@ async def test_many_numbers_are_found_and_their_neighbours_are_not(pool: Pool) -
 async def test_news_is_complete_however_many_are_learned_in_a_second(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, apart: int
 ) -> None:
-    """With more rows in the overlap than one query reads, no later number was found until everything was reloaded."""
+    """With more rows in the overlap than one query reads, no later number used to be found until everything was
+    reloaded."""
     monkeypatch.setattr(learned, "STEP", 100)
     directory = Directory()
     await refresh(directory, pool)
@@ -267,7 +268,7 @@ async def test_a_persons_networks_are_erased_in_all_spellings(pool: Pool) -> Non
 
 
 async def test_r8_and_r9_a_network_goes_before_a_prefix_while_it_is_known(pool: Pool) -> None:
-    """As rates: a prefix names B's price, the network to which the number was ported A's."""
+    """As with rates: a prefix names B's price, although the number was ported to network A."""
     text = "mcc,mnc,prefix,price,currency\n643,03,,1,USD\n,,25884,2,USD\n"
     tariff = Tariff(key("card"), "main", "USD", [rate for _, rate in rows.read(text.splitlines(keepends=True))])
     at = await pool.fetchval("SELECT now()")
@@ -318,7 +319,7 @@ async def test_r8_and_r9_a_network_goes_before_a_prefix_while_it_is_known(pool: 
 )
 def test_the_networks_of_the_places_we_serve(country: str, code: str, networks: str) -> None:
     assert phones.REGIONS[code] == country
-    # Of some operators only the main one is listed: the others are of the same country all the same.
+    # Of some operators only the main network is listed: the others are in the same country all the same.
     assert {plan.country_of(one) for one in networks.split()} == {country}
     assert {one.country for one in plan.networks().values() if one.key in networks.split()} == {country}
     assert plan.country_of("999-01") is None

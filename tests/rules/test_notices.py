@@ -1,4 +1,4 @@
-"""The bell: one cause rings once, lasting conditions are checked, and old notices are removed."""
+"""The bell: one cause is reported once, lasting conditions are checked, and old notices are removed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_each_reads_for_themselves_and_only_their_kinds(pool: Pool) -> Non
         assert [one.object for one in await page(first, found[1].id)] == ["0"]
         await reading.read(conn, actor, user_id=first, up_to=found[1].id)
         assert [one.is_new for one in await page(first)] == [True, False, False]
-        # Nothing that was read becomes unread.
+        # A notice that was read does not become unread.
         await reading.read(conn, actor, user_id=first, up_to=found[2].id)
         assert [one.is_new for one in await page(first)] == [True, False, False]
         assert [one.is_new for one in await page(second)] == [True] * 3
@@ -114,7 +114,7 @@ async def test_a_wallet_rings_again_only_after_it_was_above_its_alert(pool: Pool
         await wallet.top_up(conn, (await organization(pool)).organization_id, amount=1)
 
     async def rings(amount: int) -> int:
-        """How often it rang, once the balance has changed by so much and everybody looked twice."""
+        """How often the bell rang, once the balance has changed by this much and everybody has looked twice."""
         async with pool.acquire() as conn:
             if amount:
                 await wallet.adjust(conn, actor.organization_id, amount=amount, reason="a test")
@@ -129,7 +129,7 @@ async def test_a_wallet_rings_again_only_after_it_was_above_its_alert(pool: Pool
     assert [await rings(-5), await rings(-1)] == [0, 1]
     facts = {"left": "0.000004", "below": "0.000005", "currency": "USD"}
     assert msgspec.json.decode(await pool.fetchval("SELECT facts FROM notices")) == facts
-    # Still below, weeks later: it was told.
+    # Still below, weeks later: it has been reported.
     await pool.execute("UPDATE notices SET created_at = created_at - interval '30 days'")
     assert [await rings(0), await rings(-1), await rings(1)] == [1, 1, 1]
     # Above, seen or not, and below again.
@@ -138,11 +138,11 @@ async def test_a_wallet_rings_again_only_after_it_was_above_its_alert(pool: Pool
     async with pool.acquire() as conn:
         await wallet.top_up(conn, actor.organization_id, amount=3)
     assert await rings(-3) == 3
-    # Within the hour nothing is said, but it is not forgotten.
+    # Within the hour nothing is reported, but it is not forgotten.
     assert [await rings(3), await rings(-3)] == [3, 3]
     await a_while_passes()
     assert await rings(0) == 4
-    # Whoever wants no alert has none, and a wallet without one can still be topped up.
+    # Without an alert none is sent, and a wallet without one can still be topped up.
     async with pool.acquire() as conn:
         await wallet.set_alert(conn, actor.organization_id, below=None)
         await wallet.top_up(conn, actor.organization_id, amount=1)

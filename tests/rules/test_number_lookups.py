@@ -34,7 +34,7 @@ KEY = derive_key(("a secret key of thirty-two characters",), "suppliers")
 API_KEY = "an API key"
 #: In Vodacom's range; Movitel has it.
 PORTED = "+258841230002"
-#: In Vodacom's range, and nobody knows it.
+#: In Vodacom's range; no look-up supplier knows it.
 UNKNOWN = "+258841230003"
 PRICED: dict[str, Any] = {"base_url": "https://x1y2z3.api.infobip.com", "price": "0.003", "currency": "EUR"}
 
@@ -90,7 +90,7 @@ def test_infobip_asks_for_several_and_reads_each() -> None:
         return dict(found.told), found.error
 
     some = [result("1", 3, mccMnc="64303"), result("2", 2, mccMnc="64304"), result("3", 5), result("9", 3, mccMnc="1")]
-    # One whose handset is off has its network all the same; what was not asked for does not count.
+    # A number whose handset is off has a network all the same; numbers that were not requested do not count.
     assert read(200, {"results": some}) == ({"1": "64303", "2": "64304"}, "GROUP_5")
     assert read(200, {"results": [result("1", 2)]}) == ({"1": ""}, "")
     assert read(200, b"<html>It works!</html>") == ({}, "no results")
@@ -124,7 +124,7 @@ class Looking:
         await self.lookups.refresh(self.pool, self.routes)
 
     async def rounds(self) -> None:
-        """What waits for a look-up is examined again."""
+        """Examine messages that wait for a look-up again."""
         await self.bench.later(seconds=1)
         await self.bench.round()
 
@@ -158,7 +158,7 @@ async def test_a_number_is_looked_up_once_and_its_network_decides(looking: Looki
     assert looking.sent() == ([], [])
     assert [row[:2] for row in await looking.rows()] == [(int(PORTED[1:]), "asked"), (int(UNKNOWN[1:]), "asked")]
     assert looking.lookups.wake.is_set()
-    # Nobody has answered yet.
+    # No answer has arrived yet.
     await looking.rounds()
     assert looking.sent() == ([], [])
     assert await looking.lookups.round() == 2
@@ -169,7 +169,7 @@ async def test_a_number_is_looked_up_once_and_its_network_decides(looking: Looki
     ]
     await looking.rounds()
     assert looking.sent() == (sorted([first, same]), [other])
-    # What is known is kept: by this worker, by another one, and for 90 days.
+    # The result is kept: by this worker, by another one, and for 90 days.
     later = [await message(pool, actor, to=to) for to in (PORTED, UNKNOWN)]
     await looking.bench.round()
     assert looking.sent() == ([*sorted([first, same]), later[0]], [other, later[1]])
@@ -183,7 +183,7 @@ async def test_a_number_is_looked_up_once_and_its_network_decides(looking: Looki
         (spent,) = await asked.spent(conn)
         assert (spent.numbers, spent.charged, spent.found, spent.unknown, spent.price) == (2, 2, 1, 1, 6_000)
         await asked.forget(conn, [PORTED])
-        # Their person is erased, and the supplier's bill is not.
+        # The person is erased, and the supplier's bill is not.
         assert await asked.spent(conn) == [spent]
         assert await asked.states(conn, [int(PORTED[1:])]) == {}
     erased, kept = await looking.rows()
@@ -257,7 +257,7 @@ async def test_nobody_waits_longer_than_the_setting(looking: Looking, pool: Pool
     await pool.execute("UPDATE number_lookups SET asked_at = asked_at - interval '11 seconds'")
     await looking.rounds()
     assert looking.sent() == ([], [id])
-    # Its answer is of use to the next one. A worker that died with the number lets go of it.
+    # A late answer is useful for the next message. A dead worker's claim on the number ends.
     await pool.execute("UPDATE number_lookups SET taken_until = now() + interval '1 minute'")
     assert await looking.lookups.round() == 0
     await pool.execute("UPDATE number_lookups SET taken_until = now() - interval '1 second'")
@@ -295,8 +295,8 @@ async def test_nobody_is_asked_where_it_would_not_help(looking: Looking, pool: P
 
 
 def test_a_route_to_any_network_of_a_country_has_its_numbers_looked_up() -> None:
-    """Also to a network that the numbering plan does not list, such as a virtual operator's, or one of a country
-    of which it lists none: only look-ups and receipts can tell of it."""
+    """Also for a network that the numbering plan does not list, such as a virtual operator's, or any in a country for
+    which it lists none: only look-ups and receipts can tell."""
     named = ("643-03", "234-33", "310-260", "404-10", "425-05", "999-01", None)
     found = countries([Route(id=uuid7(), name=f"{one}", network=one) for one in named])
     assert found == {"MZ", "GB", "US", "IN", "PS"}
@@ -385,7 +385,7 @@ async def test_explain_says_that_a_number_is_looked_up_and_how_its_network_is_kn
     await pool.execute(
         "UPDATE number_networks SET learned_at = learned_at - $1::interval", learned.KEPT + timedelta(days=1)
     )
-    # Vector R9: what was known is stale, and asking again failed.
+    # Vector R9: the known network is stale, and the new look-up failed.
     day = await pool.fetchval("SELECT to_char(max(learned_at AT TIME ZONE 'UTC'), 'YYYY-MM-DD') FROM number_networks")
     stale = f"{range_}, stale: 643-03 on {day}, too long ago"
     network, route = await explained(PORTED)

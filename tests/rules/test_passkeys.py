@@ -79,17 +79,17 @@ async def test_what_was_signed_is_good_once_here_and_for_its_person(pool: Pool) 
     assert await check(pool, good, challenge) == ana
     for given, what, more in (
         (good, challenge, {}),  # again
-        (phone.shows(now := asked()), asked(), {}),  # of another challenge
+        (phone.shows(now := asked()), asked(), {}),  # for another challenge
         (phone.shows(now, where=Site("evil.example.com", "https://evil.example.com")), now, {}),
-        (phone.shows(now, flags=PRESENT), now, {}),  # nobody was verified
-        (phone.shows(now, uses=3), now, {}),  # a copy of the device: its count went back
+        (phone.shows(now, flags=PRESENT), now, {}),  # the device did not verify its user
+        (phone.shows(now, uses=3), now, {}),  # a copy of the device: its counter went back
         (phone.shows(now, uses=4), now, {"user_id": eva}),
         (Device().shows(now, uses=4), now, {}),  # another key under the same id
         (Device(b"another").shows(now), now, {}),
         ("{}", now, {}),
         ('{"rawId": 7}', now, {}),
         ("nonsense", now, {}),
-        ('{"rawId": ' + "[" * 9_000, now, {}),  # deeper than any reader goes
+        ('{"rawId": ' + "[" * 9_000, now, {}),  # nested too deeply for any parser
         (f'{{"rawId": "{text(phone.id)}", "response": ' + "[" * 9_000, now, {}),
         (good[:-40], now, {}),
     ):

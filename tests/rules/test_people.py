@@ -26,8 +26,8 @@ from heliograph.sms.accepting.accept import Acceptor
 from tests.rules.dispatching import Bench
 from tests.rules.factories import blocked, endpoint, organization, send
 
-#: Spellings of one number each: Brazil, Mexico, Argentina, with the 0 of numbers at home, and before and after numbers
-#: were changed in Côte d'Ivoire and Benin.
+#: Spellings of one number each: Brazil, Mexico, Argentina, national numbers with their 0, and from before and after
+#: renumbering in Côte d'Ivoire and Benin.
 SPELLINGS = [
     ("+5511987654321", "+551187654321"),
     ("+525512345678", "+5215512345678"),
@@ -51,7 +51,7 @@ async def stop(pool: Pool, actor: Actor, *numbers: str) -> None:
 
 
 async def linked(pool: Pool, actor: Actor, *names: str) -> None:
-    """Each name with the next one."""
+    """Each name linked with the next one."""
     async with pool.acquire() as conn, conn.transaction():
         await people.link(conn, [(actor.organization_id, *pair) for pair in pairwise(names)])
 
@@ -150,7 +150,7 @@ async def test_links_of_one_batch_join_the_same_people_as_one_by_one(pool: Pool)
 
 
 class Compared(UUID):
-    """An id that counts how often it is compared."""
+    """An id that counts comparisons."""
 
     times = 0
 
@@ -162,7 +162,7 @@ class Compared(UUID):
 
 
 async def test_a_link_costs_the_same_however_many_come_with_it(pool: Pool, acme: Actor) -> None:
-    """Each new one was searched for in the list of all."""
+    """Each new one used to be searched for in the list of all."""
     count, Compared.times = 500, 0
     links = [(Compared(str(acme.organization_id)), f"MZ.{n}", f"+25884{n:07}") for n in range(count)]
     async with pool.acquire() as conn, conn.transaction():

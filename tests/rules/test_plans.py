@@ -1,5 +1,5 @@
-"""Statements that are prepared before there is anything to read keep their plans when there is: each finds its rows by
-whole keys, and goes through no more of a table than it needs.
+"""Statements that are prepared on empty tables keep good plans once there are rows: each finds its rows by complete
+keys, and reads no more of a table than it needs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from heliograph.whatsapp.money import rates, wallet
 
 pytestmark = pytest.mark.fresh_database
 
-#: Each statement, and for each table of it the columns that its search has to be bound by.
+#: Each statement, and for each of its tables the columns that its index condition has to bind.
 STATEMENTS = {
     "who of a campaign was not sent to": (
         whatsapp_channel.UNSENT,
@@ -184,7 +184,7 @@ STATEMENTS = {
     ),
     "deliveries that succeeded at once": (
         successes.STORE,
-        # The key begins with the id. The line is spelled so that no index leads by it, as in `leases.HELD`.
+        # The key begins with the id. The line is written so that no index leads with it, as in `leases.HELD`.
         {"queue": "id", "webhook_endpoints": "organization_id"},
     ),
     "events of claimed rows": (attempts.LOAD, {"events": "organization_id id"}),
@@ -254,7 +254,7 @@ STATEMENTS = {
     "what is booked of messages": (wallet.SEEN, {"wallet_movements": "organization_id message_id"}),
 }
 
-# The plan that a prepared statement keeps: EXPLAIN is not a statement that can be given parameters from outside.
+# The plan that a prepared statement keeps: EXPLAIN cannot be given parameters from outside.
 EXPLAIN = """
 DO $do$
 DECLARE line text; lines text[];
@@ -275,7 +275,7 @@ async def plan_of(pool: Pool, sql: str) -> list[str]:
         conn.add_log_listener(note)
         await conn.execute(EXPLAIN.format(sql=sql))
         conn.remove_log_listener(note)
-    # A column of another kind of text is shown as `(mode)::text`, and is searched for like any.
+    # A column of another text type is shown as `(mode)::text`, and is searched for like any other.
     return re.sub(r"\((\w+)\)::text", r"\1", notices[0]).split("\n")
 
 
@@ -329,7 +329,7 @@ SELECT 'sms', $1, 1, $1, now() + interval '100 years', id FROM unnest($2::uuid[]
 async def test_due_deliveries_of_an_endpoint_are_found_by_its_line_though_all_work_was_put_off(
     pool: Pool, as_owner: Callable[[str], Awaitable[None]]
 ) -> None:
-    """Or every replay reads all that is due to see whether its endpoint is behind."""
+    """Otherwise every replay reads everything that is due to see whether its endpoint is behind."""
     await pool.execute(PUT_OFF, uuid7(), [uuid7() for _ in range(3000)])
     await as_owner("ANALYZE queue")
     assert_bound(await plan_of(pool, replays.WAIT), {"queue": "kind line lane organization_id"})
@@ -346,9 +346,9 @@ SELECT $1, id, 'live', 'accepted', '+258841234567', 'BENCH', $1, 'gsm7', 1, 'at_
 async def test_plans_are_made_anew_once_a_table_that_was_vacuumed_while_empty_is_filled(
     pool: Pool, as_owner: Callable[[str], Awaitable[None]]
 ) -> None:
-    """Unlike one without statistics, such a table counts as empty until the next ANALYZE: of all plans, reading all of
-    it for each batch is as good as any, and is kept."""
-    # An ANALYZE of the server's own would come before the beat that is to see it, on a slow day.
+    """Unlike one without statistics, such a table counts as empty until the next ANALYZE: for each batch, a sequential
+    scan looks as good as any other plan, and is kept."""
+    # On a slow day, the server's own ANALYZE would come before the beat that should see it.
     for (part,) in await pool.fetch("SELECT relid::regclass::text FROM pg_partition_tree('messages') WHERE isleaf"):
         await as_owner(f"ALTER TABLE {part} SET (autovacuum_enabled = false)")
     await as_owner("VACUUM ANALYZE messages")
@@ -399,7 +399,7 @@ SELECT $1, id, 'Ana', '+25884' || (1000000 + n), now(), now()
 async def test_rows_are_found_by_their_keys_when_the_plan_was_made_on_a_quiet_day(
     pool: Pool, as_owner: Callable[[str], Awaitable[None]], count: int
 ) -> None:
-    """Going through three rows looks better than searching them, to a join."""
+    """To a join, scanning three rows looks better than an index search."""
     for fill in (MESSAGES, SENT, SAID, KNOWN):
         await pool.execute(fill, uuid7(), [uuid7() for _ in range(count)])
     for table in ("messages", "attempts", "consent_history", "contacts"):
@@ -419,8 +419,8 @@ async def test_rows_are_found_by_their_keys_when_the_plan_was_made_on_a_quiet_da
 async def test_receipts_are_found_by_their_ids_when_the_plan_was_made_on_a_quiet_day(
     pool: Pool, as_owner: Callable[[str], Awaitable[None]], count: int
 ) -> None:
-    """By what is known of a few attempts of one organization, going through the messages since a moment looks as good
-    as a search."""
+    """By the statistics of a few attempts of one organization, scanning the messages since some moment looks as good as
+    an index search."""
     await pool.execute(SENT, uuid7(), [uuid7() for _ in range(count)])
     await as_owner("VACUUM ANALYZE attempts")
     assert_bound(await plan_of(pool, receipts.FIND), {"attempts": "supplier_message_id target_id"})

@@ -94,7 +94,7 @@ async def test_work_for_later_takes_no_share(pool: Pool) -> None:
 
 
 async def test_campaigns_get_one_place_in_sixteen_while_single_sends_are_left(pool: Pool) -> None:
-    """Also where an organization may not take all places at once, because others have a share."""
+    """Also if an organization may not take all places at once, because others have a share."""
     await fill(pool, UUID(int=1), 60)
     for n in range(2, 9):
         await fill(pool, UUID(int=n), 1)
@@ -115,7 +115,7 @@ async def test_a_lone_organization_gets_all_places(pool: Pool) -> None:
 
 
 async def test_few_places_are_shared_over_time(pool: Pool) -> None:
-    """With one place a claim, whoever sorts first must not win each time."""
+    """With one place per claim, the one that sorts first must not win each time."""
     organizations = [UUID(int=n) for n in range(1, 5)]
     for organization in organizations:
         await fill(pool, organization, 100)
@@ -123,7 +123,7 @@ async def test_few_places_are_shared_over_time(pool: Pool) -> None:
     for _ in range(100):
         won.update(lease.organization_id for lease in await claim(pool, 1))
     assert sum(won.values()) == 100
-    # Each wins 25 in the mean; fewer than 5 happens by chance once in ten million runs.
+    # Each wins 25 times on average; fewer than 5 happens by chance once in ten million runs.
     assert min(won[one] for one in organizations) >= 5
 
 
@@ -218,7 +218,7 @@ async def test_the_oldest_waiting_row_tells_the_lag(pool: Pool) -> None:
 
 
 async def test_the_lag_is_that_of_the_oldest_row_that_counts(pool: Pool) -> None:
-    """Over lines, lanes and organizations, of rows that are leased, due later, put back to their place, or held."""
+    """Over lines, lanes and organizations, with rows that are leased, due later, put back to their place, or held."""
     chance = random.Random(3)
     organizations, lines = [uuid7() for _ in range(4)], [UUID(int=n) for n in range(4)]
     for organization in organizations:
@@ -249,7 +249,7 @@ SELECT coalesce(extract(epoch FROM now() - min(coalesce(since, due_at))), 0)::fl
             async with conn.transaction():  # one `now`
                 wanted = await conn.fetchval(plain, without, [])
                 unheld = await conn.fetchval(plain, without, organizations[:1])
-                for looked in (leases.LOOKED, 1):  # the latter looks at each place
+                for looked in (leases.LOOKED, 1):  # the latter polls each place
                     assert await leases.oldest(conn, "sms", without=without, looked=looked) == wanted
                     assert await holds.late(conn, "sms", without=without, looked=looked) == unheld
             assert (wanted > 0) == (without != lines)
@@ -264,14 +264,14 @@ SELECT coalesce(extract(epoch FROM now() - min(coalesce(since, due_at))), 0)::fl
             assert len(set(late.values())) > 2
 
 
-# What each session has read is known at once only within its transaction.
+# What a session has read is known at once only within its transaction.
 ROWS_READ = "SELECT coalesce(seq_tup_read + idx_tup_fetch, 0) FROM pg_stat_xact_user_tables WHERE relname = 'queue'"
 
 
 @pytest.mark.fresh_database
 async def test_the_lag_costs_the_same_however_many_endpoints_and_organizations_wait(pool: Pool) -> None:
-    """With no worker left, or twenty thousand endpoints that fail, reading one row for each of them took longer than
-    the checks of the installation may, so that none was made."""
+    """Without a worker, or with twenty thousand failing endpoints, reading one row for each of them took longer than
+    the installation's checks may, so that none was made."""
     async with pool.acquire() as conn, conn.transaction():
         for count in (300, 1200):
             await conn.execute("DELETE FROM queue")
@@ -314,14 +314,15 @@ LINES = [UNROUTED, UUID(int=11), UUID(int=12)]
 
 
 class Queue(Machine):
-    """Workers claim, finish, put back, lose and renew; a model knows which rows there must be and who holds them."""
+    """Workers claim, finish, put back, lose and renew; a model knows which rows must exist and who holds them."""
 
     tables = ("queue",)
 
     @initialize()
     def begin(self) -> None:
         self.rows: dict[UUID, int] = {}  # id → lane
-        self.held: dict[UUID, Lease] = {}  # id → the lease that counts: until another one takes the row, even when over
+        # id → the valid lease: until another worker takes the row, even if it has expired
+        self.held: dict[UUID, Lease] = {}
         self.over: set[UUID] = set()
         self.lost: list[Lease] = []
 
@@ -411,13 +412,13 @@ class Queue(Machine):
 
     @rule()
     def time_passes(self) -> None:
-        """All leases end and all that was for later is due."""
+        """All leases end, and everything scheduled for later becomes due."""
         self.run(expire(self.pool))
         self.run(self.pool.execute("UPDATE queue SET due_at = now() WHERE due_at > now()"))
         self.over = set(self.held)
 
     def choose(self, data: st.DataObject) -> list[Lease]:
-        """Some leases, those that count and those that were lost mixed."""
+        """A mix of some valid and some lost leases."""
         known = [*self.held.values(), *self.lost[-20:]]
         if not known:
             return []

@@ -47,13 +47,13 @@ async def fill(
 
 
 async def accepted(pool: Pool, actor: Actor) -> UUID:
-    """A message that went through the door, and was paid for."""
+    """A message accepted in the regular way, and paid for."""
     answer = await Acceptor(pool).accept(send(actor))
     return UUID(msgspec.json.decode(answer.body)["message"]["id"])
 
 
 async def claimed(pool: Pool, kind: str = "sms", *lines: UUID) -> set[UUID]:
-    """What may go out now; it is given back at once."""
+    """The rows that may be claimed now; they are returned at once."""
     async with pool.acquire() as conn:
         found = await claim_once(conn, kind, dict.fromkeys(lines or (LINE,), 100), seconds=60)
         await conn.execute("UPDATE queue SET lease_until = NULL, lease_token = NULL")
@@ -190,7 +190,7 @@ async def test_some_of_what_a_supplier_carries_may_be_held_before_it_is_routed(p
 
 
 async def test_what_waits_for_a_paused_campaign_is_not_hurried(pool: Pool) -> None:
-    """It was tried before, and was put off with the others of its campaign."""
+    """It was tried before, and was deferred with the others of its campaign."""
     actor = await organization(pool)
     again, paused = await fill(pool, actor.organization_id, count=2)
     await pool.execute("UPDATE queue SET tries = 1, due_at = now() + interval '1 hour'")
@@ -247,7 +247,7 @@ async def test_what_may_have_been_sent_is_refunded_as_the_installation_says(pool
 
 
 async def test_what_every_supplier_put_off_is_canceled_and_costs_nothing(pool: Pool) -> None:
-    """No supplier has it: what is not known is the outcome of the other one."""
+    """No supplier has it: the unknown outcome is the other one's."""
     actor = await organization(pool, quota=10)
     bench = Bench(pool)
     put_off, lost = await accepted(pool, actor), await accepted(pool, actor)
@@ -335,7 +335,8 @@ async def test_webhook_deliveries_are_dropped_for_the_endpoint_that_is_meant(poo
 
 
 async def test_a_message_that_two_workers_sent_says_so(pool: Pool) -> None:
-    """The first was stopped for longer than its lease and the grace; both suppliers' answers are on record."""
+    """The first worker was stopped for longer than its lease and the grace period; both suppliers' responses are on
+    record."""
     row = supplier()
     stopped, other = Bench(pool, row), Bench(pool, row)
     stopped.only.script = lambda submission: None

@@ -31,7 +31,7 @@ SILENT = "+258840000009"
 
 
 class Quota(Machine):
-    """Two processes accept, replay, run out and are granted more; a model knows what each answer must be."""
+    """Two processes accept, replay, run out of quota and are granted more; a model knows what each response must be."""
 
     tables = (
         "usage_ledger",
@@ -52,7 +52,7 @@ class Quota(Machine):
         self.left = dict(zip((actor.organization_id for actor in self.actors), quotas, strict=True))
         self.known: dict[tuple[UUID, str], tuple[str, bytes]] = {}
         self.refunded: set[UUID] = set()
-        #: Live messages of which only sums are left; the month that goes next, and how far it is counted.
+        #: Live messages of which only sums are left; the month to be dropped next, and how far it is counted.
         self.gone: dict[UUID, int] = dict.fromkeys(self.left, 0)
         self.month = date(2024, 1, 1)
         self.counted: tuple[UUID, UUID] | None = None
@@ -73,13 +73,13 @@ class Quota(Machine):
         process=st.integers(0, 1),
     )
     def post(self, posts: list[tuple[int, str | None, str, str]], process: int) -> None:
-        """One batch: its items count in the order they came."""
+        """One batch: its items count in the order in which they came."""
 
         async def work() -> list[Answer | BaseException]:
             sends = [send(self.actors[who], text, key_name=key, to=to) for who, key, text, to in posts]
             return await asyncio.gather(*(self.acceptors[process].accept(one) for one in sends), return_exceptions=True)
 
-        # The first of a key settles its twins; what those left over is settled after all the first ones.
+        # The first item with a key decides about its twins; what those release is used after all the first ones.
         outcomes = self.run(work())
         for (who, key, text, to), outcome in zip(posts, outcomes, strict=True):
             self.check(self.actors[who], key, f"{to}|{text}", to, outcome)
@@ -124,7 +124,7 @@ class Quota(Machine):
             self.left[id] += amount
             assert self.left[id] >= 0
 
-    # Who of those that come at once is accepted is not the same each time, so what is drawn must not follow it.
+    # Which of several concurrent sends is accepted varies, so random choices must not depend on it.
     @rule(which=st.lists(st.integers(0, 999), max_size=4))
     def refund(self, which: list[int]) -> None:
         """Messages that are never sent, some of them refunded before, in one transaction."""
@@ -171,7 +171,7 @@ class Quota(Machine):
     @precondition(lambda self: self.counted is None)
     @rule(which=st.sets(st.integers(0, 999), max_size=4))
     def time_passes(self, which: set[int]) -> None:
-        """Some messages are of the month that goes next; their keys went long before."""
+        """Some messages belong to the month to be dropped next; their keys expired long before."""
         rows = self.run(self.pool.fetch("SELECT organization_id, id FROM messages ORDER BY id"))
         chosen = [rows[n] for n in sorted({n % len(rows) for n in which})] if rows else []
 
@@ -200,7 +200,7 @@ class Quota(Machine):
 
     @rule()
     def the_month_goes(self) -> None:
-        """Counted to its end, and then gone in one commit; or the commit fails, and all is as it was."""
+        """It is counted to its end and dropped in one commit; or the commit fails, and everything is as before."""
 
         async def work() -> None:
             while await self.count(2):
@@ -265,7 +265,7 @@ class Life(Machine):
         )
     )
     def move(self, moves: dict[int, tuple[str, bool, bool]]) -> None:
-        """For each of some messages one move, or that it was sent and then that move, in one batch."""
+        """For each of some messages one move, or `sent` and then that move, in one batch."""
         id = self.actor.organization_id
         wanted = []
         expected: dict[UUID, str] = {}
@@ -277,7 +277,7 @@ class Life(Machine):
                     expected[one] = "sent"
             wanted.append(Move(id, one, status, now(), None, unsent))
             if sent_before and (unsent or not may_move("sent", status)):
-                continue  # a supplier has it, so what says that none has is out of date
+                continue  # a supplier has it, so a claim that none has is out of date
             if may_move(old, status) and (not unsent or old == "accepted"):
                 expected[one] = status
 

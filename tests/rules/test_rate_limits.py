@@ -33,7 +33,7 @@ async def test_a_limit_is_set_and_given_back(pool: Pool) -> None:
         assert await rate_limits.get(conn, organization_id=id) == RateLimits()
         changed = await rate_limits.change(conn, organization_id=id, limits={"sms_send": 1, "reads": 1_000_000}, by=BY)
         assert changed == RateLimits(sms_send=1, reads=1_000_000) == await rate_limits.get(conn, organization_id=id)
-        # What is left out stays as it is, and what changes nothing is not told.
+        # What is left out stays as it is, and a change that changes nothing is not recorded.
         assert await rate_limits.change(conn, organization_id=id, limits={}, by=BY) == changed
         assert await rate_limits.change(conn, organization_id=id, limits={"reads": 1_000_000}, by=BY) == changed
         changed = await rate_limits.change(conn, organization_id=id, limits={"sms_send": None, "campaigns": 9}, by=BY)

@@ -29,7 +29,7 @@ def test_a_file_is_read() -> None:
     assert len(found) == 4
     assert found[0] == Rate("EUR", "utility", "MZ", datetime(2026, 1, 1, tzinfo=UTC), 10_000)
     assert found[2].valid_from == datetime(2026, 3, 31, 22, tzinfo=UTC)
-    # As spreadsheets write it where the comma is the decimal separator, and with empty columns at the end.
+    # As written by a spreadsheet with a decimal comma, and with empty columns at the end.
     assert read_rates(lines(FILE.replace(",", ";"))) == read_rates(lines(FILE.replace("\n", ",,\n"))) == found
 
 

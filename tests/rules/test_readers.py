@@ -1,5 +1,5 @@
-"""Lists, reports and exports are read from a standby that has what was committed, and from the primary otherwise: with
-a streaming standby of PostgreSQL's own."""
+"""Lists, reports and exports are read from a standby if it has what was committed, and from the primary otherwise: with
+a real streaming standby."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ IN_RECOVERY = "SELECT pg_is_in_recovery()"
 
 @contextlib.asynccontextmanager
 async def pair(embedded: Start, cluster_home: Path) -> AsyncIterator[tuple[str, Pool, Standby]]:
-    """A primary with our schema and its standby."""
+    """A primary with our schema, and its standby."""
     server = embedded(cluster_home, extra_settings=QUICK | PRIMARY)
     await server.start()
     await migrate(server.owner_url, application=server.url)
@@ -81,7 +81,7 @@ async def exported(pool: Pool, actor: Actor, readers: Readers) -> str:
 
 
 async def where(readers: Readers, pool: Pool) -> bool:
-    """Whether a read goes to the standby; the three ways of asking agree."""
+    """Whether a read goes to the standby; all three kinds of reads agree."""
 
     async def ask(conn: Connection) -> Any:
         return await conn.fetchval(IN_RECOVERY)
@@ -102,7 +102,7 @@ async def test_a_standby_is_read_while_it_has_what_was_committed(
     monkeypatch.setattr(module, "AVOID_UNREACHABLE", 0.0)
     monkeypatch.setattr(module, "AVOID_BEHIND", 0.0)
     async with pair(embedded, cluster_home) as (url, pool, standby):
-        # A caught-up one is read, however long that takes here: of what everybody sees at once.
+        # A standby that is caught up is used, however long that takes here.
         readers = Readers(standby.url, bound=30.0)
         assert await where(readers, pool)
         settings = Settings(database_url=url, reader_database_url=standby.url, reader_wait_seconds=30.0)
@@ -114,7 +114,7 @@ async def test_a_standby_is_read_while_it_has_what_was_committed(
             await records.create_many(conn, actor, entries=[Entry("+258841234567", "Just made")])
         assert "Just made" in await exported(pool, actor, Readers(standby.url, bound=30.0))
 
-        # One that replays nothing lacks what is made now: the primary is read, and says so.
+        # One that replays nothing lacks new rows: the primary is read, and the log says so.
         await standby.ask("SELECT pg_wal_replay_pause()")
         quick = Readers(standby.url, bound=0.05)
         await organization(pool)
@@ -133,7 +133,7 @@ async def test_a_standby_is_read_while_it_has_what_was_committed(
             listed = await api.ask("GET", "/contacts", headers=tenant.headers)
             assert [one["name"] for one in listed[2]["items"]] == ["Her own"]
 
-        # It catches up, and is read again.
+        # It catches up, and is used again.
         await standby.ask("SELECT pg_wal_replay_resume()")
         assert await where(readers, pool)
         async with running(url, reader_database_url=standby.url, reader_wait_seconds=30.0) as api:
@@ -144,7 +144,7 @@ async def test_a_standby_is_read_while_it_has_what_was_committed(
             )
             assert await standby.ask(said) == 1
 
-            # It ends between two reads: nobody notices but whoever is on duty.
+            # It ends between two reads: nobody notices except the operator.
             await standby.stop()
             before = passed_over("away")
             listed = await api.ask("GET", "/contacts", headers=tenant.headers)
@@ -159,7 +159,8 @@ async def test_a_standby_is_read_while_it_has_what_was_committed(
 
 
 def test_the_feed_stays_where_transactions_are_seen() -> None:
-    """It ends before the oldest transaction that may still add an event; a standby knows of none, and would skip it."""
+    """The feed ends before the oldest transaction that may still add an event; a standby knows none, and would skip
+    it."""
     stays = {each.id for each in OPERATIONS if each.on_primary}
     assert stays == {"listEvents"}
     assert not any(each.is_list for each in OPERATIONS if each.id in stays or each.mutates)

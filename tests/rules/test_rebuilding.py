@@ -81,7 +81,7 @@ async def submits(pool: Pool, id: UUID, *, whole: bool = True) -> list[Entry]:
 
 
 def as_read(smsc: Smsc) -> list[str]:
-    """The octets of each submit, but for the number that its session gave it."""
+    """The octets of each submit, except for the sequence number."""
     found = []
     for one in smsc.received:
         octets = one.pdu.encode()
@@ -166,14 +166,14 @@ async def test_what_may_have_been_otherwise_is_said(pool: Pool, smsc: Smsc) -> N
         id = await message(pool, await organization(pool), text=TEXT)
         await sent(pool, bench, id)
     async with pool.acquire() as conn:
-        # A pause changes nothing of what is written.
+        # A pause does not change what is written.
         await suppliers.set_state(conn, supplier="main", state="paused")
         assert ["doubt" in one.detail for one in await submits(pool, id)] == [False]
         (row,) = await routing.load(conn)
         await suppliers.change(conn, KEY, msgspec.structs.replace(row, settings=row.settings | {"priority": 3}))
     (one,) = await submits(pool, id)
     assert one.detail["doubt"] == rebuilding.SETTINGS
-    # Its worker ended before it could say as whom it was sent.
+    # Its worker died before it could record the sender.
     await pool.execute("UPDATE attempts SET state = 'unknown', detail = $1", str(WORKER_DIED))
     (one,) = await submits(pool, id)
     assert one.detail["doubt"] == f"{rebuilding.SETTINGS}; {rebuilding.SENDER}"

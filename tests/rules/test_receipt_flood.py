@@ -1,4 +1,5 @@
-"""More receipts than the database can take: the supplier waits, and none is refused, lost or buffered unboundedly."""
+"""More receipts than the database can store: the supplier waits, and none is refused, lost or buffered without
+bound."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ from tests.rules.dispatching import Bench
 from tests.rules.factories import organization, sent, until
 
 RECEIPTS, WINDOW = 20_000, 2_000
-#: What one read of a socket brings at the most, in receipts of the shortest kind.
+#: The most that one read from a socket can contain, in the shortest receipts.
 CHUNK = 256 * 1024 // 100
 
-# All of them like the first one, with ids and numbers of their own.
+# All like the first one, with ids and numbers of their own.
 COPY_MESSAGES = """
 INSERT INTO messages (organization_id, id, status, mode, recipient, sender, sender_id, encoding, segments, guarantee,
                       request_id, accepted_at, country, body, balance_after)
@@ -39,7 +40,7 @@ SELECT organization_id, made.id, attempt, target_id, state, started_at, ended_at
 
 
 class Flood(asyncio.Protocol):
-    """An SMSC that writes all its receipts at once, as fast as the socket takes them."""
+    """An SMSC that writes all its receipts at once, as fast as the socket accepts them."""
 
     def __init__(self) -> None:
         self.framer = p.Framer()
@@ -102,6 +103,6 @@ async def test_a_flood_of_receipts_waits_for_a_slow_database(pool: Pool) -> None
     assert flood.statuses == {0: RECEIPTS}
     assert 0 < most <= settings.receipts_queue + CHUNK
     left = await pool.fetchval("SELECT count(*) FROM messages WHERE status <> 'delivered'")
-    assert left == 1  # the one that they were made of
+    assert left == 1  # the ones it was made of
     await connector.stop(grace=1.0)
     server.close()

@@ -1,5 +1,5 @@
-"""Every order in which an answer and receipts can come, one by one and gathered: what a message ends as follows from
-the receipts alone, each of them is on record once, and there is one event at most."""
+"""Every order in which a response and receipts can arrive, one by one and batched: a message's final status follows
+from the receipts alone, each receipt is on record once, and there is one event at most."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ANSWER = None
 
 
 class Word(NamedTuple):
-    """What a receipt says of a part."""
+    """The state that a receipt reports for a part."""
 
     part: int
     state: ReceiptState
 
 
 class Course(NamedTuple):
-    """What comes, in this order; `cuts`: after which steps a transaction ends."""
+    """What arrives, in this order; `cuts`: the steps after which a transaction ends."""
 
     parts: int
     steps: tuple[Word | None, ...]
@@ -46,7 +46,8 @@ class Course(NamedTuple):
 
     @property
     def ends(self) -> set[str]:
-        """What the message may end as. The first word of a part counts, but for a delivery after it expired."""
+        """The possible final statuses of the message. The first receipt of a part counts, except for a delivery after
+        expiry."""
         said: dict[int, str] = {}
         for step in self.steps:
             word = BY_RECEIPT.get(step.state) if step is not ANSWER else None
@@ -54,7 +55,7 @@ class Course(NamedTuple):
                 said[step.part] = word
         if set(said.values()) == {"delivered"} and len(said) == self.parts:
             return {"delivered"}
-        # Of several parts that failed, whichever is heard of first; one that was delivered after all failed first.
+        # Of several failed parts, whichever is reported first; one that was delivered after all failed first.
         heard = [
             step for step in self.steps if step is not ANSWER and BY_RECEIPT.get(step.state, "delivered") != "delivered"
         ]
@@ -68,12 +69,12 @@ def _late(old: str, new: str) -> bool:
 
 
 def courses(parts: int, receipts: int) -> Iterator[Course]:
-    """All of them: the answer anywhere, gathered in any way."""
+    """All orders: the response at any place, batched in any way."""
     words = [Word(part, state) for part in range(1, parts + 1) for state in (STATES if parts == 1 else BY_RECEIPT)]
     for some in product(words, repeat=receipts):
         for at in range(receipts + 1):
             steps: tuple[Word | None, ...] = (*some[:at], ANSWER, *some[at:])
-            # One by one, all at once; and what overtook the answer at once.
+            # One by one, all at once; and what overtook the response at once.
             for cuts in {(True,) * receipts, (False,) * receipts, (False, *(True,) * (receipts - 1))}:
                 yield Course(parts, steps, cuts)
 
@@ -106,7 +107,7 @@ async def test_whatever_the_order_it_ends_as_the_receipts_say(pool: Pool, parts:
             distinct[id].add(step)
         await bench.receive(bench.only_id, *(receipt(f"{id}/{step.part}", state=step.state) for id, step in said))
         await bench.settle()
-    # All of it again, from a supplier whose acknowledgements were lost: nothing changes.
+    # Everything again, from a supplier that got no acknowledgements: nothing changes.
     before = await pool.fetch("SELECT * FROM messages ORDER BY id")
     again = [receipt(f"{id}/{one.part}", state=one.state) for id, words in distinct.items() for one in words]
     await bench.receive(bench.only_id, *again)

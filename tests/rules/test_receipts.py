@@ -174,7 +174,7 @@ async def test_the_first_receipt_that_moves_a_message_has_no_row_of_its_own(pool
     assert tuple(row) == (1, "expired", "042", "delivered")
     others = await pool.fetch("SELECT state, message_id, attempt, part FROM receipts ORDER BY state")
     assert [tuple(one) for one in others] == [(state, id, 1, 1) for state in ("delivered", "failed", "pending")]
-    # All of them are there as they came.
+    # All of them are stored as they came.
     kept = {bytes(raw) for (some,) in await pool.fetch("SELECT raw FROM receipt_bytes") for raw in some}
     states = (ReceiptState.PENDING, EXPIRED, DELIVERED, FAILED)
     assert kept == {receipt("7", state=state).raw for state in states}
@@ -182,7 +182,7 @@ async def test_the_first_receipt_that_moves_a_message_has_no_row_of_its_own(pool
 
 
 async def test_two_workers_with_one_message_each_keep_their_receipt(pool: Pool) -> None:
-    """Both look before either has moved the message: the one that comes second stores what it brought."""
+    """Both read before either has moved the message: the second one stores its receipt."""
     id = await sent(pool, await organization(pool), ONE, "7")
     async with pool.acquire() as conn:
         first = conn.transaction()
@@ -202,7 +202,7 @@ async def test_two_workers_with_one_message_each_keep_their_receipt(pool: Pool) 
 
 
 async def test_a_message_that_was_accepted_long_before_it_was_sent_is_found_too(pool: Pool) -> None:
-    """Attempts are looked at by the age of their messages, for days; `sendAt` may lie a year ahead."""
+    """Attempts are searched by the age of their messages, for days; `sendAt` may lie a year ahead."""
     bench = Bench(pool)
     id = await message(pool, await organization(pool))
     old = uuid7_floor(now() - timedelta(days=300))
@@ -247,7 +247,7 @@ async def test_national_and_international_forms_agree(pool: Pool, to: str) -> No
 async def test_a_national_number_may_be_shorter_than_what_is_compared(
     pool: Pool, number: str, written: str, fits: bool
 ) -> None:
-    """In the answer's case by its id, and for an attempt without an answer by the number alone."""
+    """With a response by its id, and for an attempt without a response by the number alone."""
     id = await sent(pool, await organization(pool), ONE, "7", to=number)
     applied = await receive(pool, receipt("7", to=written))
     assert (applied.matched, await status_of(pool, id)) == ((1, "delivered") if fits else (0, "sent"))
@@ -258,7 +258,7 @@ async def test_a_national_number_may_be_shorter_than_what_is_compared(
         assert await waiting.find_for_uncertain(conn, [lost]) == ([["lost"]] if fits else [[]])
 
 
-# What each session has read is known at once only within its transaction.
+# What a session has read is known at once only within its transaction.
 READ = """
 SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::int FROM pg_stat_xact_user_tables
  WHERE starts_with(relname, $1)
@@ -285,7 +285,8 @@ async def test_lost_answers_do_not_read_all_that_a_supplier_never_matches(pool: 
 @pytest.mark.fresh_database
 @pytest.mark.parametrize("count", [1, 2])
 async def test_a_supplier_that_gives_all_messages_one_id_holds_up_no_other_receipts(pool: Pool, count: int) -> None:
-    """Each of its receipts read all of its messages, which took longer than a statement may for those of a batch."""
+    """Each of its receipts used to read all of its messages, which took longer than a statement may for those of a
+    batch."""
     actor = await organization(pool)
     numbers = [f"+25884{n:07d}" for n in range(40)]
     of = [await sent(pool, actor, ONE, *["0"] * count, to=to) for to in numbers]
@@ -322,7 +323,7 @@ async def test_receipts_with_one_id_and_no_whole_number_share_what_a_batch_may_s
 
 @pytest.mark.fresh_database
 async def test_answers_with_one_id_read_few_receipts_that_came_before_them(pool: Pool) -> None:
-    """Each of them read all, and a batch of answers took longer than a statement may."""
+    """Each of them used to read all, and a batch of responses took longer than a statement may."""
     await receive(pool, *(receipt("0", to=f"+25885{n:07d}") for n in range(100)))
     async with pool.acquire() as conn, conn.transaction():
         before = await conn.fetchval(READ, "receipts_")
@@ -345,7 +346,7 @@ async def test_another_recipients_receipt_is_not_taken(pool: Pool) -> None:
 
 
 async def test_the_first_id_is_trusted_most_and_the_second_is_tried(pool: Pool) -> None:
-    """The TLV's comes before the text's; where it fits nothing, the text's may."""
+    """The TLV's id takes precedence over the text's; if it matches nothing, the text's may."""
     actor = await organization(pool)
     tlv, text = await sent(pool, actor, ONE, "1"), await sent(pool, actor, ONE, "2")
     await receive(pool, receipt("1", "2"))
@@ -363,7 +364,8 @@ async def test_without_any_id_the_recipient_decides(pool: Pool) -> None:
 
 @pytest.mark.fresh_database
 async def test_a_number_that_gets_thousands_of_messages_holds_up_no_other_receipts(pool: Pool) -> None:
-    """Each of its receipts read all of its attempts, which took longer than a statement may for those of a batch."""
+    """Each of its receipts used to read all of its attempts, which took longer than a statement may for those of a
+    batch."""
     actor = await organization(pool)
     for _ in range(30):
         await sent(pool, actor, ONE, keys.weak_key(TO))
@@ -384,7 +386,7 @@ async def test_a_number_that_gets_thousands_of_messages_holds_up_no_other_receip
         ("+2389911201", "9911201", True),  # Cape Verde: seven digits
         ("+2389911201", "9911202", False),
         ("+9613123456", "03123456", True),  # Lebanon: seven digits after a 0
-        ("+22601234567", "01234567", True),  # Burkina Faso: eight, of which the first is a 0
+        ("+22601234567", "01234567", True),  # Burkina Faso: eight digits, of which the first is a 0
         ("+298211234", "211234", True),  # the Faroe Islands: six
         ("+67774321", "74321", True),  # the Solomon Islands: five
         ("+6834321", "6834321", True),  # Niue: seven with the calling code
@@ -407,7 +409,7 @@ async def test_without_any_id_a_short_number_of_two_countries_decides_nothing(po
 
 
 def test_what_precedes_short_numbers_is_what_phonenumbers_knows() -> None:
-    """Every mobile number that is that short as a national one has its key among those that are looked up."""
+    """Every mobile number whose national form is that short has its key among those that are searched."""
     for code, regions in phonenumbers.COUNTRY_CODE_TO_REGION_CODE.items():
         for region in regions:
             found = phonenumbers.PhoneMetadata.metadata_for_region(region, None)
@@ -426,7 +428,7 @@ async def test_with_an_id_of_its_own_it_first_waits_for_an_answer_with_that_id(p
     await age_receipts(pool, timedelta(seconds=2))
     assert await sweep(pool) == (1, 0)
     assert [await status_of(pool, id) for id in (weak, named)] == ["sent", "delivered"]
-    # And one that nobody has is that of the message without one.
+    # And one with an unknown id is the receipt of the message without an id.
     await receive(pool, receipt("100"))
     await age_receipts(pool, timedelta(seconds=2))
     assert await sweep(pool) == (1, 0)
@@ -439,7 +441,7 @@ async def test_of_two_messages_without_an_id_neither_gets_a_receipt_that_could_b
     one, other = await sent(pool, actor, ONE, key), await sent(pool, actor, ONE, key)
     assert (await receive(pool, receipt())).unmatched == 1
     assert [await status_of(pool, id) for id in (one, other)] == ["sent", "sent"]
-    # Once one of them has ended, it is the other's.
+    # Once one of them has ended, it belongs to the other.
     await pool.execute("UPDATE messages SET status = 'delivered' WHERE id = $1", one)
     await age_receipts(pool, timedelta(seconds=2))
     assert await sweep(pool) == (1, 0)
@@ -565,7 +567,7 @@ async def test_a_receipt_before_the_answer_waits_for_it(pool: Pool) -> None:
     row = await pool.fetchrow("SELECT message_id, attempt, part, next_try_at FROM receipts")
     assert row is not None
     assert tuple(row) == (id, 1, 1, None)
-    # Sent again, it is known.
+    # Repeated, it is recognized.
     await bench.receive(bench.only_id, receipt("s9"))
     assert await stored(pool, id) == 1
 
@@ -595,7 +597,7 @@ async def test_early_receipts_of_a_text_id_are_found_too(pool: Pool) -> None:
 
 
 async def test_two_workers_that_miss_each_other_meet_in_the_sweep(pool: Pool) -> None:
-    """The receipt is stored while the answer's transaction, which cannot see it, is not yet committed."""
+    """The receipt is stored while the transaction of the response, which cannot see it, is not committed yet."""
     actor = await organization(pool)
     async with pool.acquire() as conn:
         answer = conn.transaction(isolation="repeatable_read")
@@ -612,9 +614,9 @@ async def test_two_workers_that_miss_each_other_meet_in_the_sweep(pool: Pool) ->
 
 
 async def test_one_that_waits_and_is_repeated_before_the_sweep_is_no_orphan(pool: Pool) -> None:
-    """One worker stores it while another one records the answer. The supplier, to whom it was not acknowledged in time,
-    sends it again, and that one moves the message."""
-    before, at = counted(), now()  # of two days, they would be two receipts
+    """One worker stores it while another one records the response. The supplier, which got no acknowledgement in time,
+    sends it again, and the repeated one moves the message."""
+    before, at = counted(), now()  # on two days, they would be two receipts
     await receive(pool, receipt("7"), at=at)
     id = await sent(pool, await organization(pool), ONE, "7")
     await receive(pool, receipt("7"), at=at)
@@ -660,7 +662,7 @@ async def test_one_that_fits_at_its_last_look_is_no_orphan(pool: Pool) -> None:
 
 
 async def test_a_sweep_finds_the_row_that_it_looked_at(pool: Pool) -> None:
-    """Whatever is odd about a receipt, its fingerprint is the same when it is read back."""
+    """However odd a receipt is, its fingerprint is the same when it is read back."""
     some = [receipt("a\0b", "c", "third"), receipt("k" * 2000), receipt(), receipt("d", to="\0+258841234567")]
     await receive(pool, *some)
     await pool.execute("UPDATE receipts SET next_try_at = now()")
@@ -722,7 +724,7 @@ async def test_one_failed_part_fails_the_message_under_every_policy(pool: Pool, 
 async def test_parts_of_a_supplier_that_cuts_texts_itself(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, last: ReceiptState, wanted: str
 ) -> None:
-    """It is handed one message, and answers with an id for each of its parts."""
+    """It is given one message, and returns an id for each of its parts."""
     bench, actor = Bench(pool), await organization(pool)
     monkeypatch.setattr(bench.only, "parts", lambda submission: 1)
     ids = tuple(Part(number, f"v{number}", "0") for number in (1, 2, 3))
@@ -817,8 +819,8 @@ async def test_parts_whose_last_word_never_comes_are_taken_for_delivered(pool: P
 
 
 async def test_parts_that_wait_are_looked_at_in_steps(pool: Pool) -> None:
-    """All those of a supplier that delivers no receipts wait: reading them all takes longer than a statement may, and
-    then nobody's message was taken for delivered."""
+    """All messages of a supplier that delivers no receipts wait: reading them all took longer than a statement may, and
+    then no message at all became delivered."""
     actor = await organization(pool)
     old = timedelta(minutes=20)
     for n in range(6):
@@ -826,7 +828,7 @@ async def test_parts_that_wait_are_looked_at_in_steps(pool: Pool) -> None:
     late = await sent(pool, actor, ONE, "1", "2", age=old)
     await receive(pool, receipt("1"))
     await age_receipts(pool, old)
-    # Two messages are looked at in each step, and parts of one second stay together.
+    # Each step examines two messages, and parts of the same second stay together.
     assert [await close_quiet(pool, most=1, limit=3) for _ in range(4)] == [0, 0, 0, 1]
     assert await status_of(pool, late) == "delivered"
     early = await pool.fetchval("SELECT message_id FROM sms_parts WHERE id_key = '0a'")
@@ -880,7 +882,7 @@ async def test_no_message_is_passed_over_while_no_worker_runs(pool: Pool) -> Non
 
 
 async def test_an_hour_of_messages_without_receipts_is_closed_in_steps(pool: Pool) -> None:
-    """A supplier that delivers no receipts may have taken more in that hour than one statement can move."""
+    """A supplier that delivers no receipts may have accepted more in that hour than one statement can move."""
     actor = await organization(pool)
     ids = [await sent(pool, actor, ONE, str(n), age=timedelta(hours=73, seconds=n)) for n in range(10)]
     last = await sent(pool, actor, ONE, "last", age=timedelta(hours=72, minutes=1))
@@ -935,7 +937,7 @@ async def test_a_receipt_waits_for_the_answers_before_it_and_for_no_others(pool:
 
 
 class Telling(SmsChannel):
-    """Says when a receipt was found to be ahead of its answer."""
+    """Reports when a receipt was found to be ahead of its response."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool, dict, grace=90.0)
@@ -950,7 +952,7 @@ class Telling(SmsChannel):
 
 
 async def test_a_receipt_that_fits_nothing_yet_is_stored_while_no_answer_is_recorded(pool: Pool) -> None:
-    """Else each might miss the other, and the message would wait for the next look."""
+    """Otherwise each might miss the other, and the message would wait for the next search."""
     bench, channel = Bench(pool), Telling(pool)
     bench.results = Results(pool, channel)
     bench.restart()
@@ -969,7 +971,7 @@ async def test_a_receipt_that_fits_nothing_yet_is_stored_while_no_answer_is_reco
 
 
 async def test_any_order_of_answers_and_receipts_ends_the_same(pool: Pool) -> None:
-    """Answers and receipts of 60 messages from three threads of events, shuffled, in batches as they fall."""
+    """Responses and receipts of 60 messages from three sources, shuffled, in arbitrary batches."""
     chance = random.Random(11)
     row = supplier()
     bench = Bench(pool, row)

@@ -30,7 +30,7 @@ async def contact(pool: Pool, actor: Actor, phone: str) -> UUID:
 async def left(
     pool: Pool, actor: Actor, phone: str, *, age: timedelta, delivered: bool = False, mode: str = "live"
 ) -> UUID:
-    """A message that left so long ago."""
+    """A message sent this long ago."""
     made = await message(pool, actor, to=phone, age=age, mode=mode, queued=False)
     at = clock.now() - age
     id = UUID(int=uuid7_floor(at).int | made.int & (2**62 - 1))
@@ -45,7 +45,7 @@ async def left(
 
 
 async def read(pool: Pool, *, back: timedelta | None = None) -> int:
-    """One run; `back`: of this stretch once more."""
+    """One run; `back`: over this period again."""
     async with pool.acquire() as conn:
         await conn.execute(recency.ENSURE, list(recency.LAGS))
         if back is not None:
@@ -79,7 +79,7 @@ async def test_contacts_are_known_by_when_they_were_written_to_and_reached(pool:
     assert await found(pool, actor, Filters(unwritten_days=30, text="Ana")) == [numbers[3], numbers[0]]
     assert await found(pool, actor, Filters(delivered_before=clock.now() - 30 * DAY)) == [numbers[0]]
     assert (await get(pool, actor, ids[1])).delivered_at is None
-    # What was read is not read again, and what is not newer by an hour is not written.
+    # What was read is not read again, and a time that is less than an hour newer is not written.
     assert await read(pool) == 0
     assert await read(pool, back=DAY) == 0
 
@@ -91,7 +91,7 @@ async def test_the_last_message_is_known_whatever_it_was_sent_by(pool: Pool) -> 
     theirs = await contact(pool, other, numbers[0])
     await left(pool, actor, numbers[0], age=3 * DAY)
     latest = await left(pool, actor, numbers[0], age=DAY)
-    # One that was accepted before the others and left after them.
+    # A message accepted before the others and sent after them.
     later = await left(pool, actor, numbers[1], age=5 * DAY)
     await left(pool, actor, numbers[1], age=4 * DAY)
     await pool.execute("UPDATE messages SET sent_at = now() - interval '2 days' WHERE id = $1", later)
@@ -105,7 +105,7 @@ async def test_the_last_message_is_known_whatever_it_was_sent_by(pool: Pool) -> 
     await read(pool, back=60 * DAY)
     assert await last(actor) == {ids[0]: latest, ids[1]: later}
     assert await last(other) == {}
-    # An older one that is read again is not the last; a message that is gone is nobody's.
+    # An older message that is read again is not the last one; a message that is gone counts for nobody.
     await read(pool, back=60 * DAY)
     await pool.execute("DELETE FROM messages WHERE id = $1", later)
     assert await last(actor) == {ids[0]: latest}
@@ -156,7 +156,7 @@ async def test_a_receipt_that_comes_late_is_found_by_a_later_reading(pool: Pool)
     sent = await left(pool, actor, "+258841234560", age=3 * MINUTE * 60)
     assert await read(pool, back=4 * 60 * MINUTE) == 1
     await pool.execute("UPDATE messages SET delivered_at = now() WHERE id = $1", sent)
-    # The reading two hours later is the one that comes now; the one after three days has not.
+    # The reading two hours later is the one that comes now; the one after three days is not due.
     await pool.execute("UPDATE contact_readings SET read_to = now() - interval '4 hours' WHERE lag = '2 hours'")
     assert await read(pool) == 1
     known = await get(pool, actor, id)
@@ -199,7 +199,7 @@ SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint FROM 
 async def test_a_reading_costs_the_same_however_many_messages_are_stored(
     pool: Pool, database_server: Cluster, database_url: str
 ) -> None:
-    """Each minute, all attempts ever stored were read, three times."""
+    """Each minute, all attempts ever stored used to be read, three times."""
     actor = await organization(pool)
     await pool.execute(EARLIER, actor.organization_id, uuid7_floor(clock.now() - 5 * DAY))
     await execute(database_server.as_administrator(database_url), "VACUUM (ANALYZE) attempts")  # what autovacuum does

@@ -1,4 +1,5 @@
-"""Messages from a supplier over real SMPP: whether the first was acknowledged decides how a repetition is treated."""
+"""Messages from a supplier over real SMPP: whether the first one was acknowledged decides how a repeated one is
+treated."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ ONE = UUID(int=101)
 
 
 class ScriptedLine:
-    """A supplier, our connector to it, and a worker's reception behind that."""
+    """A supplier, our connector to it, and a worker's reception."""
 
     def __init__(self, pool: Pool, smsc: Smsc) -> None:
         self.smsc = smsc
         self.deliveries = 0
-        #: Cut the connection after the next message was stored, and before it is answered.
+        #: Cut the connection after the next message is stored, and before it is acknowledged.
         self.cut = False
         self.reception = Reception(pool, lease_seconds=60, on_deliveries=self._delivers, on_messages=lambda: None)
         values = {"host": "127.0.0.1", "port": smsc.port, "system_id": "esme", "tls": False, "reconnect_seconds": 0.02}
@@ -83,7 +84,7 @@ async def states(pool: Pool) -> list[tuple[str, bool]]:
 
 
 async def work(line: ScriptedLine, rows: int) -> None:
-    """Work through so many."""
+    """Process this many."""
     async with asyncio.timeout(120):
         while rows:
             line.reception.wake.clear()

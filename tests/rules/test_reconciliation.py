@@ -1,4 +1,4 @@
-"""Reconciliation with suppliers: every answer and receipt is counted once, where it belongs, and a line adds up."""
+"""Reconciliation with suppliers: every response and receipt is counted once, where it belongs, and a line adds up."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def lines(pool: Pool, *by: str, ago: timedelta = timedelta(hours=2), **val
 
 
 async def counts(pool: Pool) -> dict[str, int]:
-    """What is counted in all, which folding does not change."""
+    """The totals, which folding does not change."""
     (one,) = await lines(pool)
     async with pool.acquire() as conn:
         await reconciliation.fold(conn)
@@ -74,7 +74,7 @@ async def test_a_line_adds_up(pool: Pool) -> None:
     assert (found["submitted"], found["answered"], found["matched"], found["waiting"]) == (6, 6, 3, 1)
     assert (found["owed"], found["owed_segments"], found["delivered_share"]) == (2, 2, 0.3333)
     assert 0 < found["p50"] <= found["p99"]
-    # A late word of an end that was only supposed.
+    # A late receipt for an outcome that was only assumed.
     await bench.receive(bench.only_id, receipt(str(ids[2])))
     assert (await row(pool))["delivered"] == 2
     assert (await row(pool))["expired"] == 0
@@ -93,7 +93,7 @@ async def test_what_is_the_recipients_own_affair_is_counted_by_network(pool: Poo
     await bench.receive(bench.only_id, receipt(second, state=ReceiptState.UNDELIVERED))
     await bench.receive(bench.only_id, receipt(third))
     assert await counts(pool) == {"accepted": 3, "undelivered": 2, "recipient": 1, "delivered": 1}
-    # Of the report, it is a share of what did not arrive.
+    # In the report, as a share of the undelivered.
     found = await row(pool)
     assert (found["matched"], found["owed"], found["recipient"]) == (3, 2, 1)
     networks = await pool.fetch("SELECT DISTINCT network FROM reconciliation")
@@ -149,7 +149,7 @@ async def test_a_receipt_that_shows_what_an_answer_did_not_say_counts_as_one(poo
 
 
 async def test_a_late_refusal_of_what_a_receipt_showed_to_be_accepted_counts_nothing(pool: Pool) -> None:
-    """And takes nothing from the attempts that are still without an answer."""
+    """It takes nothing away from attempts that are still without a response."""
     bench = Bench(pool, supplier("main"), grace=0.0)
     actor = await organization(pool)
     await message(pool, actor)
@@ -252,7 +252,7 @@ async def test_a_day_stands_beside_the_same_of_a_week_before(pool: Pool) -> None
 
 
 async def test_days_are_the_sums_of_their_hours(pool: Pool) -> None:
-    """However lines are told apart, filtered, and folded or not yet."""
+    """By whatever columns lines are split or filtered, and whether or not they are folded."""
     chance = random.Random(20261123)
     suppliers = [uuid7(), uuid7()]
     start = datetime(2026, 10, 30, tzinfo=UTC)

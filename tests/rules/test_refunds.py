@@ -1,4 +1,4 @@
-"""Refunds of failed messages: always if they never left, otherwise as the installation decides, and once."""
+"""Refunds of failed messages: always if they were never sent, otherwise as the installation decides, and once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.rules.dispatching import Bench
 from tests.rules.factories import accepted, check_ledger, organization, receipt, send, supplier
 
 SUPPLIER = UUID(int=7)
-#: Class → how a message comes to it: its moves.
+#: Class → the moves by which a message gets into it.
 ENDS = {
     "unsent": [("expired", "expired", True)],
     "refused": [("rejected", "rejected", True)],
@@ -96,7 +96,7 @@ async def test_a_batch_of_several_organizations_is_refunded_together(pool: Pool)
 
 
 async def test_what_suppliers_say_decides_the_class(pool: Pool) -> None:
-    """From answers and receipts, through the dispatcher: the classes are those that it makes."""
+    """From responses and receipts, through the dispatcher: the classes that it produces."""
     actor = await organization(pool, quota=100)
     async with pool.acquire() as conn:
         await refunds.change_policy(conn, dict.fromkeys(refunds.CHOICES, True))
@@ -126,7 +126,7 @@ async def test_who_opted_out_at_a_supplier_was_refused_there_and_who_opted_out_w
     there, here = await accept(pool, actor), await accept(pool, actor)
     await pool.execute("UPDATE queue SET due_at = now() + interval '1 hour' WHERE id = $1", here)
     await bench.round()
-    # What waits is for somebody who has opted out now, and is handed to nobody.
+    # The recipient of what waits has opted out now, and no supplier gets it.
     await pool.execute("UPDATE queue SET due_at = now() WHERE id = $1", here)
     await bench.round()
     rows = await pool.fetch("SELECT id, failure_code FROM messages ORDER BY id")
@@ -147,7 +147,7 @@ async def test_whether_it_was_sent_may_be_unknown(pool: Pool) -> None:
 
 @pytest.mark.parametrize("last", ["busy", "refused", "expired"])
 async def test_what_somebody_may_have_is_not_given_back_as_unsent(pool: Pool, last: str) -> None:
-    """A try without an answer, and then one that the supplier, or the time, refuses."""
+    """An attempt without a response, and then one that the supplier refuses, or that expires."""
     actor = await organization(pool, quota=100)
     bench = Bench(pool, supplier("main"), grace=1.0)
     bench.only.script = lambda one: Outcome(Verdict.UNKNOWN)
@@ -186,7 +186,7 @@ async def test_what_arrives_though_nobody_was_known_to_have_it_is_due(pool: Pool
 @pytest.mark.parametrize("billed", ["submit", "delivered"])
 @pytest.mark.parametrize("ended", ["undelivered", "failed", "expired", "rejected", "unknown"])
 async def test_what_is_refunded_is_not_charged(pool: Pool, ended: str, billed: str) -> None:
-    """On the day of the refund; what its supplier charges stays."""
+    """On the day of the refund; what the supplier charges stays."""
     actor = await organization(pool, quota=100)
     await pool.execute(
         "INSERT INTO suppliers (id, name, kind, settings, secret, created_at, changed_at)"
@@ -228,7 +228,7 @@ async def test_what_is_refunded_is_not_charged(pool: Pool, ended: str, billed: s
     assert set(await refunded(pool, actor)) == ids
     assert await lines() == [(3, charged, 90_000)]
     if ended in ("expired", "unknown"):
-        # A refund is final, though it arrives; a price on delivery becomes due then.
+        # A refund is final even if the message is delivered; a price on delivery becomes due then.
         async with pool.acquire() as conn, conn.transaction():
             await move_many(conn, [Move(actor.organization_id, id, "delivered", now()) for id in ids])
         assert await lines() == [(3, 50_000 if billed == "submit" else 100_000, 90_000)]
@@ -250,7 +250,8 @@ async def test_the_policy_is_shown_changed_and_recorded(pool: Pool) -> None:
 
 @pytest.mark.parametrize("ended", ["delivered", "undelivered"])
 async def test_what_is_learned_late_changes_no_day_that_is_over(pool: Pool, ended: str) -> None:
-    """A receipt that waited for its message, or for an operator: invoices of the month in which it came are written."""
+    """A receipt that waited for its message, or for an operator: invoices of the month in which it arrived have been
+    written."""
     actor = await organization(pool, quota=100)
     async with pool.acquire() as conn:
         await refunds.change_policy(conn, {"undelivered": True})

@@ -1,4 +1,4 @@
-"""The secret key is changed during operation: each sealed value is found, resealed, and can be opened."""
+"""The secret key is changed during operation: each sealed value is found, sealed again, and can be opened."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OLD = Settings(
 BOTH = msgspec.structs.replace(OLD, secret_key=NEW_KEY, other_secret_key=SECRET_KEY)
 NEW = msgspec.structs.replace(OLD, secret_key=NEW_KEY)
 
-#: Columns of bytes that are not sealed: hashes, public keys, files, and what others said.
+#: Columns of bytes that are not sealed: hashes, public keys, files, and other parties' data.
 PLAIN = {
     *(
         "api_keys.secret_hash",
@@ -65,7 +65,7 @@ PLAIN = {
 
 
 class Installation:
-    """Something sealed in every place, under the first key."""
+    """Something sealed in every place, with the first key."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -125,7 +125,7 @@ class Installation:
             )
 
     async def read(self, settings: Settings) -> None:
-        """Everything opens. Raises Unsealable."""
+        """Assert that everything can be opened. Raises Unsealable."""
         async with self.pool.acquire() as conn:
             found = await routing.load(conn)
             key = suppliers.seal_key(settings)
@@ -183,7 +183,7 @@ async def filled(pool: Pool) -> Installation:
 
 
 async def rekey(pool: Pool, settings: Settings, **options: Any) -> dict[str, tuple[int, int]]:
-    """What was found in each place: (rekeyed, unknown)."""
+    """The result in each place: (rekeyed, unknown)."""
     async with pool.acquire() as conn:
         found = await rekeying.rekey(conn, settings, **options)
     return {one.place: (one.rekeyed, one.unknown) for one in found if one.rekeyed or one.unknown}
@@ -193,7 +193,7 @@ async def test_everything_is_sealed_anew_and_the_old_key_may_go(pool: Pool, fill
     await filled.read(OLD)
     await filled.read(BOTH)
     left = await rekey(pool, BOTH, check=True)
-    # Every place but the callbacks of suppliers over HTTP, whose door has a test of its own.
+    # Every place except callbacks of HTTP suppliers, which have a test of their own.
     assert set(left) == {place.name for place in rekeying.PLACES} - {"supplier_callbacks.body"}
     assert left["suppliers.secret"] == (6, 0)
     await filled.read(OLD)
@@ -235,7 +235,7 @@ async def test_a_secret_that_is_changed_meanwhile_stays_changed(pool: Pool, fill
         key = suppliers.seal_key(BOTH)
         replace = rekeying.PLACES[0].sql(rekeying.REPLACE)
         await suppliers.reconfigure(conn, key, id=filled.supplier, settings={}, secret="password 4, changed")
-        # As a run does it that had read the rows before.
+        # Like a run that had read the rows before.
         anew = [([b"sealed anew"], [row["secret"]], row["id"]) for row in rows]
         await conn.executemany(replace, anew)
         after = {row["id"]: row["secret"] for row in await conn.fetch("SELECT id, secret FROM suppliers")}
@@ -273,7 +273,7 @@ SELECT c.table_name || '.' || c.column_name AS name
 
 
 async def test_no_sealed_column_is_forgotten(pool: Pool) -> None:
-    """Whoever adds a column of bytes says here whether it is sealed."""
+    """A new column of bytes has to be listed here as sealed or not."""
     columns = {row["name"] for row in await pool.fetch(BYTES)}
     sealed = {place.name for place in rekeying.PLACES} - {"idempotency.body"}
     assert sealed <= columns

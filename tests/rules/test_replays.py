@@ -1,4 +1,4 @@
-"""Replays: a request is answered as the first time for 72 hours, whatever the time and the settings are by then."""
+"""Replays: a request gets its first response again for 72 hours, whatever the time and the settings are by then."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ async def test_a_whatsapp_key_ends_after_72_hours_without_a_worker(pool: Pool) -
 
 @pytest.mark.parametrize("days", [-3, -1, 1])
 async def test_a_key_holds_across_midnight(pool: Pool, days: int) -> None:
-    """It is of another day than the one on which this turn began: of an earlier one, or of the next one, because who
-    had the turn before began after midnight."""
+    """It is of another day than the one on which this test began: an earlier one, or the next one, because the previous
+    test began after midnight."""
     actor, one = await organization(pool), await whatsapp_factories.made(pool)
     sms, whatsapp = Acceptor(pool), WhatsAppAcceptor(pool, settings=Settings())
     first = await sms.accept(send(actor, key_name="k")), await whatsapp.accept(send_whatsapp(one, key_name="k"))
@@ -123,7 +123,7 @@ async def test_a_key_that_is_kept_for_an_hour_is_free_on_the_same_day(pool: Pool
 
 @pytest.mark.fresh_database
 async def test_a_look_up_of_a_key_opens_no_other_day_than_those_that_count(pool: Pool) -> None:
-    """Four days for 72 hours, and tomorrow; whatever is kept besides."""
+    """Four days for 72 hours, and tomorrow; regardless of other partitions."""
     async with pool.acquire() as conn:
         today = (await conn.fetchval("SELECT now()")).astimezone(UTC).date()
         await make_days(conn, today - timedelta(days=9), ahead=10)

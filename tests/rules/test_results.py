@@ -1,4 +1,4 @@
-"""Answers of suppliers while the database is away: they wait, and the log says so once."""
+"""Suppliers' responses while the database is down: they wait, and the log says so once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from heliograph.sending.results import Results
 
 
 class Writer:
-    """Writes once the database has been away for some tries."""
+    """Writes successfully after the database has been down for some attempts."""
 
     kind, table = "sms", "messages"
 

@@ -47,14 +47,14 @@ VALUES ($1, $2, 'delivered', $3, '1', '1', $2, 'gsm7', 2, 'at_least_once', 'MZ',
 
 
 async def text(pool: Pool, age: timedelta) -> UUID:
-    """A message with a text that was accepted so long ago."""
+    """A message with a text, accepted this long ago."""
     id = UUID(int=uuid7_floor(NOW - age).int + 1)
     await pool.execute(STORE, uuid7(), id, "live", 0, NOW - age)
     return id
 
 
 async def used(pool: Pool, actor: Actor, age: timedelta) -> UUID:
-    """A live message of an organization that was accepted so long ago, and what it took from the quota."""
+    """A live message of an organization, accepted this long ago, and its unit of quota."""
     id = UUID(int=uuid7_floor(NOW - age).int + 1)
     spent = "UPDATE quotas SET used = used + 1 WHERE organization_id = $1 RETURNING total - used"
     left = await pool.fetchval(spent, actor.organization_id)
@@ -63,7 +63,7 @@ async def used(pool: Pool, actor: Actor, age: timedelta) -> UUID:
 
 
 async def texts(pool: Pool) -> list[UUID]:
-    """Messages that have their text."""
+    """Messages that still have their text."""
     return [row["id"] for row in await pool.fetch("SELECT id FROM messages WHERE body IS NOT NULL")]
 
 
@@ -85,7 +85,7 @@ async def test_the_text_of_a_message_for_later_stays_until_its_time_has_passed(p
         await pool.execute("UPDATE messages SET send_at = $2 WHERE id = $1", id, NOW - timedelta(days=since))
     await forget(pool)
     assert set(await texts(pool)) == {waits, past}
-    # What a sweep has passed over is found again when its own time is over.
+    # A row that a sweep has passed over is found again when its own time is over.
     for id in (waits, past):
         await pool.execute("UPDATE messages SET send_at = $2 WHERE id = $1", id, NOW - timedelta(days=30, hours=1))
     await pool.execute("UPDATE retention_places SET done_until = done_until - interval '2 hours'")
@@ -94,7 +94,7 @@ async def test_the_text_of_a_message_for_later_stays_until_its_time_has_passed(p
 
 
 async def test_a_message_for_later_stays_however_short_messages_are_kept(pool: Pool) -> None:
-    """A send may be scheduled a year ahead. What else was accepted in its month goes in its time, with its sums."""
+    """A send may be scheduled a year ahead. Everything else accepted in its month is removed in time, with its sums."""
     short = msgspec.structs.replace(SETTINGS, metadata_retention_months=1)
     async with pool.acquire() as conn:
         await make_partitions(conn, (NOW - timedelta(days=100)).date(), ahead=0)
@@ -106,7 +106,7 @@ async def test_a_message_for_later_stays_however_short_messages_are_kept(pool: P
         assert await texts(pool) == [waits]
         assert await pool.fetchval("SELECT count(*) FROM messages WHERE id = $1", past) == 0
         await check_ledger(pool, [actor.organization_id], gone={actor.organization_id: 1})
-    # Once its own time has passed, the month goes as a whole.
+    # Once its own time has passed, the month is dropped as a whole.
     await pool.execute("UPDATE messages SET status = 'delivered', send_at = $1", NOW - timedelta(days=32))
     await forget(pool, short)
     assert await pool.fetchval("SELECT count(*) FROM messages") == 0
@@ -143,7 +143,7 @@ async def test_large_amounts_go_in_steps(pool: Pool) -> None:
 
 
 async def test_idempotency_keys_go_after_72_hours(pool: Pool) -> None:
-    """Also while what was restored is held."""
+    """Also while restored data is held."""
     actor = await organization(pool)
     for hours in (71, 73):
         await pool.execute(
@@ -190,7 +190,7 @@ async def test_partitions_that_are_wholly_past_are_dropped_each_table_by_its_own
     await forget(pool)
     async with pool.acquire() as conn:
         kept = {one.name: one for one in await partitioned_tables.list_all(conn, SETTINGS)}
-    # What was said to be due is gone, and nothing else is.
+    # Everything reported as due is gone, and nothing else.
     assert kept.keys() == {*PARTITIONED, *DAILY}
     for name, one in past.items():
         assert one.next_drop is not None, name
@@ -233,7 +233,7 @@ async def test_partitions_ahead_are_made(pool: Pool, as_owner: Callable[[str], A
 
 
 async def test_a_long_reader_is_not_waited_for_and_nobody_waits_behind_it(pool: Pool) -> None:
-    """To drop a partition needs the whole table for an instant; a dump may hold it for hours."""
+    """Dropping a partition locks the whole table for an instant; a dump may read it for hours."""
     async with pool.acquire() as conn:
         await make_partitions(conn, (NOW - timedelta(days=500)).date(), ahead=0)
     name = f"messages_{NOW - timedelta(days=500):%Y_%m}"
@@ -265,7 +265,7 @@ async def test_times_are_settings(pool: Pool, days: int) -> None:
 
 @pytest.fixture
 def wrong_clock() -> Iterator[None]:
-    """This process's clock stands 430 days ahead, and it has not seen the database's."""
+    """This process's clock is 430 days ahead, and it has not read the database's."""
     clock.arm(str(timedelta(days=430).total_seconds()))
     yield
     clock.arm("")
@@ -305,7 +305,7 @@ async def test_nothing_is_forgotten_while_the_clocks_differ(pool: Pool, wrong_cl
 async def test_nothing_that_was_restored_is_forgotten_before_it_is_released(
     pool: Pool, as_owner: Callable[[str], Awaitable[None]]
 ) -> None:
-    """All of a backup of last year is past its time, with what waits in its queue."""
+    """Everything in last year's backup is past its time, including its queue."""
     await text(pool, timedelta(days=40))
     coming = day_name("send_keys", NOW.date() + timedelta(days=1))  # also if this day ends meanwhile
     await as_owner(f"DROP TABLE {coming}")
@@ -322,7 +322,7 @@ async def test_nothing_that_was_restored_is_forgotten_before_it_is_released(
 
 
 async def test_a_past_partition_that_holds_a_young_row_stays(pool: Pool) -> None:
-    """Its id was made by a clock that was wrong; the row is of today."""
+    """A wrong clock made its id; the row is from today."""
     actor = await organization(pool)
     past = NOW - timedelta(days=500)
     async with pool.acquire() as conn:
@@ -457,7 +457,7 @@ async def test_what_suppliers_wrote_in_receipts_goes_by_the_day_with_the_texts(p
 
 
 async def books(pool: Pool, organization_id: UUID) -> tuple[int, int]:
-    """What remains by the balance, and by the usage list."""
+    """The remaining quota by the balance, and by the ledger."""
     row = await pool.fetchrow(
         "SELECT (SELECT total - used FROM quotas WHERE organization_id = $1),"
         "       (SELECT sum(quantity) FROM usage_entries WHERE organization_id = $1)::bigint",
@@ -468,7 +468,7 @@ async def books(pool: Pool, organization_id: UUID) -> tuple[int, int]:
 
 
 async def test_what_was_used_adds_up_after_its_messages_are_gone(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A month is counted in steps and rounds; nothing of it shows before the commit that drops its messages."""
+    """A month is counted in steps and rounds; none of it shows before the commit that drops its messages."""
     monkeypatch.setattr(forgetting, "STEP", 3)
     monkeypatch.setattr(forgetting, "ROWS", 6)
     past = NOW - timedelta(days=500)
@@ -478,7 +478,7 @@ async def test_what_was_used_adds_up_after_its_messages_are_gone(pool: Pool, mon
     for n, actor in enumerate([actors[0]] * 11 + [actors[1]] * 4):
         id = UUID(int=uuid7_floor(past).int + n)
         await pool.execute(STORE, actor.organization_id, id, "test" if n == 5 else "live", 50 - n, past)
-    # Its id is of no month that there is: it goes by itself.
+    # Its id is in no existing month: it is removed individually.
     await pool.execute(STORE, actors[1].organization_id, UUID(int=1), "live", 1, past)
     await pool.execute(
         "UPDATE quotas SET used = CASE organization_id WHEN $1 THEN 10 ELSE 5 END", actors[0].organization_id

@@ -23,7 +23,7 @@ DAY = timedelta(days=1).total_seconds()
 
 
 async def turn(pool: Pool, *steps: Step) -> None:
-    """Its time has come, and a worker runs it."""
+    """It is due, and a worker runs it."""
     async with pool.acquire() as conn:
         await timers.ensure(conn, timers.FORGET)
         await timers.hasten(conn, timers.FORGET)

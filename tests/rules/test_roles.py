@@ -1,5 +1,5 @@
-"""The application's role: it owns no table, cannot change what is recorded of anybody, and makes partitions all the
-same."""
+"""The application's role: it owns no table, cannot change what is recorded about anybody, and can make partitions all
+the same."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def test_migrating_makes_the_role_and_gives_it_what_is_new(
     with pytest.raises(RoleMissing, match='CREATE ROLE "nobody-yet"'):
         await migrate(owner_url, application=stranger)
     assert await migrate(database_url) == [], "the application may say that nothing is pending"
-    # An administrator may make it.
+    # An administrator may grant it.
     try:
         await migrate(database_server.as_administrator(database_url), application=stranger)
         assert await pool.fetchval("SELECT has_table_privilege('nobody-yet', 'messages', 'SELECT, DELETE')")
@@ -151,7 +151,7 @@ async def test_migrating_makes_the_role_and_gives_it_what_is_new(
 async def test_the_right_to_see_all_is_left_out_if_the_owner_cannot_grant_it(
     database_url: str, owner_url: str, database_server: Cluster, inherited: str, sees: bool
 ) -> None:
-    """GRANT ignores groups whose rights the owner does not inherit, as of PostgreSQL 16. Migrations do not need it."""
+    """As of PostgreSQL 16, GRANT ignores groups whose rights the owner does not inherit. Migrations do not need it."""
     stranger = database_url.replace("://heliograph:", "://newcomer:")
     conn = await asyncpg.connect(database_server.as_administrator(database_url))
     try:
@@ -171,7 +171,7 @@ async def test_the_right_to_see_all_is_left_out_if_the_owner_cannot_grant_it(
 
 
 async def test_what_the_application_does_needs_no_more(pool: Pool) -> None:
-    """A right that is missing shows in every other test as well: they all run as the application."""
+    """A missing right shows in every other test as well: they all run as the application."""
     await organization(pool)
     assert await pool.fetchval("SELECT current_user::text") != await pool.fetchval(
         "SELECT relowner::regrole::text FROM pg_class WHERE relname = 'organizations'"
