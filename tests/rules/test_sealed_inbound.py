@@ -1,4 +1,4 @@
-"""Texts that handsets write to an organization that seals them: no table holds them once it is known whose they are."""
+"""Texts from handsets to an organization that seals them: no table contains them once their organization is known."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def sealed(pool: Pool) -> Actor:
 
 
 async def shown(pool: Pool, actor: Actor) -> set[tuple[str | None, ...]]:
-    """What each of those who show received texts say, newest first."""
+    """The received texts as each of their readers shows them, newest first."""
     async with pool.acquire() as conn:
         page = (await inbound.list_page(conn, actor)).messages
         many = await inbound.by_ids(conn, actor, ids=[one.id for one in page])
@@ -59,7 +59,7 @@ async def shown(pool: Pool, actor: Actor) -> set[tuple[str | None, ...]]:
 
 
 async def quoted(pool: Pool, actor: Actor) -> list[Any]:
-    """The texts of events as the feed says them, one by one and in order."""
+    """The texts of events in the feed, one by one and in order."""
     ids = [row["id"] for row in await pool.fetch("SELECT id FROM events WHERE kind = 'message.received' ORDER BY id")]
     async with pool.acquire() as conn:
         found = await feed.get_many(conn, actor, ids=ids)

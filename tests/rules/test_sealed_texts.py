@@ -1,4 +1,4 @@
-"""Texts of SMS sent by an organization that seals them: no table holds them, and with the key they are gone."""
+"""Texts of SMS sent by an organization that seals them: no table contains them, and they are gone with the key."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def sealing(pool: Pool, **values: Any) -> Actor:
 
 
 async def holding(pool: Pool, marker: str = MARKER) -> set[str]:
-    """Tables of which a row holds the marker in any column, as text or as bytes."""
+    """Tables in which any column of a row contains the marker, as text or as bytes."""
     tables = [row["name"] for row in await pool.fetch(TABLES)]
     assert len(tables) > 100
     looked = " UNION ALL ".join(
@@ -59,7 +59,7 @@ async def holding(pool: Pool, marker: str = MARKER) -> set[str]:
 
 
 async def read(pool: Pool, actor: Actor, id: UUID) -> set[str | None]:
-    """What each of those who show a text say that it is."""
+    """The text as each of its readers shows it."""
     async with pool.acquire() as conn:
         detail = await messages.get(conn, actor, id=id)
         many = await messages.texts(conn, actor, ids=[id])
@@ -176,7 +176,7 @@ async def test_without_the_secret_key_nothing_is_lost_or_stored_open(pool: Pool)
     assert await read(pool, actor, id) == {MARKER}
 
 
-#: A key that was damaged, and one whose row is gone; with what brings it back.
+#: A damaged key, and one whose row is missing; with what restores it.
 KEY_LOSSES = {
     "damaged": (
         "UPDATE text_keys SET sealed = set_byte(sealed, 20, get_byte(sealed, 20) # 1) WHERE organization_id = $1"
@@ -195,14 +195,14 @@ async def test_a_key_that_does_not_open_stops_its_own_organization_only(pool: Po
     kept = await pool.fetchrow("SELECT * FROM text_keys WHERE organization_id = $1", broken.organization_id)
     assert kept is not None
     await pool.execute(KEY_LOSSES[loss], broken.organization_id)
-    # One of them could have expired since: that its key is lost is no reason to let it.
+    # One of them could have expired since: a lost key is no reason to let it.
     await pool.execute("UPDATE messages SET expires_at = accepted_at WHERE id = $1", late)
     bench = Bench(pool)
     assert await bench.round() == 3
     assert [one.text for one in bench.only.submitted] == ["goes out"]
     statuses = await pool.fetch("SELECT status FROM messages WHERE organization_id = $1", broken.organization_id)
     assert [row["status"] for row in statuses] == ["accepted", "accepted"]
-    # They wait: nothing of them is due, so that the next rounds find nothing.
+    # They wait: none of them is due, so the next rounds find nothing.
     assert await bench.round() == 0
     pauses = await pool.fetch(
         "SELECT due_at - now() BETWEEN interval '50 s' AND interval '60 s' AS waits, tries, attempt FROM queue"
@@ -252,8 +252,8 @@ async def test_the_remedies_for_a_key_that_is_lost_for_good(pool: Pool) -> None:
 
 @pytest.mark.fresh_database
 async def test_the_check_of_keys_costs_the_same_however_many_texts_wait(pool: Pool) -> None:
-    """Reading a thousand texts of each organization took longer than a web process's statement may, so that without
-    workers no check was made: not even the one that there is no worker."""
+    """Reading a thousand texts of each organization took longer than a web process's statement may, so without workers
+    no check was made: not even the one that no worker is running."""
     rows_read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'queue'"
     async with pool.acquire() as conn, conn.transaction():
         await conn.execute(

@@ -1,5 +1,5 @@
-"""WhatsApp messages, both ways, of an organization that seals its texts: no table holds them, and with the key they are
-gone."""
+"""WhatsApp messages in both directions of an organization that seals its texts: no table contains them, and they are
+gone with the key."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.sealing import SETTINGS
 pytestmark = pytest.mark.usefixtures("armed")
 
 ORDER = TemplateSend("order_shipped", "en", "utility", (MARKER, "7"))
-#: What `message` says that users call themselves.
+#: The profile name of users in `message`.
 NAME = "Amal Bén"
 RULES = endpoints.rules(hooks.settings())
 
@@ -58,7 +58,7 @@ def acceptor_of(pool: Pool) -> Acceptor:
 
 
 async def damage(pool: Pool, one: Made) -> bytes:
-    """Damage an organization's key; returns what it was."""
+    """Damage an organization's key; returns the original."""
     return await pool.fetchval(
         "UPDATE text_keys k SET sealed = $2 FROM text_keys old WHERE k.organization_id = $1"
         " AND old.organization_id = $1 RETURNING old.sealed",
@@ -72,7 +72,7 @@ async def mend(pool: Pool, one: Made, key: bytes) -> None:
 
 
 async def read(pool: Pool, one: Made, id: UUID) -> list[dict[str, Any] | None]:
-    """What each of those who show a message say that it says: one of a list, by its id, its timeline, an export."""
+    """The content of a message as each of its readers shows it: a list, its id, its timeline, an export."""
     async with pool.acquire() as conn:
         listed = (await messages.list_page(conn, one.actor, filters=messages.Filters())).messages
         shown = [found for found in listed if found.id == id]
@@ -109,7 +109,7 @@ async def test_no_table_holds_what_was_sent_and_meta_gets_it(pool: Pool) -> None
 async def test_no_table_holds_what_was_received_and_readers_have_it(pool: Pool) -> None:
     one, meta = await sealing(pool), Meta(pool)
     await meta.post(one, message(one, f"hello {MARKER}"))
-    assert await holding(pool) == set()  # as it came
+    assert await holding(pool) == set()  # as received
     await meta.work()
     caption = {"id": "1", "mime_type": "image/jpeg", "caption": MARKER}
     await meta.say(one, message(one, type="image", image=caption, referral={"headline": MARKER}))
@@ -296,7 +296,7 @@ async def test_a_dead_letter_goes_with_its_organizations_key(pool: Pool) -> None
 
 
 async def test_what_is_kept_of_deliveries_opens_for_who_looks_at_it(pool: Pool) -> None:
-    """A receiver that repeats what it was told, and a catcher, whose signatures are made of the whole body."""
+    """A receiver that echoes what it got, and a catcher, whose signatures are made over the whole body."""
     one, meta = await sealing(pool), Meta(pool)
     receiver = Receiver(Options(status=500, answer=f"sealed:1: is no {MARKER}".encode()))
     await receiver.start()

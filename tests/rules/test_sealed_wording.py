@@ -1,4 +1,4 @@
-"""Texts that people of a sealing organization store: saved texts, and drafts of campaigns."""
+"""Texts stored by people of an organization that seals them: saved texts, and drafts of campaigns."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_drafts_of_campaigns_are_sealed_and_read(pool: Pool, sealed: Actor
 
 
 async def templates(pool: Pool, actor: Actor, id: UUID) -> set[Any]:
-    """What each of those who show a campaign say that its text is."""
+    """A campaign's text as each of its readers shows it."""
     async with pool.acquire() as conn:
         one = await record.get(conn, actor, id=id)
         (listed,) = await record.list_page(conn, actor, after=None, limit=5)

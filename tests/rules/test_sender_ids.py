@@ -1,4 +1,4 @@
-"""Sender IDs: decisions, the default, and their events, whoever decides at the same time."""
+"""Sender IDs: decisions, the default, and their events, with concurrent decisions."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_a_suspended_default_leaves_none_and_nothing_is_sent_as_another(po
         with pytest.raises(SenderIdAlreadyExists):
             await sender_ids.request(conn, actor, value=SENDER)
         again = await sender_ids.review(conn, actor, id=default.id, status="approved")
-    # There was no default, so it is one again.
+    # There was no default, so it becomes the default again.
     assert (again.is_default, again.rejection_reason) == (True, None)
 
 
@@ -102,7 +102,7 @@ async def test_reasons(pool: Pool) -> None:
 
 
 async def undo(pool: Pool, actor: Actor, id: UUID) -> tuple[str, str]:
-    """What an undo answers, and the sender's status after it."""
+    """The result of an undo, and the sender's status after it."""
     async with pool.acquire() as conn:
         undone = await sender_ids.reopen(conn, actor, id=id)
         return undone, await conn.fetchval("SELECT status FROM sender_ids WHERE id = $1", id)
@@ -172,7 +172,7 @@ async def test_fifty_may_wait_and_no_more_whoever_asks_at_once(pool: Pool) -> No
     async with pool.acquire() as conn:
         pending = [one for one in await sender_ids.list_all(conn, actor) if one.status == "pending"]
         assert len(pending) == 50
-        # What waits already stays what it is; and a rejected one would wait again.
+        # A pending one stays as it is; and a rejected one would become pending again.
         assert await sender_ids.request(conn, actor, value=pending[0].value.lower()) == pending[0]
         await sender_ids.review(conn, actor, id=pending[0].id, status="rejected")
         await sender_ids.request(conn, actor, value="ONE MORE")
@@ -184,7 +184,7 @@ async def test_fifty_may_wait_and_no_more_whoever_asks_at_once(pool: Pool) -> No
 
 @pytest.mark.fresh_database
 async def test_a_send_loads_the_senders_that_it_names_and_no_others(pool: Pool) -> None:
-    """However many there are: what is kept is what was approved and asked for."""
+    """However many there are: approved and requested ones are kept."""
     actor = await organization(pool)
     acme = await sender(pool, actor, "Acme")
     await pool.execute(
@@ -236,8 +236,8 @@ async def test_a_list_of_senders_is_bounded_and_hides_none_that_sends(pool: Pool
 
 
 async def test_one_that_no_list_shows_is_found_and_decided_on(pool: Pool) -> None:
-    """An organization with a thousand approved sender IDs could have no other approved by its name: the list, in which
-    it was looked up, ended before."""
+    """In an organization with a thousand approved sender IDs, no other could be approved by its value: the list in
+    which it was looked up ended before it."""
     actor = await organization(pool)
     pending = await sender(pool, actor, "Padaria", status="pending")
     await pool.execute(
@@ -250,7 +250,7 @@ async def test_one_that_no_list_shows_is_found_and_decided_on(pool: Pool) -> Non
         listed = await sender_ids.list_all(conn, actor)
         assert len(listed) == sender_ids.MOST_LISTED
         assert pending not in [one.id for one in listed]
-        # The default is the oldest, and what a form of a send offers first.
+        # The default is the oldest, and the first one offered in a form.
         assert [one.value for one in listed if one.is_default] == [SENDER]
         for which in ("padaria", str(pending), str(pending).upper()):
             assert (await sender_ids.find(conn, actor, which=which)).id == pending
@@ -281,7 +281,7 @@ async def test_pages_of_senders_show_each_once(pool: Pool) -> None:
 async def test_lists_of_all_organizations_read_no_more_than_they_show(
     pool: Pool, as_owner: Callable[[str], Awaitable[None]]
 ) -> None:
-    """The newest, those that begin as they are searched for, and those of one organization: each by its index."""
+    """The newest, those with a prefix, and those of one organization: each by its index."""
     actor, other = await organization(pool), await organization(pool)
     await sender(pool, other, "Padaria", status="pending")
     await pool.execute(
@@ -303,7 +303,7 @@ async def test_lists_of_all_organizations_read_no_more_than_they_show(
         assert await listed(limit=2) == ["PADARIA 2", "Q 5000"]
         assert await listed(search="padar") == ["PADARIA 2", "Padaria"]
         assert await listed(search="padar", status="pending") == ["Padaria"]
-        # Few have it, among the oldest.
+        # Few match, among the oldest.
         await conn.execute("UPDATE sender_ids SET status = 'suspended' WHERE value IN ('Q 7', 'Q 8')")
         assert await listed(status="suspended") == ["Q 8", "Q 7"]
         assert await listed(status="suspended", search="q 8") == ["Q 8"]

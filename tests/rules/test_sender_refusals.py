@@ -52,7 +52,7 @@ async def test_what_nobody_carries_is_refused_and_costs_nothing(pool: Pool) -> N
         with pytest.raises(SenderIdNotAllowed):
             await preview.preview(conn, acceptor, send(actor))
     assert await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", actor.organization_id) == 2
-    # A key that was refused is free.
+    # A refused key is free.
     await pool.execute("DELETE FROM sender_rules")
     acceptor = Acceptor(pool)
     assert (await acceptor.accept(send(actor, key_name="k"))).status == 202

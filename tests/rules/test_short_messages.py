@@ -1,5 +1,5 @@
-"""Messages of organizations that keep them for a shorter time: theirs go with all that names their numbers, nobody
-else's do, and what adds up still does."""
+"""Messages of organizations that keep them for a shorter time: theirs are removed with everything that contains their
+numbers, nobody else's are, and sums still add up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INSERT INTO messages (organization_id, id, status, mode, recipient, sender, send
 VALUES ($1, $2, $3, $4, '1', '1', $2, 'gsm7', 2, 'at_least_once', 'MZ', 'x', '', $5, $6)
 """
 SPENT = "UPDATE quotas SET used = used + 1 WHERE organization_id = $1 RETURNING total - used"
-#: What stands with a message of the organization ($1) and the id $2, from the time $3.
+#: Everything stored with a message of the organization ($1) and the id $2, from the time $3.
 BESIDE = {
     "received_messages": """
 INSERT INTO received_messages (organization_id, id, supplier_id, sender, recipient, sender_id, segments, body,
@@ -83,7 +83,7 @@ SELECT $1, $2, 'opted_out', $2, '+258841234567' WHERE $3::timestamptz IS NOT NUL
 INSERT INTO guard_challenges (organization_id, message_id, passed_at) VALUES ($1, $2, $3)
 """,
 }
-#: By which column of a table one of them is known.
+#: The column of each table that identifies them.
 KNOWN = {
     "attempts": "message_id",
     "receipts": "message_id",
@@ -103,7 +103,7 @@ def id_of(at: datetime) -> UUID:
 
 
 async def spend(pool: Pool, actor: Actor, days: float, *, status: str = "delivered", mode: str = "live") -> UUID:
-    """A message that was accepted so many days ago, and what it took from the quota."""
+    """A message accepted this many days ago, and its unit of quota."""
     at = NOW - timedelta(days=days)
     id = id_of(at)
     balance = 0 if mode == "test" else await pool.fetchval(SPENT, actor.organization_id)
@@ -112,7 +112,7 @@ async def spend(pool: Pool, actor: Actor, days: float, *, status: str = "deliver
 
 
 async def store(pool: Pool, actor: Actor, days: float) -> UUID:
-    """A message that was accepted so many days ago, with all that stands beside it."""
+    """A message accepted this many days ago, with everything stored beside it."""
     id = await spend(pool, actor, days)
     for statement in BESIDE.values():
         await pool.execute(statement, actor.organization_id, id, NOW - timedelta(days=days))
@@ -134,14 +134,14 @@ async def keep_for(pool: Pool, actor: Actor, days: int | None) -> None:
 
 
 async def forget(pool: Pool, settings: Settings = SETTINGS) -> bool:
-    """One round, as a worker has it."""
+    """One round, like a worker's."""
     async with pool.acquire() as conn:
         texts = await shorter.forget(conn)
         return await removing.forget(conn, settings) and texts
 
 
 async def check_sums(pool: Pool) -> None:
-    """What remains of each quota is what its entries add up to."""
+    """What remains of each quota is the sum of its entries."""
     rows = await pool.fetch(
         "SELECT total - used AS remains, (SELECT sum(quantity)::bigint FROM usage_entries e"
         " WHERE e.organization_id = q.organization_id) AS adds_up FROM quotas q"
@@ -160,7 +160,7 @@ async def test_messages_go_after_the_organizations_own_time(pool: Pool) -> None:
     old = [await store(pool, own, days) for days in (70, 45.2, 45.01)]
     young = {await store(pool, own, days) for days in (0, 12, 44.9)}
     theirs = {table: await left(pool, other, table) for table in ("messages", *BESIDE)}
-    # Receipts have months of their own, and a test message used nothing.
+    # Receipts have partitions of their own, and a test message used no quota.
     tried = await spend(pool, own, 50, mode="test")
     await keep_for(pool, own, 45)
     assert await forget(pool)
@@ -189,12 +189,12 @@ async def test_the_usage_list_has_a_sum_where_the_messages_stood(pool: Pool) -> 
     sums = [entry for entry in entries if entry.message_id is None and entry.type == "usage"]
     assert {entry.reason for entry in sums} == {f"sum of {month}" for month in months}
     assert (sum(entry.quantity for entry in sums), sum(entry.segments or 0 for entry in sums)) == (-3, 6)
-    # The newest of them stands where the last of its messages did, below what was accepted since, with its balance.
+    # The newest sum takes the place of the last of its messages, below what was accepted since, with its balance.
     assert max(entry.created_at for entry in sums) == NOW - timedelta(days=38)
     assert [entry.id for entry in entries if entry.type == "usage"] == [kept, *(entry.id for entry in sums)]
     assert [entry.balance_after for entry in entries if entry.type == "usage"][:2] == [96, 97]
     await check_sums(pool)
-    # A round that takes more of the same month moves it on.
+    # A round that removes more of the same month moves it on.
     await pool.execute("DELETE FROM retention_places")
     await pool.execute("UPDATE messages SET accepted_at = $2 WHERE id = $1", kept, NOW - timedelta(days=37))
     await keep_for(pool, own, None)
@@ -228,7 +228,7 @@ async def test_what_may_still_be_sent_or_cost_money_stays(pool: Pool) -> None:
     assert await left(pool, own, "whatsapp_messages") == {
         whatsapp[name] for name in ("reserved", "may be reported", "waits")
     }
-    # They are found when all is looked through again, once nothing more can come of them.
+    # They are found when everything is scanned again, once they can no longer change.
     await pool.execute("UPDATE messages SET status = 'expired', sent_at = NULL")
     await pool.execute("UPDATE whatsapp_messages SET status = 'failed', charge = 'released', reserved = 0")
     await pool.execute("UPDATE whatsapp_messages SET deadline_at = now() - interval '31 days'")
@@ -263,7 +263,7 @@ async def test_what_money_was_moved_by_stays_in_the_wallet(pool: Pool) -> None:
 
 
 async def test_a_text_goes_before_its_message(pool: Pool) -> None:
-    """What repeats a text is found by its message: one that has its text still stays until that has gone."""
+    """Copies of a text are found by its message: one that still has its text stays until that has been erased."""
     own = await organization(pool, quota=100)
     id = await spend(pool, own, 50)
     await keep_for(pool, own, 45)
@@ -278,7 +278,7 @@ async def test_a_text_goes_before_its_message(pool: Pool) -> None:
 
 
 async def test_a_month_that_is_being_added_up_is_left_alone(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its messages would count twice: in its sum, and in that of those that were removed one by one."""
+    """Its messages would count twice: in its sum, and in that of those removed individually."""
     own, other = await organization(pool, quota=100), await organization(pool, quota=100)
     month = (NOW - timedelta(days=100)).replace(day=1)
     async with pool.acquire() as conn:
@@ -292,7 +292,7 @@ async def test_a_month_that_is_being_added_up_is_left_alone(pool: Pool, monkeypa
     async with pool.acquire() as conn:
         assert not await forgetting.forget(conn, short), "two of them are counted, and the next round goes on"
     await keep_for(pool, own, 30)
-    # Meanwhile the installation was told to keep more, so that the month is not past for all.
+    # Meanwhile the installation's time was extended, so the month is not past for all.
     assert await forget(pool)
     assert len(await left(pool, own, "messages")) == 6
     await check_sums(pool)

@@ -1,4 +1,4 @@
-"""Texts of organizations that keep them for a shorter time: theirs go, nobody else's do, in bounded steps."""
+"""Texts of organizations that keep them for a shorter time: theirs are erased, nobody else's are, in bounded steps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ VALUES ($1, $2, 'outbound', 'live', 'read', $2, $2, '+258841234567', 'text', '{}
 
 
 async def count(pool: Pool, organization_id: UUID, sent: dict[int, int]) -> None:
-    """An organization of two years, that sent so many live messages so many days ago, and one more that waits."""
+    """An organization of two years that sent this many live messages this many days ago, and has one more that
+    waits."""
     await pool.execute(
         "UPDATE organizations SET created_at = now() - interval '2 years' WHERE id = $1", organization_id
     )
@@ -53,7 +54,7 @@ async def count(pool: Pool, organization_id: UUID, sent: dict[int, int]) -> None
 
 
 async def store(pool: Pool, actor: Actor, days: float, *, status: str = "delivered") -> UUID:
-    """One of each that was stored so many days ago."""
+    """One of each kind, stored this many days ago."""
     at = NOW - timedelta(days=days)
     id = UUID(int=uuid7_floor(at).int + 1)
     await pool.execute(SENT, actor.organization_id, id, status, at)
@@ -63,7 +64,7 @@ async def store(pool: Pool, actor: Actor, days: float, *, status: str = "deliver
 
 
 async def left(pool: Pool, actor: Actor) -> dict[str, set[UUID]]:
-    """Ids whose texts are there still."""
+    """Ids whose texts still exist."""
     found = {}
     for table, condition in (
         ("messages", "body IS NOT NULL"),
@@ -101,12 +102,12 @@ async def test_texts_go_after_the_organizations_own_time(pool: Pool) -> None:
     for table in ("received_messages", "events", "whatsapp_messages"):
         assert found[table] == set(young), table
     assert all(ids == set(theirs) for ids in (await left(pool, other)).values())
-    # A shorter time takes more, from where the last round ended.
+    # A shorter time erases more, from where the last round ended.
     await keep_for(pool, own, 2)
     assert await forget(pool)
     assert (await left(pool, own))["messages"] == {young[0], waiting}
     assert old
-    # What was waiting is found when all is looked through again.
+    # A message that was waiting is found when everything is scanned again.
     await pool.execute("UPDATE messages SET status = 'delivered' WHERE id = $1", waiting)
     assert await forget(pool)
     assert waiting in (await left(pool, own))["messages"]
@@ -128,7 +129,7 @@ async def test_texts_go_after_a_clock_that_was_ahead_has_been_set_back(pool: Poo
         whole,
     )
     assert await forget(pool)
-    # What was stored before the time that the clock had shown expires in two days.
+    # Messages stored before the time that the clock had shown expire in two days.
     await pool.execute("UPDATE retention_places SET done_until = done_until - interval '2 days' WHERE mark ? 'whole'")
     await store(pool, own, 8)
     assert await forget(pool)
@@ -141,7 +142,7 @@ async def test_a_round_is_bounded_and_the_next_one_goes_on(pool: Pool, monkeypat
         await store(pool, own, days)
     await keep_for(pool, own, 1)
     monkeypatch.setattr(turns, "STEP", 2)
-    # Some ten of them are what a look costs that finds nothing.
+    # Some ten of them are what a search costs that finds nothing.
     monkeypatch.setattr(turns, "STATEMENTS", 15)
     rounds = 0
     while not await forget(pool):
@@ -152,7 +153,7 @@ async def test_a_round_is_bounded_and_the_next_one_goes_on(pool: Pool, monkeypat
 
 
 async def test_each_organization_has_its_turn(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many there are, and however much the first of them has."""
+    """However many there are, and however much the first one has."""
     some = sorted([await organization(pool) for _ in range(4)], key=lambda actor: actor.organization_id)
     for days in range(5, 45):
         await store(pool, some[0], days)
@@ -161,7 +162,7 @@ async def test_each_organization_has_its_turn(pool: Pool, monkeypatch: pytest.Mo
     for actor in some:
         await keep_for(pool, actor, 1)
     monkeypatch.setattr(turns, "STEP", 2)
-    # What one of the others needs is more than half of it, and what the first needs is several times that.
+    # One of the others needs more than half of it, and the first needs several times that.
     monkeypatch.setattr(turns, "STATEMENTS", 60)
     for _ in range(5):
         assert not await forget(pool)
@@ -177,7 +178,7 @@ async def test_each_organization_has_its_turn(pool: Pool, monkeypatch: pytest.Mo
 async def test_more_than_a_statement_can_read_is_looked_through_in_shorter_times(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An organization may have millions of events in a day of which none has a text: whoever came after it never had
+    """An organization may have millions of events in a day, none of which has a text: organizations after it never had
     their turn."""
     some = sorted([await organization(pool) for _ in range(2)], key=lambda actor: actor.organization_id)
     for actor in some:
@@ -199,7 +200,7 @@ async def test_more_than_a_statement_can_read_is_looked_through_in_shorter_times
         rounds += 1
         assert rounds < 300
     assert not any([any((await left(pool, actor)).values()) for actor in some])
-    # What was too long is not tried again in each round.
+    # What took too long is not tried again in each round.
     assert sorted(asked, reverse=True)[:3] == [timedelta(hours=1), timedelta(minutes=30), timedelta(minutes=15)]
 
 
@@ -241,11 +242,11 @@ async def asked(pool: Pool) -> int:
 
 
 async def test_a_round_asks_many_organizations_at_once(pool: Pool) -> None:
-    """With 10,000 of them, each asked by itself, a round that erased nothing took a quarter of an hour."""
+    """With 10,000 of them, each searched separately, a round that erased nothing took a quarter of an hour."""
     some = [await organization(pool) for _ in range(12)]
     for actor in some[:2]:
         await keep_for(pool, actor, 7)
-    # One that has never had anything to erase, and one that had.
+    # One that never had anything to erase, and one that had.
     await store(pool, some[0], 3)
     await store(pool, some[1], 12)
     assert await forget(pool)
@@ -265,7 +266,7 @@ async def test_only_those_with_anything_to_erase_are_looked_through(
     for actor in some:
         await store(pool, actor, 3)
         await keep_for(pool, actor, 7)
-    # The first time that one of a table has expired, and of another one what expires by a time of its own.
+    # The first time that one in a table has expired, and in another table what expires by a time of its own.
     await store(pool, some[2], 12)
     at = NOW - timedelta(days=12)
     reply = UUID(int=uuid7_floor(at).int + 2)
@@ -344,7 +345,7 @@ async def test_what_a_shorter_time_deletes_is_told_from_roll_ups(pool: Pool) -> 
         await count(pool, actor.organization_id, sent)
 
     async def told(actor: Actor, **days: int | None) -> tuple[int | None, int | None]:
-        """How many texts and messages the change deletes; None: nothing that could be there."""
+        """How many texts and messages the change deletes; None: nothing that could exist."""
         async with pool.acquire() as conn, conn.transaction():
             _, found = await shortening.change(
                 conn,
@@ -356,7 +357,7 @@ async def test_what_a_shorter_time_deletes_is_told_from_roll_ups(pool: Pool) -> 
         texts, messages = found.texts, found.messages
         return texts and texts.sent, messages and messages.sent
 
-    # Texts are kept for 30 days by the installation, messages for 13 months.
+    # The installation keeps texts for 30 days, and messages for 13 months.
     assert await told(own, text_days=60) == (None, None), "longer than the installation's"
     assert await told(own, text_days=7) == (20, None)
     assert await told(own, text_days=7) == (None, None), "gone by then"
@@ -392,7 +393,7 @@ BYTES = """
 INSERT INTO receipt_bytes (received_on, id, fingerprints, raw, received_at)
 VALUES (($1::timestamptz AT TIME ZONE 'UTC')::date, $2, $3, $4, $1)
 """
-#: What is stored of an organization ($1) with the id $2 at the time $3.
+#: Everything stored for an organization ($1) with the id $2 at the time $3.
 REPEATED = {
     "webhook_attempt_evidence": """
 INSERT INTO webhook_attempt_evidence (organization_id, begun_on, event_id, endpoint_id, started_at, url, sent, head,

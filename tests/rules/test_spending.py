@@ -28,7 +28,7 @@ TWO = "a" * 200
 
 @pytest.fixture
 async def second(database_url: str) -> AsyncIterator[Acceptor]:
-    """Another process's acceptor, with connections of its own."""
+    """Another process's acceptor, with a connection pool of its own."""
     pool = await open_pool(database_url, size=4)
     yield Acceptor(pool)
     await pool.close()
@@ -73,7 +73,7 @@ async def test_one_after_the_other_until_the_limit(pool: Pool) -> None:
 
 
 async def test_whoever_began_before_midnight_does_not_undo_the_new_day(pool: Pool) -> None:
-    """Another process, whose transaction began after midnight, had the organization's turn first."""
+    """Another process, whose transaction began after midnight, had the organization's lock first."""
     actor, acceptor = await organization(pool), Acceptor(pool)
     await limited(pool, actor, 5)
     await pool.execute("UPDATE spend_limits SET day = day + 1, used = 4")
@@ -114,7 +114,7 @@ async def test_a_key_has_its_own(pool: Pool) -> None:
     await limited(pool, actor, 5)
     outcomes = await acceptor.accept_many([send(keys[n % 2]) for n in range(8)])
     scopes = [None if isinstance(one, Answer) else one.details["scope"] for one in outcomes]
-    # The organization's is counted as if the key's had been stored too.
+    # The organization's limit is counted as if the key's had been stored too.
     assert scopes[:6] == [None, None, None, None, "key", "organization"]
     assert set(scopes[6:]) == {"organization"}
     assert await used(pool, actor) == [4, 2]
@@ -171,7 +171,7 @@ async def test_what_was_sent_today_counts_from_the_start(pool: Pool) -> None:
 
 
 async def test_the_key_that_replaces_another_has_its_limit(pool: Pool) -> None:
-    """With what was used today, and as firmly: rotating a key neither lifts its limit nor starts the day again."""
+    """With today's usage, and just as firmly: rotating a key neither lifts its limit nor resets the day."""
     actor, acceptor = await organization(pool), Acceptor(pool)
     async with pool.acquire() as conn:
         old, _ = await lifecycle.issue(conn, actor, name="a", profile="sms_only", mode="live")

@@ -1,4 +1,4 @@
-"""Messages that no worker takes, because they are held or their campaign is paused, still expire in time."""
+"""Messages that no worker claims, because they are held or their campaign is paused, still expire in time."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ async def expire(conn: Connection, channel: str = "sms") -> int:
 
 
 async def valid(pool: Pool, known: Made, channel: str, left: timedelta) -> UUID:
-    """A message that is worth sending for so long."""
+    """A message with this validity."""
     if channel == "sms":
         return await message(pool, known.actor, expires_at=datetime.now(UTC) + left)
-    # A day of what its row says is for Meta's statuses.
+    # Its row says a day more, for Meta's statuses.
     return await whatsapp_factories.message(pool, known, deadline=timedelta(days=1) + left)
 
 
@@ -102,7 +102,7 @@ async def test_what_a_paused_campaign_put_off_expires(pool: Pool, channel: str) 
 
 
 async def test_a_long_queue_is_read_in_steps_from_end_to_end(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has the next step goes on where the last one ended; those of one millisecond are all read."""
+    """The next step continues where the last one ended; those of one millisecond are all read."""
     monkeypatch.setattr(stalled, "STEP", 2)
     actor = await organization(pool)
     past = timedelta(days=2)
@@ -113,7 +113,7 @@ async def test_a_long_queue_is_read_in_steps_from_end_to_end(pool: Pool, monkeyp
         await holds.hold(conn, Selection(kinds=("sms",)), reason="looking")
         assert await steps(conn, last) > 1
         assert {await status_of(pool, id) for id in first} == {"expired"}
-        # Behind the end is the beginning.
+        # After the end it starts over.
         await pool.execute("UPDATE messages SET accepted_at = now() - interval '2 days' WHERE id = $1", between[0])
         await steps(conn, between[0])
     assert {await status_of(pool, id) for id in between[1:]} == {"accepted"}

@@ -1,4 +1,4 @@
-"""Stored callbacks of suppliers over HTTP: processed together as they came, or singly if one cannot be read."""
+"""Stored callbacks of HTTP suppliers: processed together as they came, or singly if one cannot be read."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_large_callbacks_stand_alone() -> None:
 
 
 class Reader:
-    """A worker that reads the callbacks of one account of a kind."""
+    """A worker that processes the callbacks of one account of a kind."""
 
     def __init__(self, pool: Pool, key: Key, kind: str = "infobip") -> None:
         self.heard: list[Receipt] = []
@@ -103,7 +103,7 @@ async def test_one_that_cannot_be_read_waits_alone_and_the_others_are_done_with(
     ((id, body),) = [tuple(row) for row in await pool.fetch("SELECT id, body FROM supplier_callbacks")]
     assert intake.opened(key, id, body) == [strange]
     assert await pool.fetchval("SELECT due_at > now() + interval '30 seconds' FROM queue WHERE id = $1", id)
-    # Read again later, it stays what and where it is.
+    # Read again later, it stays as and where it is.
     await pool.execute("UPDATE queue SET due_at = now() - interval '1 second'")
 
     async def is_put_off() -> bool:
@@ -118,7 +118,7 @@ async def test_one_that_cannot_be_read_waits_alone_and_the_others_are_done_with(
 async def test_a_supplier_that_posts_very_many_receipts_holds_up_nobody(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch of rows with a megabyte each was read in the event loop, for a minute, and stored as a whole."""
+    """A batch of rows with a megabyte each used to be read in the event loop, for a minute, and stored as a whole."""
     monkeypatch.setattr(processing, "ENOUGH", 10)
     monkeypatch.setattr(processing, "AT_ONCE", 4)
     key = crypto.derive_key("a secret key of tests, long enough", "tests")
@@ -147,7 +147,7 @@ async def test_a_supplier_that_posts_very_many_receipts_holds_up_nobody(
 
 
 def test_the_address_of_a_list_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was read for each item: a megabyte of them took a hundred seconds."""
+    """It used to be read for each item: a megabyte of them took a hundred seconds."""
     read: list[str] = []
 
     def pairs(text: str) -> dict[str, str]:

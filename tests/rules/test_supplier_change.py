@@ -1,4 +1,4 @@
-"""A supplier that is changed while receipts are under way: a real connector, a real SMSC, a real database."""
+"""A supplier is changed while receipts are in flight: a real connector, a real SMSC, a real database."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_receipts_of_what_was_sent_before_find_their_messages(pool: Pool) 
         ids = [await message(pool, await organization(pool)) for _ in range(5)]
         await dispatcher.round()
         await _until(lambda: _are(pool, ids, "sent"))
-        # Another window, its password again, another name: the same supplier.
+        # A different window, the same password again, a new name: the same supplier.
         await _change(pool, settings=settings | {"window": 20}, name="best", secret="secret")
         await _until(lambda: bound(20))
         willing = True

@@ -43,15 +43,15 @@ SEAL = derive_key("k" * 32, "tests")
 
 
 class Broken(Exception):
-    """A configuration that no connector can be made of."""
+    """A configuration for which no connector can be created."""
 
 
 class Ship:
-    """A fleet of scripted connectors, and what they reported."""
+    """A pool of scripted connectors, and what they reported."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
-        #: Seconds of the fleet's monotonic clock.
+        #: The pool's monotonic clock, in seconds.
         self.time = 0.0
         self.id = uuid7()
         self.made: list[tuple[dict[str, Any], str, Scripted]] = []
@@ -162,8 +162,8 @@ async def test_new_settings_open_anew_once_the_old_sessions_are_closed(pool: Poo
     async with pool.acquire() as conn:
         await suppliers.reconfigure(conn, SEAL, id=id, settings={"host": "b"}, secret="pw2")
     await ship.refresh(3)
-    assert len(ship.made) == 1  # the account's one session is still open
-    account = ship.fleet.accounts()[id]  # it is known all the same, so what only it carries waits
+    assert len(ship.made) == 1  # the account's only session is still open
+    account = ship.fleet.accounts()[id]  # it is known all the same, so messages that only it carries wait
     assert (account.connector.ready(), account.connector.capacity()) == (False, 0)
     old.may_stop.set()
     await until(lambda: old.stopped)
@@ -181,7 +181,7 @@ async def test_a_broken_configuration_does_not_stop_the_others(pool: Pool) -> No
     await ship.refresh(2)
     assert ship.connector(fine).sessions == 1
     for id in (broken, unreadable):
-        account = ship.fleet.accounts()[id]  # routing must know it: what only it covers waits, and does not fail
+        account = ship.fleet.accounts()[id]  # routing must know it: messages that only it covers wait, and do not fail
         assert (account.connector.ready(), account.connector.capacity()) == (False, 0)
     assert ship.fleet.accounts()[broken].connector.health().last_error == "no such option"
     assert await pool.fetchval("SELECT count(*) FROM supplier_sessions") == 1
@@ -204,15 +204,15 @@ async def test_the_work_of_a_removed_supplier_is_routed_anew(pool: Pool) -> None
     await ship.refresh(2)
     lines = {row["id"]: row["line"] for row in await pool.fetch("SELECT id, line FROM queue")}
     assert lines == {**dict.fromkeys(moves, UUID(int=0)), stays: kept, held: removed}
-    # A worker that did not know yet puts one there after the removal.
+    # A worker that did not know yet adds one there after the removal.
     await pool.execute("UPDATE queue SET lease_until = NULL")
     await ship.refresh()
     assert await pool.fetchval("SELECT line FROM queue WHERE id = $1", held) == UUID(int=0)
 
 
 async def test_work_that_waits_where_it_belongs_is_not_written(pool: Pool) -> None:
-    """New work waits in the line of no supplier, which no supplier has: it was taken for that of a removed one, and all
-    of it rewritten each second."""
+    """New work waits in the line for work without a supplier: it was taken for that of a removed one, and all of it
+    rewritten each second."""
     ship = await Ship(pool).sail()
     kept, actor = await add(pool, "kept"), await organization(pool)
     for line in (UUID(int=0), kept, test_mode.SUPPLIER):
@@ -322,7 +322,7 @@ async def test_no_credentials_and_no_number_of_binds_are_blamed_for_silence(
 
 
 async def test_sessions_that_the_supplier_refuses_are_told_though_others_are_bound(pool: Pool) -> None:
-    """An account that allows fewer binds than it has sessions carries less than it should, and binds forever."""
+    """An account that allows fewer binds than it has sessions carries less than it should, and keeps trying to bind."""
     ship = await Ship(pool).sail()
     id = await add(pool, sessions=3)
     await ship.refresh()
@@ -390,7 +390,7 @@ async def test_a_slot_goes_to_another_only_when_its_session_is_closed(pool: Pool
     second = await Ship(pool).sail()
     await first.refresh()
     await second.refresh()
-    assert connector.sessions == 1  # asked to close one, which takes its time
+    assert connector.sessions == 1  # asked to close one, which takes a while
     assert second.connector(id).sessions == 0
     connector.lingering = 1
     await first.refresh()
@@ -406,7 +406,7 @@ async def test_sessions_are_kept_by_looking_in_time(pool: Pool) -> None:
     await ship.refresh()
     assert await pool.fetchval("SELECT min(lease_until) FROM supplier_sessions") > before
     assert ship.connector(id).sessions == 2
-    # Another worker's are none of its business.
+    # Another worker's leases are not its own.
     await pool.execute("UPDATE supplier_sessions SET worker_id = $1, lease_until = now() + interval '50 s'", uuid7())
     before = await pool.fetchval("SELECT max(lease_until) FROM supplier_sessions")
     await ship.refresh()
@@ -444,7 +444,8 @@ async def test_a_living_worker_keeps_its_sessions_when_the_clock_is_set_back(poo
 
 
 async def test_no_other_worker_takes_a_living_ones_sessions_when_the_clock_is_set_back(pool: Pool) -> None:
-    """The supplier would have too many for a moment, and refuse one. Both seem not to have been seen recently."""
+    """The supplier would have too many for a moment, and refuse one. Neither worker seems to have been seen
+    recently."""
     id = await add(pool, sessions=2)
     first, second = await Ship(pool).sail(), await Ship(pool).sail()
     for ship in (first, second, first, second):
@@ -521,7 +522,7 @@ async def test_operators_see_how_sessions_are(pool: Pool) -> None:
 
 
 def test_a_supplier_row_is_what_the_fleet_compares() -> None:
-    """A new column of the table must be thought of in `_needs_reconnect`."""
+    """A new column of the table must be considered in `_needs_reconnect`."""
     assert set(Supplier.__struct_fields__) == {
         "id",
         "name",
@@ -556,12 +557,12 @@ async def test_each_worker_knows_what_the_others_have_bound_and_use(pool: Pool) 
 
     assert (known(has, one), known(has_not, one)) == ((False, True), (True, False))
     assert (known(has, all_), known(has_not, all_)) == ((True, False), (True, False))
-    # It is left alone there: then nobody has it who would use it.
+    # It is not used there: then no worker that would use it has it.
     has.fleet.accounts()[one].breaker.trip()
     await has.refresh()
     await has_not.refresh()
     assert known(has_not, one) == (False, True)
-    # A worker that is dead has nothing.
+    # A dead worker holds nothing.
     await pool.execute("UPDATE supplier_sessions SET ready = true")
     await has_not.refresh()
     assert known(has_not, one) == (True, False)
@@ -596,7 +597,7 @@ async def test_a_circuit_that_opens_in_one_worker_is_open_in_all_and_one_of_them
     third.record(ok=False, sent_in=third.openings)
     assert await pool.fetchval("SELECT opened_at IS NOT NULL FROM supplier_health")
 
-    # Whoever does not use its turn loses it to the next.
+    # A worker that does not use its turn loses it to the next.
     await probe_due(pool)
     for ship in ships:
         await ship.refresh()
@@ -606,7 +607,7 @@ async def test_a_circuit_that_opens_in_one_worker_is_open_in_all_and_one_of_them
     await ships[0].refresh()
     assert [one.usable() for one in (first, second, third)] == [False, True, False]
 
-    # What was sent before it opened does not close it; a probe does, for all.
+    # A message sent before it opened does not close it; a probe does, for all.
     second.record(ok=True, sent_in=second.openings - 1)
     assert second.open
     second.begin_probe()
@@ -623,7 +624,7 @@ async def probe_due(pool: Pool) -> None:
 
 
 async def test_a_worker_that_others_contradict_keeps_its_circuit_to_itself(pool: Pool) -> None:
-    """Its own connection is at fault, not the supplier."""
+    """The worker's own connection is at fault, not the supplier."""
     id = await add(pool, sessions=2)
     faulty, fine = await Ship(pool).sail(), await Ship(pool).sail()
     for ship in (faulty, fine) * 2:
@@ -691,13 +692,13 @@ async def test_one_worker_is_told_to_slow_down_and_the_others_do(pool: Pool) -> 
     assert 0 < pause <= 20
     assert told.connector(id).slowed == []
     assert other.fleet.accounts()[id].breaker.is_slow()
-    # Hearing it once is enough, and without anything new nothing is written.
+    # It is reported once, and without news nothing is written.
     before = await pool.fetchval("SELECT xmin::text FROM supplier_health")
     for ship in (told, other) * 2:
         await ship.refresh()
     assert len(other.connector(id).slowed) == 1
     assert await pool.fetchval("SELECT xmin::text FROM supplier_health") == before
-    # Whoever was told counts it, once.
+    # A worker that learned of it counts it once.
     name = told.fleet.accounts()[id].supplier.name
     assert measures.THROTTLES.values[name,] == throttled.get((name,), 0) + 3
 
@@ -715,7 +716,7 @@ async def test_what_is_taken_from_another_worker_does_not_stall(pool: Pool) -> N
 
 
 async def test_a_simulator_that_stands_beside_others_is_no_matter_paused_or_not(pool: Pool) -> None:
-    """Resuming it, as would be said of any other, sends nothing through it."""
+    """Resuming it, the usual advice, would send nothing through it."""
 
     async def told() -> tuple[str, str]:
         async with pool.acquire() as conn:

@@ -227,7 +227,7 @@ def test_all_that_is_wrong_with_a_file_is_named(text: str, named: dict[int, str]
 
 
 def test_countries_are_those_that_numbers_are_told_to_be_of() -> None:
-    """Those that share +1 or +7 are told apart by area. A network or a prefix needs no country."""
+    """Countries that share +1 or +7 are distinguished by area. A network or a prefix needs no country."""
     text = "country,mcc,mnc,prefix,price,currency\nCA,,,,1,USD\nKZ,,,,1,USD\nXK,,,,1,USD\nUK,234,30,,1,USD\n"
     assert [one.country for one in rates(text + "JE,,,447797,1,USD\n")] == ["CA", "KZ", "XK", "UK", "JE"]
 
@@ -311,7 +311,7 @@ async def test_an_overlap_with_what_is_stored_is_refused(pool: Pool) -> None:
 
 
 async def test_a_tariff_has_one_currency_and_the_odd_lines_are_named(pool: Pool) -> None:
-    """Odd is what differs from the stored tariff, or from most of the file."""
+    """Unusual: a price that differs from the stored tariff, or from most of the file."""
     mixed = "country,price,currency\nPT,1,USD\n\nMZ,2,EUR\nZA,3,USD\nZW,4,ZAR\n"
     assert await refused_lines(pool, mixed) == {
         4: "a tariff has one currency: most of the file has USD, this line has EUR",

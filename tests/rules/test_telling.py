@@ -83,7 +83,7 @@ async def test_several_of_a_kind_are_one_line_of_one_mail_and_none_is_sent_twice
         "https://3.example.com, https://2.example.com, https://1.example.com …\nhttps://sms.example.com/webhooks\n\n"
         "What is mailed to you is your choice:\nhttps://sms.example.com/notices/choices\n"
     )
-    # The same causes within the hour, and another look.
+    # The same causes within the hour, and another check.
     assert await tell(pool, *failing) == 0
     assert len(await mailed(pool)) == 1
 
@@ -109,7 +109,7 @@ async def test_each_is_told_what_they_see_and_chose_in_their_language(pool: Pool
     assert "A campanha “Sale” está parada. (Teste)\n" in first["rui@example.com"].text
     assert "https://sms.example.com/campaigns/a?mode=test" in first["rui@example.com"].text
     await pool.execute("DELETE FROM mails")
-    # What the organization chose holds for who chose nothing; billing does not see the team.
+    # The organization's choice applies to those who chose nothing; billing does not see the team.
     await choose(pool, rui, {"member.joined": []})
     await tell(pool, Notice(actor.organization_id, "member.joined", "c", "Zé", facts={"role": "sender"}))
     assert [(one.to, one.subject.partition(": ")[2]) for one in await mailed(pool)] == [

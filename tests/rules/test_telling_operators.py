@@ -40,7 +40,7 @@ async def operator(pool: Pool, name: str, role: str = "root") -> Principal:
 
 
 async def look(pool: Pool, *checks: Check, mails: bool = True) -> list[Mail]:
-    """What is mailed by a look that found this."""
+    """The mails after a check that found this."""
     writes = partial(mails_of.compose, console="https://ops.example.com/console")
     async with pool.acquire() as conn, conn.transaction():
         await findings.keep(conn, checks)
@@ -51,7 +51,7 @@ async def look(pool: Pool, *checks: Check, mails: bool = True) -> list[Mail]:
 
 
 async def later(pool: Pool, span: str) -> None:
-    """As if what was told had been told so much earlier, and what lasts had begun so."""
+    """As if everything had been reported this much earlier, and lasting conditions had begun then."""
     await pool.execute("UPDATE operator_tellings SET told_at = told_at - $1::text::interval", span)
     await pool.execute("UPDATE findings SET since = since - $1::text::interval", span)
 
@@ -84,7 +84,7 @@ async def test_what_comes_and_goes_is_told_at_most_once_an_hour(pool: Pool) -> N
     for _ in range(3):
         assert await look(pool) == []
         assert await look(pool, lost("main")) == []
-    # It came again within the hour, and still lasts when that is over.
+    # It came back within the hour, and still lasts when that is over.
     await pool.execute("UPDATE operator_tellings SET told_at = told_at - interval '61 minutes'")
     assert len(await look(pool, lost("main"))) == 1
     assert await look(pool, lost("main")) == []
@@ -95,7 +95,7 @@ async def test_all_that_is_news_is_told_sender_ids_first_however_much_lasts(pool
     many = [lost(f"s{n:03}") for n in range(telling.MOST + 2)]
     async with pool.acquire() as conn:
         await sender_ids.request(conn, await organization(pool), value="PADARIA")
-    # What is left is told by the next look, while all of it lasts.
+    # The rest is reported by the next check, while all of it lasts.
     for told in (range(telling.MOST - 1), range(telling.MOST - 1, telling.MOST + 2)):
         (mail,) = await look(pool, *many)
         assert [f"supplier s{n:03}: no session" in mail.text for n in range(len(many))] == [
@@ -120,7 +120,7 @@ async def test_each_is_told_what_they_see_and_chose_in_their_language(pool: Pool
     assert "main" not in told["eva"].text
     assert told["rui"].subject.startswith("Heliograph: fornecedor main: ")
     assert "1 remetente espera uma decisão." in told["rui"].text
-    # Who decides nothing is not told that something waits.
+    # Someone who cannot decide is not notified of waiting decisions.
     assert "sender ID" not in told["zita"].text
 
 

@@ -1,4 +1,4 @@
-"""Test keys: every magic number ends as it says, the whole way through accept, dispatch, receipts and events."""
+"""Test keys: every magic number has its outcome, all the way through accept, dispatch, receipts and events."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.rules.factories import endpoint, events_of, organization, send, statu
 
 
 class Desk:
-    """A worker that has no supplier but the one of test keys."""
+    """A worker with no supplier but that of test keys."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -44,7 +44,7 @@ class Desk:
         await self.results.report([ReceivedReceipt(test_mode.SUPPLIER, one) for one in some])
 
     async def work(self) -> None:
-        """Dispatch, then bring what receipts are due."""
+        """Dispatch, then deliver the receipts that are due."""
         await self.dispatcher.round()
         await until(lambda: self.connector.health().in_flight == 0 and self.dispatcher.in_flight == 0)
         async with self.pool.acquire() as conn:
@@ -127,7 +127,7 @@ async def test_a_submission_has_an_outcome_even_if_its_early_receipt_cannot_be_s
 
 
 async def test_a_submission_has_an_outcome_even_if_its_text_cannot_be_encoded() -> None:
-    """It had none, and asking how many parts it has raised."""
+    """It used to have none, and asking for its number of parts raised."""
     outcomes: list[Outcome] = []
 
     async def nothing(some: object) -> None:

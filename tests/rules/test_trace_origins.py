@@ -34,7 +34,7 @@ async def test_a_share_of_a_campaigns_messages_begins_traces(pool: Pool, exporte
     assert await kept(pool) == {id: one.context.trace for id, one in roots.items()}
     ids = [row["id"] for row in await pool.fetch("SELECT id FROM messages")]
     assert {str(id) for id in ids if spans.is_marked(id)} >= set(roots)
-    # What follows hangs below it.
+    # The following spans are its children.
     await Bench(pool).round()
     attempts = [one for one in exporter.steps if one.name == "sms attempt"]
     assert {one.said["message_id"]: one.parent for one in attempts} == {id: one.context for id, one in roots.items()}

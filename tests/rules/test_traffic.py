@@ -257,7 +257,7 @@ async def test_roll_ups_are_a_count_over_messages(database_url: str) -> None:
 
 
 async def test_whatsapp_is_counted_too(pool: Pool) -> None:
-    """Statuses in any order, some of them again."""
+    """Statuses in any order, some of them repeated."""
     one = await whatsapp_factories.made(pool)
     acceptor = whatsapp.acceptor_of(pool)
     for n in range(4):
@@ -329,7 +329,7 @@ SELECT $1, date_trunc('day', now(), 'UTC') - n * interval '1 hour', 'sms', 'live
     ("first", "last"), [(-96, 0), (-90, -2), (-72, -48), (-70, -50), (-70, -47), (-50, -49), (-49, -48), (-48, -47)]
 )
 async def test_days_are_the_sums_of_their_hours(pool: Pool, first: int, last: int) -> None:
-    """Whatever part of them is asked for: whole days come from sums of their own."""
+    """Whatever part of them is requested: whole days come from separate sums."""
     actor = await organization(pool)
     for supplier in SUPPLIERS[:2]:
         await pool.execute(SPREAD, actor.organization_id, supplier)
@@ -372,5 +372,5 @@ async def test_how_long_delivery_took_is_that_of_all_organizations_live_in_the_l
         for _ in range(2):
             await conn.execute(TOOK, (await organization(pool)).organization_id)
         took = await traffic.delivered(conn, since=since)
-        # The hour may have turned since it was asked for.
+        # The hour may have ended since the request.
         assert took in ([2, 10], [2, 10, *[0] * (len(took) - 2)])

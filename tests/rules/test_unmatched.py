@@ -1,5 +1,5 @@
-"""Receipts that match nothing: listed with their likely cause, checked at once, matched by hand; and the words in them
-that nobody knows, explained."""
+"""Receipts that match nothing: listed with their likely cause, checked at once, matched by hand; and unknown words in
+them, explained."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def receive(pool: Pool, id: UUID, *keys: str, to: str = TO, **values: Any)
 
 
 async def give_up(pool: Pool) -> None:
-    """Check them until the schedule ends."""
+    """Retry them until the schedule ends."""
     for _ in range(30):
         await pool.execute(
             "UPDATE receipts SET next_try_at = now() - interval '1 minute' WHERE next_try_at IS NOT NULL"
@@ -111,7 +111,7 @@ async def test_an_orphan_that_fits_when_it_is_tried_again_is_none(pool: Pool) ->
         applied = await unmatched.try_again(conn, [one.place])
         assert (applied.matched, applied.unmatched) == (1, 0)
         assert await status_of(pool, message) == "delivered"
-        # The other one waits for nobody; a second press changes nothing.
+        # The other one waits for nothing; a second press changes nothing.
         assert (await unmatched.try_again(conn, [one.place])).matched == 0
         applied = await unmatched.try_newest(conn, supplier_id=id)
     assert (applied.matched, applied.unmatched) == (0, 1)
@@ -120,7 +120,7 @@ async def test_an_orphan_that_fits_when_it_is_tried_again_is_none(pool: Pool) ->
 
 
 async def test_what_a_supplier_did_not_deliver_is_not_refunded_as_unsent(pool: Pool) -> None:
-    """Its receipt, matched while the attempt's answer is still waited for, shows that it had left, and is charged."""
+    """Its receipt, matched while the attempt's response is still awaited, shows that it was sent, and is charged."""
     id, actor = await added(pool), await organization(pool)
     async with pool.acquire() as conn:
         given = rows.read(["country,price,currency\n", "MZ,0.03,EUR\n"])
@@ -176,12 +176,12 @@ async def test_one_is_matched_by_hand_for_a_reason(pool: Pool) -> None:
             await unmatched.match_by_hand(conn, gone, message_id=final, reason="x")
     assert await status_of(pool, final) == "delivered"
     assert await listed(pool) == []
-    # What was counted of them is taken back.
+    # Their counts are taken back.
     assert await lines(pool) == []
     told = await pool.fetch(
         "SELECT organization_id, reason FROM audit_log WHERE action = 'receipt.matched' ORDER BY id"
     )
-    # It names a supplier, so it is none of the organization's business.
+    # The entry names a supplier, so the organization does not see it.
     assert [tuple(row) for row in told] == [(None, "the bill says so"), (None, "x")]
 
 
@@ -192,7 +192,7 @@ async def test_a_receipt_that_ends_nothing_shows_that_the_supplier_has_the_messa
     bench.only.script = lambda one: Outcome(Verdict.UNKNOWN)
     message_id = await message(pool, actor)
     await bench.round()
-    if is_late:  # nothing was heard of it until its time was up
+    if is_late:  # nothing was reported until its time was up
         await pool.execute("UPDATE messages SET status = 'unknown', failure_code = 'outcome_unknown', ended_at = now()")
         await pool.execute("DELETE FROM queue")
     await receive(pool, id, "rewritten", state=ReceiptState.PENDING)
@@ -226,7 +226,7 @@ async def test_a_match_by_hand_waits_for_the_timer_that_is_checking_the_receipt(
 
 
 async def test_a_match_by_hand_is_made_again_if_a_late_answer_is_in_its_way(pool: Pool) -> None:
-    """The answer has the attempt and wants the receipt: the other way round than matching does."""
+    """The response has the attempt and wants the receipt: in the opposite order to matching."""
     id, actor = await added(pool), await organization(pool)
     bench = Bench(pool, supplier("main", id=id))
     bench.only.script = lambda one: Outcome(Verdict.UNKNOWN)
@@ -234,7 +234,7 @@ async def test_a_match_by_hand_is_made_again_if_a_late_answer_is_in_its_way(pool
     await bench.round()
     await receive(pool, id, "rewritten")
     (place,) = [one.place for one in await listed(pool)]
-    # Who waits first is ended, unless the machine is so slow that nobody waits for it yet.
+    # The first to wait is aborted, unless the machine is so slow that nobody waits yet.
     async with pool.acquire() as conn, pool.acquire() as answering:
         with contextlib.suppress(DeadlockDetectedError):
             async with answering.transaction():
@@ -297,7 +297,7 @@ async def test_unknown_states_are_counted_by_supplier(pool: Pool) -> None:
         found = await words.unknown_states(conn)
         assert [(one.word, one.count) for one in found[id]] == [("XYZZY", 5), ("ODD", 1)]
         assert list(found) == [id]
-        # What the settings explain is unknown no more.
+        # Words that the settings explain are no longer unknown.
         await words.say_state(conn, KEY, supplier="main", word="xyzzy", meaning="failed")
         assert [one.word for one in (await words.unknown_states(conn))[id]] == ["ODD"]
         (row,) = await pool.fetch("SELECT settings::text FROM suppliers")
@@ -331,7 +331,7 @@ async def test_error_codes_are_counted_explained_and_name_nobody(pool: Pool) -> 
             await words.say_error(conn, supplier="main", word="012", meaning="x")
         with pytest.raises(Invalid):
             await words.say_error(conn, supplier="main", word="011", meaning="x" * 501)
-        # What it means survives the next time that it is counted.
+        # Its meaning survives the next count.
         counter.add(id, saying(error="011", of=ReceiptState.UNDELIVERED))
         await counter.store(conn)
         first, *_ = (await words.error_codes(conn))[id]
@@ -339,7 +339,7 @@ async def test_error_codes_are_counted_explained_and_name_nobody(pool: Pool) -> 
 
 
 async def test_codes_that_are_long_numbers_are_told_apart(pool: Pool) -> None:
-    """They may be phone numbers, too, so only their ends are kept."""
+    """They may be phone numbers, so only their ends are kept."""
     id = await added(pool)
     counter = words.Words()
     for code in ("400012345", "400012345", "400012346", TO):
@@ -371,7 +371,7 @@ async def test_words_that_were_stored_make_room_for_new_ones(pool: Pool) -> None
     id = await added(pool)
     counter = words.Words()
     async with pool.acquire() as conn:
-        # As of a supplier that quotes each number: all of them are one code.
+        # From a supplier that quotes each number: all of them are one code.
         for number in range(words.PENDING + 1):
             counter.add(id, saying(error=f"no route to +25884{number:07d}", of=ReceiptState.FAILED))
         await counter.store(conn)

@@ -1,4 +1,4 @@
-"""Usage by month and by day: whatever happens in whatever order, folded or not, it adds up to the usage list."""
+"""Usage by month and by day: whatever happens in whatever order, folded or not, it adds up to the ledger."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def stage(conn: Connection, actor: Actor, count: int, campaign_id: UUID) -
 
 
 class Counted(Machine):
-    """Messages of two organizations are accepted, refunded, granted and begun anew, while deltas are folded."""
+    """Messages of two organizations are accepted, refunded, granted and renewed, while deltas are folded."""
 
     tables = (
         "traffic", "traffic_deltas", "usage_days", "usage_counts", "send_keys", "queue", "events", "messages",
@@ -129,7 +129,7 @@ class Counted(Machine):
 
     @rule(who=st.integers(0, 1), share=st.integers(1, 3))
     def remove(self, who: int, share: int) -> None:
-        """As retention does for an organization that keeps its messages for a shorter time."""
+        """Like retention for an organization that keeps its messages for a shorter time."""
 
         async def work() -> None:
             owner = self.actors[who].organization_id
@@ -210,7 +210,7 @@ async def test_a_bill_by_references_is_counted_in_steps_and_adds_up(pool: Pool) 
         async def lines(by: str, look: int) -> set[tuple[str, str, int]]:
             counted, steps = references.Counted(), 1
             while (further := await references.step(conn, actor, counted, month=month, by=by, look=look)) is not None:
-                # As it is kept between two steps.
+                # As stored between two steps.
                 counted = msgspec.json.decode(msgspec.json.encode(further), type=references.Counted)
                 steps += 1
             assert steps > len(given) / look
@@ -274,7 +274,7 @@ async def test_a_bill_names_campaigns_keys_and_senders(pool: Pool) -> None:
 
 
 async def test_a_bill_by_tag_has_each_message_once(pool: Pool) -> None:
-    """Campaigns to the same tags stand together; what was sent to no tag is a line too."""
+    """Campaigns to the same tags are one line; messages without tags are a line too."""
     actor, other = await made(pool, amount=100), await made(pool, amount=100)
     both, again, one, listed = (uuid7() for _ in range(4))
     for owner, id, tags in (
@@ -290,7 +290,7 @@ async def test_a_bill_by_tag_has_each_message_once(pool: Pool) -> None:
             async with conn.transaction():
                 await stage(conn, owner, count, id)
             await traffic.fold(conn)
-        # Another organization's campaign of the same id is not looked at.
+        # Another organization's campaign with the same id is not read.
         async with conn.transaction():
             await stage(conn, other, 1, one)
         for owner, wanted in (

@@ -44,7 +44,7 @@ async def test_a_long_line_is_counted_as_far_as_the_look_goes_and_hides_no_other
     await fill(pool, acme, kind="webhook", line=UUID(int=78), count=3)
     await fill(pool, beta, count=20)
     found = await summary(pool, look=60)
-    # Each place has a share of 20; the 17 that the webhooks leave are for the one that has more.
+    # Each line has a share of 20; the 17 that the webhooks leave go to the one that has more.
     seen = [(one.kind, one.rows, one.is_more) for one in found.waiting]
     assert seen == [("sms", 38, True), ("sms", 20, False), ("webhook", 3, False)]
     assert found.is_whole
@@ -99,7 +99,7 @@ async def test_by_age_what_lies_behind_the_look_may_fit_as_well(pool: Pool) -> N
         before, long_ago = await holds.ago(conn, timedelta(minutes=1)), await holds.ago(conn, timedelta(hours=1))
     old = UUID(int=uuid7_floor(long_ago).int + 1)
     await fill(pool, acme, count=8)
-    # It was tried, and comes after those that are newer.
+    # It was tried, and comes after newer ones.
     await pool.execute(
         "INSERT INTO queue (kind, line, organization_id, due_at, id) VALUES ('sms', $1, $2, now() + '1 h', $3)",
         LINE,
@@ -127,7 +127,7 @@ async def test_what_was_tried_and_waits_is_told_apart(pool: Pool) -> None:
 
 
 async def test_what_is_past_its_validity_is_what_a_worker_would_end(pool: Pool) -> None:
-    """The one counts in SQL, the other decides message by message."""
+    """One counts in SQL, the other decides message by message."""
     acme = await whatsapp_factories.made(pool)
     now = clock.now()
     for age in (timedelta(0), timedelta(hours=23), timedelta(hours=25)):
@@ -167,7 +167,7 @@ async def test_rows_that_wait_for_another_try_are_shown_behind_thousands_that_ar
     assert set(await shown(only_tried=True)) == {*tried, other}
     assert (await shown(only_tried=True))[-1] == other, "what is due first comes first"
     assert set(await shown()).isdisjoint(tried)
-    # Of what was chosen, and of nothing else.
+    # Only of what was selected.
     assert set(await shown(Selection(kinds=("webhook",)))) == {*tried}
     assert await shown(Selection(organization_id=beta)) == [other]
     assert await shown(Selection(kinds=("sms",), line=UUID(int=79))) == [other]

@@ -136,7 +136,7 @@ async def test_a_first_top_up_chooses_the_currency(pool: Pool) -> None:
 
 
 async def test_a_wallet_that_was_never_used_takes_the_currency_of_the_account(pool: Pool) -> None:
-    """An alert makes a wallet before anybody knows in what the organization will pay; so does what is free."""
+    """An alert creates a wallet before the organization's currency is known; so does a free message."""
     actor = await factories.organization(pool)
     id = actor.organization_id
     async with pool.acquire() as conn:

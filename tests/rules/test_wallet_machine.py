@@ -1,4 +1,5 @@
-"""The wallet as a state machine: two processes accept, messages end in any order and more than once, operators add."""
+"""The wallet as a state machine: two processes accept, messages end in any order and more than once, operators top
+up."""
 
 from __future__ import annotations
 
@@ -20,19 +21,19 @@ from tests.rules.machines import Machine, run_machine
 from tests.rules.whatsapp_factories import Made, check_wallets, made
 from tests.wallets import settle
 
-#: Contents with what they cost in the machine's rates.
+#: Contents with their prices at the machine's rates.
 CONTENTS: list[tuple[TemplateSend | TextReply, int]] = [
     (TemplateSend("order_shipped", "en", "utility", ("Ana", "7")), 2),
     (TemplateSend("login_code", "en", "authentication", ("481920",)), 5),
     (TextReply("hello"), 3),
 ]
 RATES = {("utility", "*"): 2, ("authentication", "*"): 5, ("service", "*"): 3}
-#: A recipient who wrote lately, one who never did, one whose messages are all free.
+#: A recipient who wrote recently, one who never did, one to whom all messages are free.
 OPEN, NEVER, FREE = "+351910000001", "+351910000002", "+351910000003"
 
 
 class Charge(msgspec.Struct):
-    """What the model knows of one message."""
+    """The model's knowledge of one message."""
 
     organization_id: UUID
     reserved: int
@@ -92,7 +93,7 @@ class Money(Machine):
         process=st.integers(0, 1),
     )
     def accept(self, posts: list[tuple[int, int, str, str | None]], process: int) -> None:
-        """Some at once: what one does not get, nobody was given who came after it and costs as much."""
+        """Several at once: if one is refused, so is every later one that costs as much."""
 
         async def work() -> list[Answer | BaseException]:
             return await asyncio.gather(
@@ -100,8 +101,8 @@ class Money(Machine):
             )
 
         outcomes = self.run(work())
-        # In whatever order they came: what was stored only ever takes from the wallet, so who was refused before that
-        # would be refused after it as well.
+        # In whatever order they came: stored messages only ever take from the wallet, so one that was refused earlier
+        # would be refused later as well.
         judged = sorted(zip(posts, outcomes, strict=True), key=lambda one: not _is_new(one[1]))
         for post, outcome in judged:
             self.check(*post, outcome)
@@ -154,8 +155,8 @@ class Money(Machine):
         )
     )
     def settle(self, drawn: list[tuple[int, str, int, str]]) -> None:
-        """Movements of some messages in one transaction: any kind, any order, again and again."""
-        # Who of those that come at once is accepted is not the same each time, so what is drawn must not follow it.
+        """Movements of some messages in one transaction: any kind, any order, repeatedly."""
+        # Which of several concurrent sends is accepted varies, so random choices must not depend on it.
         ids = sorted(self.charges)
         if not ids:
             return

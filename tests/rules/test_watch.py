@@ -1,4 +1,4 @@
-"""Polling by an idle worker: one query for everything, and whoever has work is woken."""
+"""Polling by an idle worker: one query for everything, and only loops with work are woken."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_whose_work_was_queued_is_woken(pool: Pool) -> None:
     await watch.step()
     assert sms.is_set()
     assert not other.is_set()
-    # It was not claimed: it is thought to wait still, and what it waits for may have come.
+    # It was not claimed: it counts as still waiting, and its condition may have come true.
     sms.clear()
     await watch.step()
     assert sms.is_set()
@@ -129,7 +129,7 @@ async def test_every_condition_of_the_worker_is_sql_and_false_of_an_empty_databa
 
 
 async def test_what_is_done_every_second_has_a_condition(pool: Pool) -> None:
-    """Else an idle installation commits all the time."""
+    """Otherwise an idle installation would commit all the time."""
     for one in parts_of(pool):
         if isinstance(one, SharedTimer) and one.seconds < 10.0:
             assert one.when != "true", one.name

@@ -45,7 +45,7 @@ async def test_what_goes_over_the_wire_is_seen_while_it_is_watched(pool: Pool) -
     outcomes: list[Any] = []
 
     async def received(_: UUID, __: Sequence[Any]) -> None:
-        """What it reports does not matter here."""
+        """Receipts do not matter here."""
 
     worker = uuid7()
     await pool.execute("INSERT INTO workers VALUES ($1, 'w', now(), now())", worker)
@@ -90,9 +90,9 @@ async def test_what_goes_over_the_wire_is_seen_while_it_is_watched(pool: Pool) -
         await until_true(bound)
         await send()
         await fleet.refresh(grace=1.0)
-        # Nobody watches: nothing is kept, and sessions have nobody to tell.
+        # Nobody watches: nothing is recorded, and sessions report to nobody.
         assert (await pool.fetchval("SELECT count(*) FROM supplier_pdus"), taps()) == (0, {False})
-        # But the last of each session is named, and dated once.
+        # But the last error of each session is stored, with its first time.
         async with pool.acquire() as conn:
             (one,) = await watching.sessions(conn, id)
             assert one.wire is not None
@@ -102,7 +102,7 @@ async def test_what_goes_over_the_wire_is_seen_while_it_is_watched(pool: Pool) -
             assert one.wire.sent_at is not None
             await fleet.refresh(grace=1.0)
             assert [one.wire for one in await watching.sessions(conn, id)] == [one.wire]
-            # What was seen every second is added to the hour, and nothing twice.
+            # What was sampled every second is added to the hour, and nothing twice.
             await fleet.hours.store(conn)
             await fleet.hours.store(conn)
             at = clock.now()
@@ -145,7 +145,7 @@ async def test_what_goes_over_the_wire_is_seen_while_it_is_watched(pool: Pool) -
         for secret in (TO, "Zacarias", PASSWORD):
             assert secret not in stored
 
-        # It ends: so does the cost.
+        # When it ends, so does its cost.
         await pool.execute("UPDATE supplier_watches SET until = now() - interval '1 second'")
         await fleet.refresh(grace=1.0)
         assert taps() == {False}

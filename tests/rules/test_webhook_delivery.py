@@ -156,7 +156,7 @@ async def test_the_end_of_the_schedule_ends_the_delivery(pool: Pool) -> None:
 
 
 async def test_no_value_becomes_a_header_of_its_own(pool: Pool, receiver: Receiver) -> None:
-    """Neither on a new connection nor on one that is open."""
+    """Neither on a new connection nor on an open one."""
     actor = await organization(pool)
     await endpoint(pool, actor, receiver.url)
     async with delivering(pool, settings(webhook_schedule="0,3600")):
@@ -197,7 +197,7 @@ async def test_410_disables_the_endpoint_and_drops_what_is_queued_for_it(pool: P
     receiver.options = Options(status=410)
     actor = await organization(pool)
     id, _ = await endpoint(pool, actor, receiver.url)
-    # More than are posted at once, however late the first answer is recorded.
+    # More than are posted at once, however late the first result is recorded.
     await record(pool, actor, 1000)
     async with delivering(pool):
         await until(lambda: _is_empty(pool))
@@ -233,7 +233,7 @@ async def test_an_endpoint_that_only_failed_for_days_is_disabled(pool: Pool, rec
     row = await row_of(pool, id)
     assert (row["status"], row["disabled_reason"], row["consecutive_failures"]) == ("disabled", "failing", 10)
     assert (await row_of(pool, young))["status"] == "active"
-    # The other one has been failing all the time, which was said when it began.
+    # The other one has been failing all the time, which was reported when it began.
     assert await pool.fetch("SELECT kind, object, facts FROM notices") == [
         ("webhook.disabled", str(id), '{"reason":"failing"}')
     ]
@@ -303,7 +303,7 @@ async def test_disabling_holds_within_a_second_for_a_deliverer_at_work(pool: Poo
     async with delivering(pool):
         await record(pool, actor)
         await receiver.wait_for(lambda it: it.counters.received == 1)
-        await record(pool, actor)  # as a worker of yesterday would have queued it
+        await record(pool, actor)  # as yesterday's worker would have queued it
         async with pool.acquire() as conn:
             await changing.disable(conn, actor, id=id)
         await until(lambda: _is_empty(pool))
@@ -379,7 +379,7 @@ async def test_a_drain_lets_open_attempts_end_and_gives_back_the_rest(pool: Pool
     assert await queued(pool) == 20 - done
     assert await held(pool) == 0
 
-    # A receiver that does not answer in time: the attempt is broken off, and the row is there for the next worker.
+    # A receiver that does not answer in time: the attempt is aborted, and the row is there for the next worker.
     receiver.options = Options(hang=True)
     second = Deliverer(pool, outbound, under, seal_key=endpoints.seal_key(under))
     assert await second.round() > 0
@@ -392,8 +392,8 @@ async def test_a_drain_lets_open_attempts_end_and_gives_back_the_rest(pool: Pool
 
 
 async def test_a_worker_remembers_no_endpoint_that_it_claims_nothing_for(pool: Pool) -> None:
-    """Of 300 endpoints that it does not know, all hanging, it takes as many as it can soon try, and passes the
-    others each time."""
+    """Of 300 endpoints that it does not know, all hanging, it claims as many as it can soon try, and skips the others
+    each time."""
     receiver = Receiver(Options(hang=True))
     await receiver.start()
     for n in range(30):
@@ -452,7 +452,7 @@ async def test_two_workers_share_a_backlog_without_doubles(pool: Pool, receiver:
 
 
 async def test_a_busy_destination_costs_no_attempt(pool: Pool) -> None:
-    """Several endpoints behind one origin meet the limit per destination: they wait, and nothing is counted."""
+    """Several endpoints behind one origin meet the limit per destination: they wait, and no attempt is counted."""
     actor = await organization(pool)
     receiver = Receiver(Options(latency=0.01))
     await receiver.start()
@@ -547,11 +547,11 @@ async def test_a_killed_worker_loses_nothing(
 async def test_results_wait_for_a_database_that_is_away(pool: Pool, database_url: str, receiver: Receiver) -> None:
     actor = await organization(pool)
     await endpoint(pool, actor, receiver.url)
-    async with delivering(pool, settings(lease_seconds=2.0)):  # a claim whose answer was lost with its connection
+    async with delivering(pool, settings(lease_seconds=2.0)):  # a claim whose response was lost with its connection
         await record(pool, actor)
         await receiver.wait_for(lambda it: it.counters.received == 1)
         for _ in range(3):
-            # A connection of its own: one of the pool may have been ended a moment ago.
+            # A separate connection: one of the pool may have been ended a moment ago.
             own = await open_pool(database_url, size=1)
             await record(own, actor, 5)
             async with own.acquire() as conn:

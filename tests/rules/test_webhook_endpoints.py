@@ -1,4 +1,4 @@
-"""Endpoints on a real database: what may be registered, how many, and that a secret is shown once and kept sealed."""
+"""Endpoints on a real database: what may be registered, how many, and that a secret is shown once and stored sealed."""
 
 from __future__ import annotations
 

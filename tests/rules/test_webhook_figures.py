@@ -23,7 +23,7 @@ async def fold(pool: Pool) -> None:
 
 
 async def rolled_up(pool: Pool) -> Counter[Any]:
-    """Attempts by endpoint and result, folded or not; every histogram holds as many durations as are counted."""
+    """Attempts by endpoint and result, folded or not; every histogram contains as many durations as are counted."""
     found: Counter[Any] = Counter()
     for table in ("webhook_traffic", "webhook_traffic_deltas"):
         for row in await pool.fetch(f"SELECT endpoint_id, result, count, took FROM {table}"):
@@ -44,7 +44,7 @@ async def test_every_attempt_counts_once(pool: Pool) -> None:
         await attempted(pool, 90)
         await fold(pool)
         async with pool.acquire() as conn:
-            # Once more, to who has it already: another attempt, numbered on from the first.
+            # Once more, to an endpoint that has it already: another attempt, numbered after the first.
             await replays.resend(conn, actor, endpoint_id=well, event_id=events[0])
         await attempted(pool, 91)
     told = Counter((one["endpoint_id"], one["result"]) for one in await attempts(pool))
@@ -64,11 +64,11 @@ async def test_every_attempt_counts_once(pool: Pool) -> None:
     assert p50 <= p95
     assert seen[failing].p95 is None
     async with pool.acquire() as conn:
-        # One of the 31 is a second attempt, which is kept elsewhere; refusals go nowhere.
+        # One of the 31 is a second attempt, which is stored elsewhere; refusals go nowhere.
         assert await figures.pace(conn, actor, id=well) == pytest.approx(31 / 5)
         assert await figures.pace(conn, actor, id=failing) == 0
         assert await figures.pace(conn, await organization(pool), id=well) == 0
-        # Where there are more rows than are looked at, the pace is taken from the time that those took.
+        # If there are more rows than are read, the pace is computed from the time that those took.
         assert await figures.pace(conn, actor, id=well, look=1) > 0
     now = clock.now()
     async with pool.acquire() as conn:

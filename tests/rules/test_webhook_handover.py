@@ -41,7 +41,7 @@ class RolledBack(Exception):
 async def hand(
     pool: Pool, deliverer: Deliverer, actor: Actor, count: int = 1, *, deliver: bool = True
 ) -> tuple[list[str], Handover]:
-    """Events of one transaction: their ids, and the handover that was delivered or is still to be."""
+    """Events of one transaction: their ids, and the handover that was delivered or is still pending."""
     made = [Event(actor.organization_id, uuid7(), KIND, "req-1", DATA, clock.now()) for _ in range(count)]
     handover = deliverer.handover()
     async with pool.acquire() as conn, conn.transaction():
@@ -59,7 +59,7 @@ async def handed(pool: Pool, handover: Handover) -> set[str]:
 
 
 async def acquaint(pool: Pool, actor: Actor, receiver: Receiver, count: int = 1) -> None:
-    """Let a deliverer at work learn that the endpoint is well."""
+    """Let a running deliverer learn that the endpoint works."""
     before = receiver.counters.received
     await record(pool, actor, count)
     await receiver.wait_for(lambda it: it.counters.received == before + count)
@@ -187,7 +187,7 @@ async def test_a_drain_gives_back_what_was_handed_over_also_what_comes_late(pool
         late.deliver()
         await deliverer.drain(0.0)
         assert (await queued(pool), await held(pool)) == (22, 0)
-        # It takes nothing more.
+        # It accepts nothing more.
         await hand(pool, deliverer, actor)
         assert (await queued(pool), await held(pool)) == (23, 0)
     await receiver.stop()
@@ -298,7 +298,7 @@ async def test_a_database_that_goes_away_in_the_middle_costs_no_delivery(
 
 
 class _Worker:
-    """A deliverer at work, with connections of its own. Killed, it neither records nor gives back."""
+    """A running deliverer with connections of its own. If killed, it neither records nor returns anything."""
 
     def __init__(self, pool: Pool, under: Any) -> None:
         self._pool = pool
@@ -328,7 +328,7 @@ class _Worker:
 
 
 class Handing(Machine):
-    """Two workers that record and deliver, are drained or killed, while the receiver is well, fails or hangs."""
+    """Two workers that record and deliver are drained or killed, while the receiver works, fails or hangs."""
 
     tables = ("webhook_attempts", "webhook_successes", "events", "queue")
     url: str

@@ -37,7 +37,7 @@ from tests.hooks import (
 
 RULES = endpoints.rules(settings())
 URL = "http://127.0.0.1:9/"
-#: As `replays.TAKE` asks.
+#: Like the condition in `replays.TAKE`.
 WRITING = """
 SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
                   AND backend_xid IS NOT NULL AND xact_start <= $1 AND pg_has_role(usesysid, 'USAGE'))
@@ -61,7 +61,7 @@ async def settled(pool: Pool) -> None:
     async def none_writes() -> bool:
         return not await pool.fetchval(WRITING, at)
 
-    # Deliverers may just be recording something.
+    # Deliverers may be recording something at this moment.
     await until(none_writes)
 
 
@@ -71,12 +71,12 @@ async def replays_of(pool: Pool, actor: Actor, id: UUID) -> list[Replay]:
 
 
 async def recorded_before(pool: Pool, actor: Actor, count: int = 1) -> None:
-    """Record events, and wait for the end of the last one's millisecond."""
+    """Record events, and wait until the last one's millisecond is over."""
     await passed(pool, UUID((await record(pool, actor, count))[-1]))
 
 
 async def passed(pool: Pool, id: UUID) -> None:
-    """Wait for the end of an event's millisecond: times of events are no more exact."""
+    """Wait until an event's millisecond is over: times of events are no more exact."""
     while await pool.fetchval("SELECT clock_timestamp()") < time_of(id) + timedelta(milliseconds=1):
         pass
 
@@ -86,7 +86,7 @@ async def test_nothing_goes_out_while_it_is_paused_and_everything_once_it_is_res
     receiver = Receiver(Options(status=500))
     await receiver.start()
     id, _ = await endpoint(pool, actor, receiver.url)
-    await recorded_before(pool, actor)  # is in the queue when it is paused
+    await recorded_before(pool, actor)  # is in the queue when the endpoint is paused
     paused = await change(pool, actor, id, paused=True)
     assert (paused.status, paused.dropped, await queued(pool)) == ("paused", 1, 0)
     assert paused.paused_at is not None
@@ -209,7 +209,7 @@ async def test_a_replay_stands_still_and_loses_nothing_of_what_it_had_queued(poo
     await pool.execute("DELETE FROM queue")
     async with pool.acquire() as conn:
         await replays.replay(conn, actor, endpoint_id=id, from_at=clock.now() - timedelta(hours=1))
-    # A step that found one of its rows only: the others are still to come.
+    # A step that found only one of its rows: the others are still to come.
     await pool.execute("UPDATE webhook_replays SET to_at = clock_timestamp()")
     assert await advance(pool) == 5
     await pool.execute("UPDATE webhook_replays SET status = 'running', completed_at = NULL")
@@ -273,7 +273,7 @@ async def test_a_disabled_endpoint_comes_back_with_or_without_what_it_missed(poo
 
 @pytest.mark.parametrize("way", ["paused", "disabled", "enabled as paused"])
 async def test_what_was_left_out_when_it_was_enabled_stays_left_out(pool: Pool, way: str) -> None:
-    """It got new events only, as asked: being stopped once more within minutes does not bring the others back."""
+    """It got new events only, as requested: being stopped once more within minutes does not bring the others back."""
     actor = await organization(pool)
     id, _ = await endpoint(pool, actor, URL)
     await pool.execute(
@@ -351,7 +351,7 @@ async def test_a_catcher_cannot_be_paused(pool: Pool) -> None:
 
 
 async def test_who_pauses_does_not_wait_for_a_worker_that_is_recording(pool: Pool) -> None:
-    """The worker holds its row of the queue and then wants the endpoint; who pauses has the endpoint."""
+    """The worker holds its queue row and then wants the endpoint; the pause holds the endpoint."""
     actor = await organization(pool)
     id, _ = await endpoint(pool, actor, URL)
     await record(pool, actor, 2)
@@ -360,7 +360,7 @@ async def test_who_pauses_does_not_wait_for_a_worker_that_is_recording(pool: Poo
         paused = await asyncio.wait_for(change(pool, actor, id, paused=True), 120)
         await worker.execute("UPDATE webhook_endpoints SET last_success_at = now() WHERE id = $1", id)
     assert paused.dropped == 2
-    # It stays for whoever claims it, and is dropped then.
+    # It stays for the worker that claims it, and is dropped then.
     assert [row["id"] for row in await pool.fetch("SELECT id FROM queue")] == [held["id"]]
 
     async def empty() -> bool:

@@ -37,7 +37,7 @@ NUMBERS = itertools.count(1)
 
 
 async def past(pool: Pool, actor: Actor, ago: Sequence[float], *, kind: str = KIND) -> list[UUID]:
-    """Events recorded so many seconds ago, queued for nobody; their ids in the order given."""
+    """Events recorded this many seconds ago, queued for nobody; returns their ids in the given order."""
     now = clock.now()
     made = [UUID(int=uuid7_floor(now - timedelta(seconds=one)).int + next(NUMBERS)) for one in ago]
     await pool.execute(
@@ -79,7 +79,7 @@ async def replay_of(pool: Pool, actor: Actor, id: UUID) -> Replay:
     return found
 
 
-#: Of those that were found to wait.
+#: Of those found waiting.
 ITS_TURN = "UPDATE webhook_replays SET stepped_at = now() WHERE stepped_at > now()"
 
 
@@ -99,10 +99,10 @@ async def test_a_resend_keeps_the_event_and_goes_on_counting_attempts(pool: Pool
     async with delivering(pool):
         await attempted(pool, 3)
         await until(lambda: _empty(pool))
-        # The schedule is at its end. A resend begins it anew; two of its attempts fail.
+        # The schedule is over. A resend starts it again; two of its attempts fail.
         async with pool.acquire() as conn:
             await replays.resend(conn, actor, endpoint_id=id, event_id=UUID(event_id))
-        # As it refuses the fifth: whoever asks the database for it may come after the sixth.
+        # As it refuses the fifth: a query from the database may come after the sixth.
         await receiver.wait_for(lambda it: it.counters.requests == 5)
         receiver.options = Options()
         await attempted(pool, 6)
@@ -124,7 +124,7 @@ async def test_a_resend_of_what_waits_brings_its_next_attempt_forward(pool: Pool
         await replays.resend(conn, actor, endpoint_id=id, event_id=event_id)
         (lease,) = await claim_once(conn, "webhook", {id: 5}, seconds=60)
         assert (lease.id, lease.tries) == (event_id, 6)
-        # It is under way: another resend leaves it to its worker.
+        # It is in flight: another resend leaves it to its worker.
         await replays.resend(conn, actor, endpoint_id=id, event_id=event_id)
         assert await queued(pool) == 1
         assert await leases.finish(conn, [lease]) == {event_id}
@@ -253,11 +253,11 @@ async def test_a_replay_goes_in_steps_and_waits_while_the_endpoint_is_behind(poo
     await past(pool, actor, [3600 - n / 10 for n in range(count)])
     (live,) = await record(pool, actor)
     await start(pool, actor, id, ago=4000)
-    # It stops at the backlog, however often it is asked.
+    # It stops at the backlog, however often it is called.
     assert await advance(pool) + await advance(pool) == replays.BACKLOG
     running = await replay_of(pool, actor, id)
     assert (running.status, running.queued) == ("running", replays.BACKLOG)
-    # What happens now goes first.
+    # New events go first.
     async with pool.acquire() as conn:
         (lease,) = await claim_once(conn, "webhook", {id: 1}, seconds=60)
         assert str(lease.id) == live
@@ -276,8 +276,8 @@ SELECT 'webhook', id, 1, $2, now(), gen_random_uuid() FROM unnest($1::uuid[]) AS
 
 
 async def test_replays_that_wait_are_looked_at_a_few_at_a_time(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dozens of endpoints that came back at once and are behind: all rows of all of them were counted each second, for
-    as long as that took, and before each step of any other."""
+    """Dozens of endpoints that came back at once and are behind: all rows of all of them used to be counted each
+    second, for as long as that took, and before each step of any other."""
     monkeypatch.setattr(replays, "BACKLOG", 10)
     monkeypatch.setattr(replays, "STEPS", 4)
     monkeypatch.setattr(replays, "FULL", 600.0)
@@ -546,7 +546,7 @@ async def test_transactions_that_only_read_hold_no_feed_up(pool: Pool) -> None:
 
 
 async def test_what_others_write_holds_no_feed_up(pool: Pool, database_server: Cluster, database_url: str) -> None:
-    """A role that sees the transactions of all roles waits for its own only."""
+    """A role that sees the transactions of all roles waits only for its own."""
     if database_server.url == database_server.owner_url:
         pytest.skip("HELIOGRAPH_TEST_DATABASE_URL names one role")
     for other in (database_server.as_administrator(database_url), database_server.as_owner(database_url)):
@@ -570,7 +570,7 @@ async def test_attempts_come_in_pages_newest_first(pool: Pool) -> None:
     id, _ = await endpoint(pool, actor, URL)
     made = await past(pool, actor, [100 - n for n in range(7)])
     at = clock.now()
-    # Attempts that begin at the same instant are told apart by event and number.
+    # Attempts that begin at the same instant are distinguished by event and number.
     await pool.executemany(
         "INSERT INTO webhook_attempts VALUES ($1, $2, $3, $4, $5, 5, 500, 'refused', 'x')",
         [

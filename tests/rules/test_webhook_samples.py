@@ -1,4 +1,4 @@
-"""Sample events match the documentation, and the verification code that people are given works."""
+"""Sample events match the documentation, and the published verification code works."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from heliograph.webhooks.recording.events import KINDS
 from tests.house.project import ROOT
 
 BODY = '{"id":"1","data":{"text":"Olá, 你好"}}'.encode()
-#: How each is run: a program, what follows the code, and how it is handed the code.
+#: How each language is run: a program, the code appended, and how the cases are passed to it.
 RUNS = {
     "python": (
         [sys.executable, "-"],
@@ -90,7 +90,8 @@ def test_verifying_code_verifies(language: str, tmp_path: Path) -> None:
         [good[0], "", good[2]],
         ["yesterday", good[1], good[2]],
         [good[0], signing.sign(signing.new_secret(), good[0], BODY), good[2]],
-        # Anybody may post to the address, and without the headers: Go's are then empty, those of the others missing.
+        # Anybody may post to the address, and without the headers: they are then empty in Go, and missing in the
+        # others.
         *([[good[0], None, good[2]], [None, good[1], good[2]], [None, None, good[2]]] if language != "go" else []),
     ):
         cases.append(wrong)
@@ -108,7 +109,7 @@ def test_verifying_code_verifies(language: str, tmp_path: Path) -> None:
     elif language == "java":
         if shutil.which("javac") is None:
             pytest.skip("there is no Java compiler here")
-        # The first class is the one that runs. A list of strings in JSON is one in Java, but for the brackets.
+        # The first class is the one that runs. A JSON list of strings is one in Java, except for the brackets.
         listed = json.dumps(cases).replace("[", "{").replace("]", "}")
         (tmp_path / "Cases.java").write_text(code.replace("\nclass", JAVA.replace("{cases}", listed) + "\nclass", 1))
         done = subprocess.run(["java", "Cases.java"], cwd=tmp_path, capture_output=True, text=True)

@@ -1,6 +1,6 @@
-"""Attempts as they are read back, wherever they stand: a first success shares a row, all others have their own.
+"""Attempts as they are read back, wherever they are stored: first successes share a row, all others have their own.
 
-The model is a list of attempts for each event and endpoint. Against it are held: the list of an endpoint's attempts in
+The model is a list of attempts for each event and endpoint. It is compared with the list of an endpoint's attempts in
 pages of any length, the timeline of a message, and what a replay of failures would send again.
 """
 
@@ -29,7 +29,7 @@ from tests.hooks import DATA, KIND, endpoint, organization, record
 from tests.rules.machines import Machine, run_machine
 
 URL = "http://127.0.0.1:9/"
-#: Made once: they stay in a database whose other tables are emptied before each run.
+#: Created once: they stay in a database whose other tables are emptied before each run.
 STANDING: dict[str, tuple[Actor, list[UUID]]] = {}
 
 
@@ -55,7 +55,7 @@ class Attempts(Machine):
 
     @rule(count=st.integers(1, 5), seconds=st.sampled_from([0.0, 0.001, 0.4, 3.0]))
     def record(self, count: int, seconds: float) -> None:
-        """Events of nearby moments, each queued for both endpoints."""
+        """Events close together in time, each queued for both endpoints."""
         new = []
         for _ in range(count):
             self.at += timedelta(seconds=seconds)
@@ -99,13 +99,13 @@ class Attempts(Machine):
 
     @rule(data=st.data())
     def end_again(self, data: st.DataObject) -> None:
-        """A commit whose answer was lost: the very same results are written once more."""
+        """A commit whose response was lost: the very same results are written once more."""
         if self.ended:
             self._put(data.draw(st.lists(st.sampled_from(self.ended), max_size=3, unique_by=id)))
 
     @rule(data=st.data())
     def lose(self, data: st.DataObject) -> None:
-        """Leases end, and somebody else may claim the rows; their holder does not know."""
+        """Leases end, and another worker may claim the rows; the holder does not know."""
         if self.held:
             lost = data.draw(st.lists(st.sampled_from(self.held), max_size=3))
             self.run(
@@ -135,7 +135,7 @@ class Attempts(Machine):
 
         self.run(write())
         self.ended += batch
-        # What is in one statement is numbered in the order in which it began.
+        # Within one statement they are numbered in the order in which they began.
         for one in sorted(batch, key=lambda one: one.attempt.started_at if one.attempt else self.at):
             assert one.attempt is not None
             made = self.known.setdefault((one.lease.id, one.lease.line), [])

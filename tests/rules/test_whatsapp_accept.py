@@ -40,7 +40,7 @@ from tests.rules.whatsapp_factories import Made, check_wallets, made
 
 SHIPPED = TemplateSend("order_shipped", "en", "utility", ("Ana", "7"))
 CODE = TemplateSend("login_code", "en", "authentication", ("481920",))
-#: What they cost, and a text reply, to Mozambique.
+#: Their prices to Mozambique, and that of a text reply.
 PRICE, CODE_PRICE = 10_000, 30_000
 
 
@@ -55,7 +55,7 @@ def acceptor(pool: Pool) -> Acceptor:
 
 @pytest.fixture
 async def second(database_url: str) -> AsyncIterator[Acceptor]:
-    """Another process's acceptor, with connections of its own."""
+    """Another process's acceptor, with a connection pool of its own."""
     pool = await open_pool(database_url, size=2)
     try:
         yield acceptor_of(pool)
@@ -83,8 +83,8 @@ async def stored(pool: Pool) -> int:
 
 @pytest.mark.parametrize("kept", [72, 1])
 async def test_one_alone_is_stored_and_answered_as_one_of_many(pool: Pool, kept: int) -> None:
-    """`whatsapp_accept_one` and `whatsapp_accept`: the same sends of two organizations, of which one's never come
-    alone."""
+    """`whatsapp_accept_one` and `whatsapp_accept`: the same sends of two organizations, of which one's always share a
+    batch."""
     acceptor = Acceptor(pool, settings=Settings(idempotency_hours=kept))
     alone, among, others = [await made(pool, balance=balance) for balance in (250_000, 250_000, 10_000_000)]
     key, campaign = uuid7(), uuid7()
@@ -96,7 +96,7 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(pool: Pool, kept:
         {"mode": "test"},
         {"mode": "test", "key_name": "of a test", "content": TextReply("free")},
         {"by": Principal("person", PERSON), "key_name": "of a person"},
-        {"key_name": "past"},  # its earlier use does not count any more; kept for an hour, it stands in the way
+        {"key_name": "past"},  # an earlier use that no longer counts; kept for another hour, it is in the way
         {"to": OPTED_OUT},
         {"to": OPTED_OUT, "key_name": "opted out"},
         {"content": msgspec.structs.replace(SHIPPED, name="nothing_like_it")},
@@ -107,7 +107,8 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(pool: Pool, kept:
         {"content": CODE, "to": FREE},
         {"content": CODE, "to": "+258843334444", "lane": 1, "campaign_id": campaign},
         {"send_at": clock.now() + timedelta(hours=1), "key_name": "later"},
-        *({"key_name": f"n{n}", "to": f"+25884555{n:04d}"} for n in range(24)),  # past the wallet, then past the limit
+        # beyond the wallet, then beyond the limit
+        *({"key_name": f"n{n}", "to": f"+25884555{n:04d}"} for n in range(24)),
     ]
     told: dict[UUID, list[Any]] = {}
     await attempt(acceptor, send(others))
@@ -118,7 +119,7 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(pool: Pool, kept:
         await pool.execute(said_stop, one.organization_id, OPTED_OUT)
         await whatsapp_factories.conversation(pool, one, to=OPEN)
         await whatsapp_factories.conversation(pool, one, to=FREE, free=timedelta(hours=1))
-        # Its window was opened by a clock that has been set back since.
+        # Its window was opened while the clock was ahead; it has been set back since.
         ahead = (
             "INSERT INTO rate_windows VALUES ($1, $2, 'mutations', date_trunc('minute', now()) + interval '1 hour', 99)"
         )
@@ -147,8 +148,8 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(pool: Pool, kept:
 
 OPTED_OUT, OPEN, FREE = "+258841112222", "+258841113333", "+258841114444"
 PERSON = uuid7()
-#: What an organization has, without what is its own: every other column, also those that are yet to come. Two that were
-#: stored one after the other have the same, even if an hour or a day ended in between.
+#: Everything stored for an organization except what is its own: all other columns, including future ones. Two
+#: organizations stored one after the other have the same, even if an hour or a day ended in between.
 STORED = (
     "SELECT to_jsonb(m) - '{organization_id,id,number_id,conversation_id,template_id,campaign_id,accepted_at,"
     "deadline_at}'::text[], m.deadline_at - q.due_at, q.kind, q.line = m.number_id, q.lane, q.tries, q.claims,"
@@ -159,7 +160,7 @@ STORED = (
     " WHERE m.organization_id = $1 ORDER BY m.id",
     "SELECT movement, key, available, reserved, consumed, id = message_id FROM wallet_movements"
     " WHERE organization_id = $1 ORDER BY id",
-    # Without the key of before: when a day ends, a new one does not replace it.
+    # Without the earlier key: when a day ends, a new one does not replace it.
     "SELECT k.key_hash, k.request_hash, k.made_on = (k.created_at AT TIME ZONE 'UTC')::date, m.content FROM send_keys k"
     " JOIN whatsapp_messages m ON m.organization_id = k.organization_id AND m.id = k.message_id"
     " WHERE k.organization_id = $1 AND k.created_at > m.accepted_at - interval '1 hour' ORDER BY k.key_hash",
@@ -272,7 +273,7 @@ async def test_a_test_key_costs_nothing_and_needs_neither_wallet_nor_rate(accept
 
 
 async def test_a_test_key_has_conversations_of_its_own(acceptor: Acceptor, pool: Pool) -> None:
-    """It neither sees nor moves a live window, and a text of its own needs none."""
+    """It neither sees nor moves a live window, and a text sent with it needs none."""
     one = await made(pool)
     live = await whatsapp_factories.conversation(pool, one, opened=timedelta(hours=25))
     tester = msgspec.structs.replace(one.actor, mode="test")
@@ -386,7 +387,7 @@ async def test_the_first_thing_that_is_wrong_is_the_answer(pool: Pool) -> None:
 
 
 async def test_a_template_that_cannot_be_filled_is_refused_as_such(acceptor: Acceptor, pool: Pool) -> None:
-    """Whatever values it is sent with: no number of texts would fit."""
+    """Whatever values are sent: no number of texts would fit."""
     one = await made(pool)
     parts = [*whatsapp_factories.BODY, {"type": "HEADER", "format": "IMAGE"}]
     id = await whatsapp_factories.template(
@@ -396,7 +397,7 @@ async def test_a_template_that_cannot_be_filled_is_refused_as_such(acceptor: Acc
         refusal = await attempt(acceptor, send(one, TemplateSend("pictured", "en", "utility", values)))
         assert isinstance(refusal, TemplateNotSendable)
         assert refusal.details == {"templateId": str(id), "reason": "its header is of the kind image"}
-    # A wrong category is the request's own mistake.
+    # A wrong category is the client's mistake.
     assert isinstance(await attempt(acceptor, send(one, TemplateSend("pictured", "en", "marketing", ()))), Invalid)
     assert await stored(pool) == 0
 
@@ -484,7 +485,7 @@ async def test_a_bad_item_never_sinks_its_batch(acceptor: Acceptor, pool: Pool) 
     ]
     outcomes = await asyncio.gather(*(acceptor.accept(each) for each in sends), return_exceptions=True)
     assert [isinstance(each, Answer) for each in outcomes] == [True, False, False, True, False, False, True]
-    assert not isinstance(outcomes[2], Refusal)  # the door lets no such text in
+    assert not isinstance(outcomes[2], Refusal)  # the API lets no such text through
     await check_wallets(pool, [one.organization_id, other.organization_id])
 
 
@@ -529,7 +530,7 @@ async def test_a_user_has_one_conversation_whoever_meets_them_first(
 async def test_a_unit_of_the_rate_window_is_taken_in_the_same_commit(acceptor: Acceptor, pool: Pool) -> None:
     one = await made(pool)
     key = uuid7()
-    # Two batches, between which the minute may turn: the window is already that of the next.
+    # Two batches, between which the minute may end: the window is already that of the next.
     await pool.execute("INSERT INTO rate_windows VALUES ($1, $2, 'mutations', now(), 0)", one.organization_id, key)
     await hold_windows(pool)
     rate_units = [RateUnit(key, 2) for _ in range(4)]
@@ -545,11 +546,11 @@ async def test_a_unit_of_the_rate_window_is_taken_in_the_same_commit(acceptor: A
 async def test_a_deadlock_is_nobody_s_fault_and_nobody_sees_it(
     acceptor: Acceptor, pool: Pool, database_url: str
 ) -> None:
-    """Somebody begins a conversation and then wants the wallet: the other way round than accepting does."""
+    """Another transaction begins a conversation and then wants the wallet: in the opposite order to accepting."""
     one = await made(pool)
     other = await asyncpg.connect(database_url)
     try:
-        # Who waits first is ended, unless the machine is so slow that nobody waits for it yet.
+        # The first to wait is aborted, unless the machine is so slow that nobody waits yet.
         with contextlib.suppress(asyncpg.DeadlockDetectedError):
             async with other.transaction():
                 await other.execute(
@@ -562,7 +563,7 @@ async def test_a_deadlock_is_nobody_s_fault_and_nobody_sees_it(
                 accepting = asyncio.create_task(attempt(acceptor, send(one)))
                 await factories.blocked(pool)
                 await other.execute("SELECT FROM wallets WHERE organization_id = $1 FOR UPDATE", one.organization_id)
-                raise asyncpg.DeadlockDetectedError  # the conversation is not begun after all
+                raise asyncpg.DeadlockDetectedError  # the conversation is not started after all
         answer = await accepting
     finally:
         await other.close()

@@ -18,7 +18,7 @@ from tests.rules.factories import endpoint, organization
 
 
 async def route_of(pool: Pool, waba_id: str) -> Route | None:
-    """Whose a callback of the account is."""
+    """The owner of the account's callbacks."""
     async with pool.acquire() as conn:
         return (await accounts.routes(conn, [waba_id])).get(waba_id)
 
@@ -140,7 +140,7 @@ async def test_holds_are_on_the_line_until_a_send_succeeds(pool: Pool) -> None:
         assert await holds.hold_account(conn, *ids, seconds=900, reason="credential", credential_invalid=True) == 1
         (line,) = await load_lines(conn)
         assert line.held_reason == "credential"
-        # A shorter hold does not shorten a longer one, and what a customer sees has not changed again.
+        # A shorter hold does not shorten a longer one, and nothing has changed for customers.
         assert await holds.hold_account(conn, *ids, seconds=1, reason="credential", credential_invalid=True) == 0
         (again,) = await load_lines(conn)
         assert again.held_until == line.held_until
@@ -167,7 +167,7 @@ async def test_a_paused_account_takes_what_comes_in_but_sends_nothing(pool: Pool
     assert refused.value.details["reason"] == "paused"
     async with pool.acquire() as conn:
         await accounts.set_state(conn, organization_id=actor.organization_id, account_id=account.id, state="active")
-    # A no is never given on what was, so the book that remembered it looks again.
+    # A negative answer is never cached: the book reads again.
     assert (await numbers.resolve(actor, number)).sendable
 
 
@@ -192,7 +192,7 @@ async def test_the_old_secret_is_taken_for_a_while(pool: Pool) -> None:
     actor = await organization(pool)
     account = await made.account(pool, actor)
     async with pool.acquire() as conn:
-        # The second time it is the form sent twice, or a script that runs again.
+        # The second time, it is a form sent twice, or a script that runs again.
         for _ in range(2):
             await apps.change_app(conn, made.KEY, app_id=made.APP, app_secret="new secret")
         app = await apps.get_app(conn, made.KEY, account.app)

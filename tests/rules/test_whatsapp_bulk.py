@@ -21,7 +21,7 @@ from tests.rules.factories import TO, blocked
 from tests.rules.whatsapp_factories import Made, check_wallets, made
 
 PRICE = 10_000
-#: Whoever waits for a lock has written to the ledger.
+#: A transaction that waits for a lock has written to the ledger.
 BOOKED = """
 SELECT bool_and(EXISTS (
            SELECT FROM pg_locks
@@ -126,7 +126,7 @@ async def test_what_is_due_once_the_free_hours_are_over_reserves_its_price(pool:
 
 
 async def test_a_chunk_to_known_users_takes_the_wallet_last(pool: Pool, database_url: str) -> None:
-    """Single sends wait for the wallet: a chunk that waits for it as well has done all else."""
+    """Single sends wait for the wallet: a chunk that waits for it as well has done everything else."""
     one = await made(pool, balance=10 * PRICE)
     assert await accept(pool, one, numbers(3)) == 7 * PRICE
     other = await asyncpg.connect(database_url)

@@ -32,9 +32,9 @@ from tests.rules.factories import endpoint
 from tests.rules.test_campaigns import count, counts, run
 from tests.rules.whatsapp_factories import CODE, PRICES, UNIT, Made, check_wallets, made, rates, template
 
-#: For `order_shipped`: who, and what.
+#: Parameters for `order_shipped`: a name, and a fixed text.
 FILLINGS = (Filling(column="first_name", default="customer"), Filling(text="4471"))
-#: Of one message to `number(n)`.
+#: The price of one message to `number(n)`.
 PRICE = PRICES["utility", "MZ"]
 
 
@@ -88,13 +88,13 @@ async def top_up(pool: Pool, known: Made, amount: int) -> None:
 
 
 async def again(pool: Pool, **sizes: int) -> None:
-    """The step of a campaign that is paused, now."""
+    """Run the step of a paused campaign now."""
     await pool.execute("UPDATE campaigns SET step_at = now()")
     await run(pool, **sizes)
 
 
 async def sent(pool: Pool) -> dict[str, list[str]]:
-    """The values that each recipient gets."""
+    """The parameter values of each recipient's message."""
     rows = await pool.fetch("SELECT recipient, content FROM whatsapp_messages")
     assert len(rows) == len({row["recipient"] for row in rows}), "somebody got it twice"
     return {row["recipient"]: msgspec.json.decode(row["content"])["parameters"] for row in rows}
@@ -233,10 +233,10 @@ async def test_who_cannot_get_it_is_skipped_and_counted(pool: Pool) -> None:
     await contact(pool, known.actor, number(1), first_name="Ana")
     await contact(pool, known.actor, number(2), first_name="Rui")
     await pool.execute("INSERT INTO opt_outs VALUES ($1, $2, now(), 'test')", known.organization_id, number(2))
-    await contact(pool, known.actor, number(3))  # nothing to say, and no default
+    await contact(pool, known.actor, number(3))  # no value, and no default
     await contact(pool, known.actor, number(4), first_name="line\nbreak")
     await contact(pool, known.actor, number(5), first_name="{{1}} text: x")
-    await contact(pool, known.actor, "+41791234567", first_name="Urs")  # nobody knows what that costs
+    await contact(pool, known.actor, "+41791234567", first_name="Urs")  # its price is unknown
     campaign = await create(pool, known, parameters=(Filling(column="first_name"), Filling(column="phone")))
     await run(pool)
     assert await sent(pool) == {number(1): ["Ana", number(1)], number(5): ["{{1}} text: x", number(5)]}
@@ -328,8 +328,7 @@ async def test_it_waits_for_money_and_goes_on_by_itself(pool: Pool) -> None:
     await check_wallets(pool, [known.organization_id])
 
 
-#: What stops messages that are staged already, and the reason that the campaign gives: each counts more than those
-#: before it.
+#: What stops staged messages, and the reason that the campaign shows: each takes precedence over those before it.
 STANDS = [
     ("UPDATE whatsapp_numbers SET messaging_limit = 250", "whatsapp_messaging_limit_reached"),
     ("UPDATE whatsapp_templates SET missing_at = now()", "whatsapp_template_unconfirmed"),
@@ -342,7 +341,7 @@ STANDS = [
 
 
 async def test_one_that_runs_and_stands_still_says_what_it_waits_for(pool: Pool) -> None:
-    """All of it is staged, and nothing leaves: without a word it would look as if nothing were wrong."""
+    """Everything is staged, and nothing is sent: without a reason it would look as if nothing were wrong."""
     known = await made(pool)
     await contacts(pool, known.actor, 2)
     campaign = await create(pool, known)
@@ -390,7 +389,7 @@ async def test_it_pauses_and_goes_on_by_itself(pool: Pool, stop: str, go: str, r
     await contacts(pool, known.actor, 4)
     campaign = await create(pool, known)
     stager = Stager(pool, chunk=2)
-    for _ in range(3):  # gathered, begun, two staged
+    for _ in range(3):  # resolved, begun, two staged
         await stager.round()
     await pool.execute(stop)
     await again(pool)
@@ -464,7 +463,7 @@ async def test_cancel_releases_what_is_not_sent(pool: Pool) -> None:
     await run(pool, chunk=4)
     assert (await get(pool, known, campaign.id)).counts == counts(queued=10, pending=10)
     ids = {row[0]: row[1] for row in await pool.fetch("SELECT recipient, id FROM whatsapp_messages")}
-    # One was taken by a worker, one waits for the outcome of its attempt, one was put back, one was sent already.
+    # One was claimed by a worker, one waits for the outcome of its attempt, one was put back, one was sent already.
     await pool.execute("UPDATE queue SET lease_until = now() + interval '1 minute' WHERE id = $1", ids[number(1)])
     for n, state in ((2, "unknown"), (3, "busy")):
         await pool.execute(
@@ -484,7 +483,7 @@ async def test_cancel_releases_what_is_not_sent(pool: Pool) -> None:
     assert {row[0] for row in await pool.fetch("SELECT id FROM queue")} == {ids[number(1)], ids[number(2)]}
     assert tuple(await pool.fetchrow("SELECT available, reserved FROM wallets")) == (7 * PRICE, 3 * PRICE)
     assert await pool.fetchval("SELECT count(*) FROM wallet_movements WHERE movement = 'release'") == 7
-    # What the worker puts back is not sent either; of the other one nobody knows.
+    # A message that the worker puts back is not sent either; the other one's outcome is unknown.
     await pool.execute("UPDATE queue SET lease_until = NULL")
     await pool.execute("UPDATE campaigns SET step_at = now()")
     await run(pool)
@@ -499,7 +498,7 @@ async def test_cancel_releases_what_is_not_sent(pool: Pool) -> None:
 
 @pytest.mark.parametrize("stop", ["cancel", "fail"])
 async def test_what_lost_its_answer_is_not_sent_again_once_its_campaign_ended(pool: Pool, stop: str) -> None:
-    """Whether Meta has it is not known: a status may still say so, and until then nothing is sent or charged."""
+    """Whether Meta has it is unknown: a status may still tell, and until then nothing is sent or charged."""
     known = await made(pool)
     await contacts(pool, known.actor, 2)
     campaign = await create(pool, known)
@@ -553,7 +552,7 @@ async def test_what_lost_its_answer_waits_while_its_campaign_is_paused(pool: Poo
 
 
 async def test_a_template_that_comes_back_ends_no_pause(pool: Pool) -> None:
-    """What waited for its template when somebody paused the campaign waits for both."""
+    """A message that waited for its template when the campaign was paused waits for both."""
     known = await made(pool)
     await contacts(pool, known.actor, 3)
     campaign = await create(pool, known)
@@ -588,7 +587,7 @@ async def test_counts_are_disjoint_and_follow_what_is_read(pool: Pool) -> None:
     await count(pool)
     found = await get(pool, known, campaign.id)
     assert (found.status, found.counts) == ("running", counts(queued=1, sent=1, delivered=1, read=1))
-    # Meta says of one by a status, and of the other by its answer, that it failed.
+    # Meta reports one failure in a status, and the other in its response.
     await pool.execute("UPDATE whatsapp_messages SET failure_evidence = '131026' WHERE status = 'sent'")
     await pool.execute("UPDATE whatsapp_messages SET status = 'failed' WHERE status IN ('accepted', 'sent')")
     for _ in range(2):
@@ -598,7 +597,7 @@ async def test_counts_are_disjoint_and_follow_what_is_read(pool: Pool) -> None:
     assert (found.status, found.counts) == ("completed", counts(delivered=1, read=1, failed=2))
     events = await pool.fetch("SELECT data FROM events WHERE kind = 'campaign.completed'")
     assert [msgspec.json.decode(row["data"]) for row in events] == [{"campaign": record.shown(found)}]
-    # Reading goes on after the end, and a failure may turn out to be none.
+    # Reading continues after the end, and a failure may be reversed.
     await pool.execute("UPDATE whatsapp_messages SET status = 'read' WHERE recipient <> $1", number(0))
     await count(pool)
     assert (await get(pool, known, campaign.id)).counts == counts(read=3, failed=1)
@@ -611,7 +610,8 @@ async def test_counts_are_disjoint_and_follow_what_is_read(pool: Pool) -> None:
 
 
 async def test_what_meta_may_have_is_not_counted_as_never_sent(pool: Pool) -> None:
-    """An attempt whose answer was lost may have arrived, and one that was accepted did, though no status ever came."""
+    """An attempt whose response was lost may have arrived, and one that was accepted did, although no status ever
+    came."""
     known = await made(pool)
     await contacts(pool, known.actor, 4)
     campaign = await create(pool, known)
@@ -634,7 +634,7 @@ async def test_what_meta_may_have_is_not_counted_as_never_sent(pool: Pool) -> No
 
 
 async def test_what_meta_has_or_may_have_was_sent_though_it_failed(pool: Pool) -> None:
-    """Of those without a status, only the one that Meta refused when it was sent never left."""
+    """Of those without a status, only the one that Meta refused was never sent."""
     known = await made(pool)
     await contacts(pool, known.actor, 3)
     campaign = await create(pool, known)

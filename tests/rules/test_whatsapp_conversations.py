@@ -1,4 +1,4 @@
-"""Windows and conversations on a real database: whatever order words of Meta's come in, the same follows from them."""
+"""Windows and conversations on a real database: in whatever order Meta's updates arrive, the result is the same."""
 
 from __future__ import annotations
 

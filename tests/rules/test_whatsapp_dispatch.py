@@ -1,4 +1,4 @@
-"""WhatsApp dispatch on a real database, with numbers that follow a script: from the queue out."""
+"""WhatsApp dispatch on a real database, with numbers that follow a script: from the queue to Meta."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def test_a_template_that_cannot_be_used_any_more_fails_its_messages(pool: 
 
 
 async def test_what_is_past_its_time_is_not_sent(pool: Pool) -> None:
-    """The buffer after its lifetime is for Meta's statuses."""
+    """The time after its validity is for Meta's statuses."""
     who, bench = await bench_of(pool)
     id = await message(pool, who)
     await bench.later(days=30, minutes=1)
@@ -214,7 +214,7 @@ async def test_a_removed_number_s_messages_fail_and_a_paused_account_s_wait(pool
 
 
 async def test_a_number_that_this_worker_has_not_read_yet_is_left_to_those_who_have(pool: Pool) -> None:
-    """A message may come before the worker's next look at the table, and then it must not wait for a minute."""
+    """A message may come before the worker's next reading of the table, and then it must not wait for a minute."""
     bench = await Bench(pool).start()
     who = await made(pool)
     id = await message(pool, who)
@@ -229,7 +229,7 @@ async def test_a_number_that_this_worker_has_not_read_yet_is_left_to_those_who_h
 
 
 async def test_a_template_paused_in_a_campaign_holds_its_messages_and_fails_codes(pool: Pool) -> None:
-    """132015: what uses it goes back without a try; after the pause it goes out."""
+    """132015: messages that use the template go back without using up a try; after the pause they are sent."""
     who, bench = await bench_of(pool)
     bench.only.script = lambda submission: fault(132015)
     ids = [await message(pool, who, to=f"+2588400000{n:02}", lane=1) for n in range(4)]
@@ -245,7 +245,7 @@ async def test_a_template_paused_in_a_campaign_holds_its_messages_and_fails_code
         assert (await status_of(pool, id))[2] == "reserved"
         assert await queued(pool, id)
         assert await tries_of(pool, id) == 0
-    # Meta ends the pause, and the mirror has read so: what waits is due at once.
+    # Meta ends the pause, and the mirror has read that: waiting messages are due at once.
     await pool.execute("UPDATE whatsapp_templates SET status = 'approved', held_until = NULL")
     bench.only.script, bench.only.room = taken, 100
     bench.restart()
@@ -255,14 +255,14 @@ async def test_a_template_paused_in_a_campaign_holds_its_messages_and_fails_code
 
 
 async def test_a_template_that_a_listing_lacks_holds_messages_and_sends_codes(pool: Pool) -> None:
-    """The listing may be incomplete. A code cannot wait until that is known, and Meta's answer to it says as much."""
+    """The listing may be incomplete. A code cannot wait until that is known, and Meta's response to it will tell."""
     who, bench = await bench_of(pool)
     await pool.execute("UPDATE whatsapp_templates SET missing_at = now()")
     ids = {await message(pool, who, to=f"+25884000000{n}") for n in range(3)}
     code = await message(pool, who, template_id=who.code_id, category="authentication", parameters=("42",))
     await bench.round()
     assert [one.message_id for one in bench.only.submitted] == [code]
-    # They wait in nobody's way, and no worker looks at them.
+    # They delay nothing else, and no worker polls them.
     lines = await pool.fetch("SELECT line, due_at > now() AS later FROM queue WHERE kind = 'whatsapp'")
     assert [tuple(row) for row in lines] == [(who.template_id, True)] * 3
     bench.restart()
@@ -275,7 +275,7 @@ async def test_a_template_that_a_listing_lacks_holds_messages_and_sends_codes(po
 
 
 async def test_a_template_that_a_send_is_refused_for_holds_messages_until_meta_was_asked(pool: Pool) -> None:
-    """132001: it may be under review since a moment ago, or one of Meta's servers may not know it yet."""
+    """132001: it may have come under review a moment ago, or one of Meta's servers may not know it yet."""
     who, bench = await bench_of(pool)
     await pool.execute("UPDATE whatsapp_accounts SET mirror_at = now() + interval '10 minutes'")
     bench.only.script = lambda submission: fault(132001)
@@ -426,7 +426,7 @@ async def test_a_portfolio_at_its_limit_reaches_nobody_new(pool: Pool) -> None:
     (waits,) = set(ids) - out
     assert await queued(pool, waits)
     assert await attempts(pool, waits) == []
-    # Who was written to today may be written to again, and so may one whose window is open.
+    # Users who were messaged today may be messaged again, and so may those whose window is open.
     known = bench.only.submitted[0].recipient
     await conversation(pool, who, to="+258849999999")
     more = {await message(pool, who, to=known), await message(pool, who, to="+258849999999")}
@@ -459,8 +459,8 @@ async def test_a_campaign_beyond_its_portfolio_s_limit_is_examined_less_often(po
 
 
 async def test_beyond_the_limit_who_was_reached_does_not_wait_behind_those_who_were_not(pool: Pool) -> None:
-    """A silent number begins with a few messages: looked through a few at a time, a large campaign would be due again
-    before its end is reached."""
+    """An idle number starts with a few messages: if a large campaign were scanned a few at a time, it would be due
+    again before its end is reached."""
     who = await made(pool)
     await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = 1")
     bench = await Bench(pool).start()
@@ -518,7 +518,7 @@ async def test_a_limit_that_is_raised_lets_messages_go_at_once(pool: Pool) -> No
 
 
 async def test_a_raised_limit_makes_nothing_due_that_waits_for_something_else(pool: Pool) -> None:
-    """What was tried before, and a campaign with a pace of its own."""
+    """Messages tried before, and a campaign with a pace of its own."""
     who = await made(pool)
     await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = 1")
     bench = await Bench(pool).start()
@@ -535,7 +535,7 @@ async def test_a_raised_limit_makes_nothing_due_that_waits_for_something_else(po
 
 
 async def test_a_portfolio_s_limit_holds_for_any_number_of_workers(pool: Pool) -> None:
-    """Three workers at once, whose rounds overlap in every way that the database lets them."""
+    """Three workers at once, whose rounds overlap in every way that the database allows."""
     who = await made(pool)
     await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = 25")
     workers = [await Bench(pool, claim_limit=10).start() for _ in range(3)]
@@ -543,7 +543,7 @@ async def test_a_portfolio_s_limit_holds_for_any_number_of_workers(pool: Pool) -
         await message(pool, who, to=f"+2588400000{n:02}")
     for _ in range(30):
         await asyncio.gather(*(one.round() for one in workers))
-        # What found the count taken by another worker comes again.
+        # Messages that found the count taken by another worker come again.
         await pool.execute("UPDATE queue SET due_at = now() WHERE due_at < now() + interval '30 seconds'")
     out = [one.recipient for worker in workers for one in worker.only.submitted]
     assert len(out) == len(set(out)) == 25
@@ -562,7 +562,7 @@ async def test_a_portfolio_s_count_that_another_worker_holds_is_not_waited_for(p
     try:
         async with other.transaction():
             await other.execute("UPDATE whatsapp_portfolios SET users = users + 1")
-            await bench.round()  # would hang, if it waited
+            await bench.round()  # would hang if it waited
             assert [one.message_id for one in bench.only.submitted] == [known, again]
             assert await pause_of(pool, id) <= 0.1
     finally:
@@ -607,7 +607,7 @@ async def test_a_status_before_the_lost_answer_is_recorded_ends_the_matter(pool:
 
 
 async def heard_of(pool: Pool) -> None:
-    """Some callback of the app came just now."""
+    """A callback of the app came just now."""
     await pool.execute("UPDATE whatsapp_apps SET last_callback_at = now()")
 
 
@@ -623,7 +623,7 @@ async def test_without_a_status_a_utility_message_is_sent_again_and_a_code_is_no
     await bench.round()
     assert await attempts(pool, id) == [(1, "unknown"), (2, "accepted")]
     await ended(pool, who, code, "unknown")
-    # Statuses of either try count.
+    # Statuses of either attempt count.
     await bench.hear(who, says(who, None, "read", wamid=wamid(id, 2)))
     assert (await status_of(pool, id))[0] == "read"
 
@@ -672,7 +672,7 @@ async def test_nothing_is_sent_again_while_callbacks_may_still_tell(pool: Pool) 
 
 
 async def test_silence_is_an_answer_only_once_something_was_heard_or_after_long(pool: Pool) -> None:
-    """An outage of our own keeps answers and callbacks from us alike."""
+    """An outage of our own keeps both responses and callbacks from us."""
     who, bench = await bench_of(pool)
     bench.only.script = lambda submission: UNKNOWN
     await heard_of(pool)
@@ -718,12 +718,12 @@ async def test_what_a_dead_worker_had_out_waits_for_a_status_too(pool: Pool) -> 
 
 
 async def test_an_answer_that_the_recorder_still_holds_is_not_sent_again(pool: Pool) -> None:
-    """The database was away for longer than lease and grace, and dispatch is back before the recorder."""
+    """The database was down for longer than lease and grace period, and dispatch is back before the recorder."""
     who, bench = await bench_of(pool)
     id = await message(pool, who)
     async with bench.results.writing:
         await bench.dispatcher.round()
-        await asyncio.sleep(0)  # the answer arrives, and waits to be written
+        await asyncio.sleep(0)  # the response arrives, and waits to be stored
         for _ in range(3):
             await bench.later(seconds=200)
             await heard_of(pool)
@@ -734,7 +734,7 @@ async def test_an_answer_that_the_recorder_still_holds_is_not_sent_again(pool: P
 
 
 async def test_dispatch_passes_over_a_message_that_is_being_answered(pool: Pool) -> None:
-    """Whoever answers it, however late, locks its queue row first, as dispatch does."""
+    """Recording a response, however late, locks its queue row first, as dispatch does."""
     who, bench = await bench_of(pool)
     bench.only.script = lambda submission: None
     id = await message(pool, who)
@@ -777,7 +777,7 @@ async def test_lines_follow_the_table(pool: Pool) -> None:
 
 
 async def test_a_worker_that_ends_unheard_has_its_message_taken_over_once(pool: Pool) -> None:
-    """Two dispatchers over one queue: each message has one attempt."""
+    """Two dispatchers on one queue: each message has one attempt."""
     who, bench = await bench_of(pool)
     twin = Bench(pool)
     await twin.start()
@@ -792,7 +792,7 @@ async def test_a_worker_that_ends_unheard_has_its_message_taken_over_once(pool: 
 
 
 async def test_attempts_end_before_their_numbers_do_and_stop_nobody_else(pool: Pool) -> None:
-    """A credential may stay bad for weeks, and one message tries each minute."""
+    """A credential may stay invalid for weeks, and one message tries each minute."""
     who, bench = await bench_of(pool)
     id, other = await message(pool, who), await message(pool, who, to="+258840000001")
     await pool.execute(
@@ -810,6 +810,6 @@ async def test_what_waits_for_a_paused_account_ends_with_its_lifetime(pool: Pool
     who, bench = await bench_of(pool)
     await pool.execute("UPDATE whatsapp_accounts SET state = 'paused'")
     await bench.refresh()
-    id = await message(pool, who, deadline=timedelta(hours=24))  # a day of it belongs to Meta's statuses
+    id = await message(pool, who, deadline=timedelta(hours=24))  # a day of it is for Meta's statuses
     await bench.round()
     await ended(pool, who, id, "expired")

@@ -1,4 +1,4 @@
-"""Lifetimes of WhatsApp messages: Meta drops silently, so what was not heard of by its deadline has expired."""
+"""Lifetimes of WhatsApp messages: Meta drops silently, so a message without news by its deadline has expired."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_without_a_word_by_the_deadline_a_message_has_expired_and_its_mone
     assert await status_of(pool, late) == ("failed", "expired", "released")
     assert (await status_of(pool, other))[0] == "queued"
     assert await events_of(pool, late) == ["message.failed"]
-    # It arrives after all.
+    # It is delivered after all.
     await bench.hear(who, says(who, late, "delivered"))
     assert await status_of(pool, late) == ("delivered", None, "consumed")
     assert await events_of(pool, late) == ["message.failed", "message.delivered"]
@@ -50,7 +50,7 @@ async def test_what_waits_in_the_queue_past_its_deadline_ends_too(pool: Pool) ->
     await bench.later(days=31, minutes=1)
     assert await sweep(pool, bench) == 1
     assert await status_of(pool, id) == ("failed", "expired", "released")
-    # Its number may never send again, and would keep the work for it for ever.
+    # Its number may never send again, and would keep the row for ever.
     assert not await queued(pool, id)
     bench.only.release()
     await bench.round()
@@ -58,7 +58,7 @@ async def test_what_waits_in_the_queue_past_its_deadline_ends_too(pool: Pool) ->
 
 
 async def test_what_a_restore_holds_past_its_deadline_waits_for_the_operators_decision(pool: Pool) -> None:
-    """It may have been sent after the backup was taken, and Meta's statuses of that time do not come again."""
+    """It may have been sent after the backup was taken, and Meta's statuses from that time do not come again."""
     who = await made(pool)
     bench = await Bench(pool).start()
     id, gone = [await message(pool, who, queued=queued) for queued in (True, False)]
@@ -92,7 +92,7 @@ async def test_work_that_is_under_way_at_the_deadline_ends_with_its_answer(pool:
 
 
 async def test_what_was_canceled_has_no_deadline(pool: Pool) -> None:
-    """Nor is it looked at for ever: it leaves the index that finds what has expired."""
+    """Nor is it read for ever: it leaves the index that finds expired messages."""
     who = await made(pool)
     bench = await Bench(pool).start()
     id = await message(pool, who)

@@ -1,4 +1,4 @@
-"""Faults that come as a status: how little leaves before they are known, and how one message at a time tries."""
+"""Faults that arrive as a status: how little is sent before they are known, and how one message at a time probes."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def says(who: Made, id: UUID, word: str, code: int = 0, attempt: int = 1) -> Cha
 
 
 class Workers:
-    """Some workers over one queue."""
+    """Several workers on one queue."""
 
     def __init__(self, pool: Pool, benches: list[Bench]) -> None:
         self.pool = pool
         self.benches = benches
 
     async def round(self, times: int = 3) -> list[UUID]:
-        """Every worker looks at the tables and dispatches, a few times; returns what left meanwhile."""
+        """Every worker reads the tables and dispatches, a few times; returns what was sent meanwhile."""
         before = set(self.out)
         for _ in range(times):
             for one in self.benches:
@@ -76,7 +76,7 @@ async def workers_of(pool: Pool, count: int) -> tuple[Made, Workers, Meta]:
 
 @pytest.mark.parametrize("count", [1, 2])
 async def test_an_account_that_cannot_pay_loses_a_few_messages_and_then_one_at_each_try(pool: Pool, count: int) -> None:
-    """Meta takes every message and fails it a second later, so that no answer ever shows that the account is held."""
+    """Meta accepts every message and fails it a second later, so no response ever shows that the account is blocked."""
     who, workers, meta = await workers_of(pool, count)
     for n in range(60):
         await message(pool, who, to=f"+2588400000{n:02}", lane=1)
@@ -85,7 +85,7 @@ async def test_an_account_that_cannot_pay_loses_a_few_messages_and_then_one_at_e
     await meta.say(who, *(says(who, id, "failed", UNPAID) for id in first))
     assert (await pool.fetchrow(STANDING))["held_for_status"]
     assert await workers.round() == []
-    # Each time that the hold is over, one message tries, of all workers. That Meta takes it says nothing.
+    # Each time the hold is over, one message of all workers probes. That Meta accepts it says nothing.
     for _ in range(3):
         await workers.later(601)
         (tries,) = await workers.round(5)
@@ -122,7 +122,7 @@ async def test_of_all_numbers_of_a_held_account_one_message_tries(pool: Pool) ->
 
 
 async def test_a_round_that_waits_for_a_wallet_keeps_nobody_from_its_account(pool: Pool) -> None:
-    """Recording locks a wallet before an account, and dispatch does too, or the two wait for each other."""
+    """Recording locks a wallet before an account, and dispatch must do the same, or the two wait for each other."""
     other = await made(pool)
     who, workers, _ = await workers_of(pool, 1)
     async with pool.acquire() as conn:
@@ -147,7 +147,7 @@ async def test_a_round_that_waits_for_a_wallet_keeps_nobody_from_its_account(poo
 
 
 async def test_a_try_that_fails_for_its_own_sake_is_followed_by_the_next_at_once(pool: Pool) -> None:
-    """Nor does one of which no word comes hold up the account for ever."""
+    """Nor does one without any status block the account for ever."""
     who, workers, meta = await workers_of(pool, 1)
     async with pool.acquire() as conn:
         await holds.hold_number(conn, who.organization_id, who.number_id, seconds=60, reason="test", by_status=True)
@@ -157,7 +157,7 @@ async def test_a_try_that_fails_for_its_own_sake_is_followed_by_the_next_at_once
     (first,) = await workers.round(4)
     await meta.say(who, says(who, first, "failed", 131026))
     (second,) = await workers.round(4)
-    # It is refused, for its own sake too, in the answer.
+    # The response refuses it, because of the message itself.
     bench = workers.benches[0]
     await workers.later(holds.UNHEARD + 1)
     bench.only.script = lambda submission: fault(131009)
@@ -165,7 +165,7 @@ async def test_a_try_that_fails_for_its_own_sake_is_followed_by_the_next_at_once
     bench.only.script = taken
     assert (await status_of(pool, third))[0] == "failed"
     (fourth,) = await workers.round(4)
-    # What comes late of an earlier one says nothing of now.
+    # A late status of an earlier one says nothing about now.
     await meta.say(who, says(who, second, "sent"))
     assert await workers.round(3) == []
     await meta.say(who, says(who, fourth, "read"))
@@ -175,8 +175,8 @@ async def test_a_try_that_fails_for_its_own_sake_is_followed_by_the_next_at_once
 
 @pytest.mark.parametrize("by_status", [False, True])
 async def test_a_try_whose_answer_is_lost_is_followed_by_the_next_in_ten_seconds(pool: Pool, by_status: bool) -> None:
-    """The connection dies once the message has left. The number must not be silent for as long as an accepted one's
-    status may take."""
+    """The connection breaks once the message has been sent. The number must not be silent for as long as an accepted
+    message's status may take."""
     who, workers, meta = await workers_of(pool, 1)
     async with pool.acquire() as conn:
         ids = who.organization_id, who.number_id
@@ -187,7 +187,7 @@ async def test_a_try_whose_answer_is_lost_is_followed_by_the_next_in_ten_seconds
     bench.only.script = lambda submission: UNKNOWN
     await workers.later(61)
     (first,) = await workers.round(4)
-    # A status of it may still arrive, so the next one does not leave at once.
+    # A status of it may still arrive, so the next one is not sent at once.
     assert await pool.fetchval("SELECT trying_id FROM whatsapp_numbers") == first
     await workers.later(holds.UNUSED + 1)
     (second,) = await workers.round(4)
@@ -246,7 +246,7 @@ async def test_a_hold_that_is_shortened_is_shortened_for_connectors_too(pool: Po
 
 
 async def test_a_new_token_that_cannot_be_decrypted_stops_its_account_alone(pool: Pool) -> None:
-    """Another worker may have the key that it was sealed with."""
+    """Another worker may have the key with which it was sealed."""
     both = [await made(pool), await made(pool)]
     made_of: dict[bytes, Scripted] = {}
 
@@ -278,7 +278,7 @@ async def test_a_new_token_that_cannot_be_decrypted_stops_its_account_alone(pool
 
 
 async def test_a_worker_that_was_told_to_drain_or_is_gone_has_no_share_of_a_numbers_rate(pool: Pool) -> None:
-    """What it would not send is left to the others."""
+    """Messages that it would not send are left to the others."""
     insert = (
         "INSERT INTO workers (id, name, started_at, seen_at, drain) VALUES ($1, $2, now(), now() - $3::interval, $4)"
     )
@@ -322,7 +322,7 @@ def test_silence_stops_nobody_for_long() -> None:
         now[0] += DOUBLES
     assert probe.room(1) is None
     probe.took()
-    # After a pause, and after a proof, it begins anew.
+    # After a pause, and after a success, it starts slowly again.
     now[0] += 61.0
     assert probe.room(1) == FEW
     probe.took()

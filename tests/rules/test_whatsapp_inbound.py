@@ -1,4 +1,4 @@
-"""Callbacks on a real database: each item is applied once, to whom it is for, whatever comes with it."""
+"""Callbacks on a real database: each item is applied once, to its own organization, whatever else is in the batch."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def meta(pool: Pool) -> Meta:
 
 
 async def told(pool: Pool, kind: str = "message.received") -> list[Any]:
-    """What the events of a kind say, in order."""
+    """`data` of the events of a kind, in order."""
     rows = await pool.fetch("SELECT data FROM events WHERE kind = $1 ORDER BY id", kind)
     return [msgspec.json.decode(row["data"]) for row in rows]
 
@@ -133,7 +133,7 @@ async def test_the_same_message_again_and_again_is_one(pool: Pool, acme: Made, m
 async def test_a_message_that_comes_again_is_known_by_the_day_on_which_it_was_written(
     pool: Pool, acme: Made, meta: Meta
 ) -> None:
-    """Its id is kept by that day, whose month may be another than that in which it comes again."""
+    """Its id is stored under that day, which may be in another month than its repetition."""
     old = message(acme, id="wamid.A", at=clock.now() - timedelta(days=35))
     for _ in range(2):
         await meta.say(acme, old)
@@ -217,7 +217,7 @@ async def test_a_message_that_is_corrected_to_a_word_says_it(pool: Pool, acme: M
     await meta.say(acme, message(acme, "STPO", ago(hours=5), id="wamid.THEIRS"), corrected("STOP", 4))
     assert await opted_out(pool, acme)
     assert [one["message"]["keyword"] for one in await told(pool)] == [None, "stop"]
-    # Who takes the word back by another one has still said it.
+    # Someone who corrects a keyword to another one has still sent it.
     await meta.say(acme, corrected("stop by tomorrow", 3))
     assert await opted_out(pool, acme)
     await meta.say(acme, corrected("START", 2))
@@ -291,7 +291,7 @@ async def test_sent_and_read_are_told_to_those_who_asked(pool: Pool, acme: Made,
 async def test_a_failure_says_more_than_its_message_once_however_often_it_comes(
     pool: Pool, acme: Made, meta: Meta
 ) -> None:
-    """131047 closes the window as of when it was said; 131042 holds the account, and only while it is news."""
+    """131047 closes the window as of its time; 131042 holds the account, and only while it is recent."""
     said = ago(hours=2)
     await conversation(pool, acme, opened=timedelta(hours=3))
     closed, unpaid = [await outbound(pool, acme, type="text", age=timedelta(hours=3), queued=False) for _ in range(2)]
@@ -313,7 +313,7 @@ async def test_a_failure_says_more_than_its_message_once_however_often_it_comes(
 
 
 async def test_an_error_without_a_code_holds_nobody(pool: Pool, meta: Meta, acme: Made) -> None:
-    """0 says that the credential is no good; no code at all, or one that cannot be read, says nothing of it."""
+    """0 means that the credential is invalid; a missing or unreadable code says nothing about it."""
     errors: list[dict[str, Any]] = [{"title": "something"}, {"code": None}, {"code": "a lot"}, {"code": True}, {}]
     ids = [await outbound(pool, acme, status="queued", queued=False) for _ in errors]
     await meta.say(
@@ -355,7 +355,7 @@ async def test_two_organizations_on_one_app_never_cross(pool: Pool, acme: Made, 
 
 
 async def moved(pool: Pool, acme: Made, *, graph_id: str, organization_id: UUID | None = None) -> Made:
-    """The number has moved to another account, of another organization perhaps, where it is a number of its own."""
+    """The number has moved to another account, perhaps of another organization, where it is a different number."""
     whose = organization_id or acme.organization_id
     account_id, waba_id = await account(pool, whose, acme.app)
     await pool.execute("UPDATE whatsapp_numbers SET state = 'removed' WHERE id = $1", acme.number_id)
@@ -376,7 +376,7 @@ async def moved(pool: Pool, acme: Made, *, graph_id: str, organization_id: UUID 
 async def test_a_number_that_moved_to_another_account_still_hears_of_what_it_sent_before(
     pool: Pool, opaque: bool, same_id: bool
 ) -> None:
-    """Meta reports it under the new account, with or without our id, in whatever order."""
+    """Meta reports it under the new account, with or without our id, in any order."""
     acme, meta = await made(pool), Meta(pool)
     bench = await Bench(pool).start()
     id = await outbound(pool, acme)
@@ -388,7 +388,7 @@ async def test_a_number_that_moved_to_another_account_still_hears_of_what_it_sen
     assert await status_of(pool, id) == ("delivered", None, "consumed")
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_early_statuses") == 0
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_wamids") == 1
-    # It may be late about what left through the new one, too.
+    # It may also be late about what was sent through the new one.
     await pool.execute("UPDATE whatsapp_numbers SET state = 'removed' WHERE id = $1", new.number_id)
     await pool.execute("UPDATE whatsapp_numbers SET state = 'active' WHERE id = $1", acme.number_id)
     await meta.say(acme, status(acme, theirs, "read", **ours))
@@ -423,7 +423,7 @@ async def test_a_number_that_went_to_another_organization_says_nothing_of_what_i
 async def test_many_changes_of_one_app_do_not_delay_what_users_write_to_another(
     pool: Pool, acme: Made, meta: Meta, what: str
 ) -> None:
-    """Thousands of templates may change at once; after an outage of ours, users' new numbers come together."""
+    """Thousands of templates may change at once; after an outage of ours, users' new numbers arrive together."""
     other = await made(pool, app=await make_app(pool))
     changed = {"message_template_id": 1, "message_template_name": "none_such", "message_template_language": "en"}
     for n in range(40):
@@ -479,7 +479,7 @@ async def test_what_nobody_knows_is_dropped_but_a_users_message_to_a_new_number_
 async def test_an_account_that_is_locked_holds_no_deliveries_up(
     pool: Pool, acme: Made, meta: Meta, as_owner: Callable[[str], Awaitable[None]]
 ) -> None:
-    """An unknown number has its account read anew, after the batch is committed."""
+    """An unknown number causes its account to be read again, after the batch is committed."""
     await endpoint(pool, acme.actor, "message.received")
     await as_owner(LOCKED_ACCOUNTS)
     with capture_logs() as logs:
@@ -492,7 +492,7 @@ async def test_an_account_that_is_locked_holds_no_deliveries_up(
 
 
 async def test_what_a_removed_number_sent_is_still_reported_on(pool: Pool, acme: Made, meta: Meta) -> None:
-    """Otherwise its money would be held for a month, and then given back for what was delivered."""
+    """Otherwise its money would be reserved for a month, and then released for a message that was delivered."""
     id = await outbound(pool, acme, queued=False)
     await pool.execute("UPDATE whatsapp_numbers SET state = 'removed'")
     await meta.say(acme, status(acme, f"wamid.{id}", "delivered", biz_opaque_callback_data=str(id)), message(acme))
@@ -505,7 +505,7 @@ async def test_what_a_removed_number_sent_is_still_reported_on(pool: Pool, acme:
 async def test_a_message_to_a_new_number_takes_effect_once_a_reading_has_found_it(
     pool: Pool, acme: Made, meta: Meta
 ) -> None:
-    """Nobody has to retry it: a STOP that waits for an operator is a STOP that is not heard."""
+    """Nobody has to retry it: a STOP that waits for an operator would be a STOP that is ignored."""
     later = "now() + interval '10 minutes'"
     await pool.execute(f"UPDATE whatsapp_accounts SET numbers_at = {later}, mirror_at = {later}")
     strange = message(acme, "to somebody else's", ago(minutes=2), graph_id="888")
@@ -533,8 +533,8 @@ async def test_a_message_to_a_new_number_takes_effect_once_a_reading_has_found_i
 async def test_whether_messages_to_new_numbers_are_awaited_costs_one_look_at_the_numbers(
     pool: Pool, acme: Made, meta: Meta
 ) -> None:
-    """With two hundred numbers and 100,000 messages to an unknown one, asking took ten seconds, in which a worker that
-    looked for work found none."""
+    """With two hundred numbers and 100,000 messages to an unknown one, the query took ten seconds, in which a worker
+    that polled for work found none."""
     for _ in range(9):
         await new_number(pool, acme.organization_id, acme.account_id)
     await meta.say(acme, *(message(acme, f"to a new number {n}", graph_id="404") for n in range(50)))
@@ -584,13 +584,13 @@ async def test_a_dead_letter_is_retried_once_its_number_is_known(
 
 
 async def test_all_dead_letters_are_retried_however_many_stay(pool: Pool, acme: Made, meta: Meta) -> None:
-    """The oldest thousand that nobody could apply kept all later ones from ever being retried."""
+    """The oldest thousand that nobody could apply used to keep all later ones from being retried."""
     for _ in range(3):
         await meta.post(acme, raw=b"no JSON")
     await meta.say(acme, message(acme, "later", graph_id="777"))
     await meta.work()
     await pool.execute("UPDATE whatsapp_numbers SET graph_id = '777'")
-    # Once its time is up, the step under way is the last one.
+    # Once its time is up, the step in progress is the last one.
     assert await retry(pool, KEY, limit=2, seconds=0) == (2, 0)
     assert await retry(pool, KEY, limit=2) == (4, 1)
     assert [one["message"]["text"] for one in await told(pool)] == ["later"]
@@ -652,7 +652,7 @@ async def test_what_cannot_be_parsed_becomes_a_dead_letter(pool: Pool, acme: Mad
 async def test_a_large_callback_holds_up_nothing_else_of_the_worker(
     pool: Pool, acme: Made, meta: Meta, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of 3 MB, of the smallest items, was parsed in the event loop, for minutes."""
+    """One of 3 MB, of the smallest items, used to be parsed in the event loop, for minutes."""
     threads: list[int] = []
 
     def parse(raw: bytes) -> Iterator[Item]:
@@ -702,7 +702,7 @@ WAITS = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wai
 
 
 async def test_a_batch_that_a_lock_disturbs_is_tried_again_as_a_whole(pool: Pool, acme: Made, meta: Meta) -> None:
-    """A deadlock is nobody's fault: it makes no dead letter."""
+    """A deadlock is no item's fault: it makes no dead letter."""
     first, second = [await outbound(pool, acme, queued=False, to=f"+25884000000{n}") for n in range(2)]
     await meta.post(acme, *(status(acme, wamid(), "sent", biz_opaque_callback_data=str(id)) for id in (first, second)))
     lock = "SELECT FROM whatsapp_messages WHERE id = $1 FOR UPDATE"
@@ -746,7 +746,7 @@ START = ago(hours=30)
 
 
 class Say(msgspec.Struct, frozen=True):
-    """An item to be: who, when (minutes after START), what."""
+    """A planned item: whose, when (minutes after START), what."""
 
     user: int
     minute: int
@@ -764,7 +764,7 @@ SAYS = st.builds(
 
 
 async def state(pool: Pool, made: Made) -> Any:
-    """All that callbacks may have changed, without ids and times of ours."""
+    """Everything that callbacks may have changed, without our own ids and times."""
     organization_id = made.organization_id
     talks = await pool.fetch(
         "SELECT recipient, opened_at, expires_at, last_inbound_at FROM whatsapp_conversations"

@@ -1,4 +1,4 @@
-"""The mirror against the simulator: what is read, when it is read again, and what a failure leaves as it was."""
+"""The mirror against the simulator: what is read, when it is read again, and what a failure leaves unchanged."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def mirror(pool: Pool) -> AsyncIterator[Mirror]:
 
 
 async def begun(pool: Pool, graph: GraphSimulator, actor: Actor | None = None, **values: Any) -> BusinessAccount:
-    """An account that the simulator knows; nothing has been read of it yet."""
+    """An account that the simulator knows; nothing of it has been read yet."""
     given = {
         "app_id": graph.options.app_id,
         "app_secret": graph.options.app_secret,
@@ -60,7 +60,7 @@ async def account_row(pool: Pool) -> Any:
 
 
 async def due(pool: Pool, *columns: str) -> None:
-    """All times are far off, but for these, which have come."""
+    """Make these times due, and all others far off."""
     for column in ("mirror_at", "numbers_at", "templates_at"):
         await pool.execute(f"UPDATE whatsapp_accounts SET {column} = now() + interval '1 hour'")
     for column in columns:
@@ -99,7 +99,7 @@ async def test_a_new_account_is_read_whole_and_quietly(pool: Pool, graph: GraphS
     (number,) = await pool.fetch("SELECT * FROM whatsapp_numbers")
     assert (number["graph_id"], number["digits"]) == (graph.options.number_id, graph.options.number.lstrip("+"))
     assert (number["connection_status"], number["quality_rating"]) == ("connected", "green")
-    # Several pages of them, with ids that no float holds.
+    # Several pages of them, with ids that no float can represent.
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_templates WHERE name LIKE 'many%'") == 230
     assert await pool.fetchval("SELECT count(DISTINCT graph_id) FROM whatsapp_templates") >= 230
     assert await made.events_of(pool, actor) == []
@@ -163,7 +163,7 @@ async def test_after_an_event_its_template_alone_is_read(pool: Pool, graph: Grap
     row = await account_row(pool)
     assert timedelta(seconds=60) < row["mirror_at"] - row["now"] < timedelta(seconds=90)
     assert await mirror.round() == 0
-    # Meta's readings may lag behind its events, so it is done only after a while.
+    # Meta's listings may lag behind its events, so it is read only after a while.
     await pool.execute("UPDATE whatsapp_templates SET reread_at = now() WHERE reread_at IS NOT NULL")
     await pool.execute("UPDATE whatsapp_accounts SET mirror_at = now()")
     seen = len(graph.requests)
@@ -234,7 +234,7 @@ async def test_a_bad_credential_keeps_the_mirror_and_a_good_one_ends_the_hold(
     await mirror.round()
     row = await account_row(pool)
     assert (row["credential_status"], row["failures"], row["mirror_detail"]) == ("ok", 0, "")
-    # One message tries at once, though the hold had an hour to go.
+    # One message probes at once, although the hold had an hour to go.
     assert row["held_until"] <= row["now"]
     told = [data["phoneNumber"]["credentialStatus"] for _, data in await made.events_of(pool, actor)]
     assert told == ["invalid", "ok"]
@@ -268,7 +268,7 @@ async def test_a_secret_that_is_wrong_says_nothing_of_the_token(
     row = await account_row(pool)
     assert (row["credential_status"], row["held_until"]) == ("unknown", None)
     assert row["mirror_detail"].startswith("credential: 190")
-    # With it, no call has a proof that Meta takes.
+    # With it, no call has a proof that Meta accepts.
     assert "numbers: 100 Invalid appsecret_proof" in row["mirror_detail"]
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_numbers") == 0
 
@@ -432,7 +432,7 @@ class Lossy(CloudClient):
 async def test_a_listing_that_lacks_something_removes_only_what_meta_says_is_gone(
     pool: Pool, graph: GraphSimulator
 ) -> None:
-    """Meta's lists come by pages, and one that was lost cost every message of its templates."""
+    """Meta's lists come in pages, and a lost page used to cost every message of its templates."""
     client = Lossy(graph.base_url)
     mirror = Mirror(pool, key=made.KEY, connect=lambda *_: client)
     account = await begun(pool, graph)
@@ -448,7 +448,7 @@ async def test_a_listing_that_lacks_something_removes_only_what_meta_says_is_gon
         (name, name == names[0], None) for name in names
     ]
     assert await pool.fetchval("SELECT state FROM whatsapp_numbers") == "active"
-    # Where Meta cannot be asked either, what is known stays, and is asked for again soon.
+    # If Meta cannot be asked for it either, the stored data stays, and is requested again soon.
     graph.fault("json", on="management", status=500, code=2)
     await due(pool, "mirror_at", "templates_at", "numbers_at")
     await mirror.round()
@@ -510,7 +510,7 @@ async def test_an_event_and_a_reading_come_to_the_same(
             await numbers.apply_items(conn, *ids, [(item, now)])
     told = await pool.fetch(SEEN)
     assert (told == before) == (name in ("notice", "flagged", "unlimited"))
-    # As if the event had been long ago, so that the reading has its way.
+    # As if the event had been long ago, so that the reading takes precedence.
     for table in ("whatsapp_templates", "whatsapp_numbers"):
         await pool.execute(f"UPDATE {table} SET applied = '{{}}'")
     await mirror.sync(*ids)
@@ -518,7 +518,7 @@ async def test_an_event_and_a_reading_come_to_the_same(
 
 
 class CloudSession:
-    """Somebody at Meta's own pages."""
+    """Somebody on Meta's own pages."""
 
     def __init__(self, graph: GraphSimulator) -> None:
         self._graph = graph

@@ -74,8 +74,8 @@ async def store(
     seconds: float = 0.0,
     asked: dict[str, CloudNumber | None] | None = None,
 ) -> tuple[list[str], int]:
-    """A reading of all that speaks of NOW + `seconds`; returns what another account has, and deliveries queued.
-    `asked`: what Meta says of those that it lacks; None: they are gone."""
+    """A reading of everything as of NOW + `seconds`; returns what another account has, and deliveries queued. `asked`:
+    Meta's answers about numbers missing from the list; None: they are gone."""
     if asked is None:
         asked = {row["graph_id"]: None for row in await pool.fetch("SELECT graph_id FROM whatsapp_numbers")}
     at = NOW + timedelta(seconds=seconds)
@@ -159,7 +159,7 @@ async def test_a_limit_that_nobody_set_changes_nothing(pool: Pool) -> None:
     await made.number(pool, account)
     await apply(pool, account, number_event(1, event="ONBOARDING", tier=tier_of("NOT_SET")))
     assert (await row(pool))["messaging_limit"] == 2000
-    # Nor does a reading in which the token is not shown any.
+    # Nor does a reading with a token that may not see any.
     await store(pool, account, listed(whatsapp_business_manager_messaging_limit=None), seconds=2)
     assert (await row(pool))["messaging_limit"] == 2000
     await store(pool, account, listed(whatsapp_business_manager_messaging_limit="TIER_UNLIMITED"), seconds=3)
@@ -272,7 +272,7 @@ async def test_a_reading_brings_changes_and_takes_away(pool: Pool) -> None:
         "throughputPerSecond": 1000,
         "credentialStatus": "unknown",
     }
-    # Back again, it is the same number.
+    # When it comes back, it is the same number.
     assert await store(pool, account, changed, listed(id="556", display_phone_number="+212 520-009999")) == ([], 1)
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_numbers") == 2
 
@@ -291,14 +291,14 @@ async def test_a_number_that_is_listed_twice_is_read_like_others(pool: Pool) -> 
 async def test_a_number_that_a_listing_lacks_stays_until_meta_says_that_it_is_gone(pool: Pool) -> None:
     account = await made.account(pool, await organization(pool))
     await store(pool, account, listed())
-    # It cannot be asked for, or it is there after all.
+    # It cannot be requested, or it exists after all.
     for answers in ({}, {made.GRAPH_ID: listed()}):
         assert await store(pool, account, seconds=10, asked=answers) == ([], 0)
         found = await row(pool)
         assert (found["state"], found["missing_at"] is not None) == ("active", True)
     await store(pool, account, listed(), seconds=20, asked={})
     assert (await row(pool))["missing_at"] is None
-    # Lists lack it for long, and Meta has it: it is another account's now.
+    # Lists have lacked it for long, and Meta has it: it belongs to another account now.
     await store(pool, account, seconds=30, asked={})
     await pool.execute("UPDATE whatsapp_numbers SET missing_at = now() - interval '6 minutes'")
     await store(pool, account, seconds=40, asked={})

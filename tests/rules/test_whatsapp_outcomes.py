@@ -1,4 +1,4 @@
-"""Effects of answers on messages, numbers, accounts and templates: every class of error, on a real database."""
+"""Effects of responses on messages, numbers, accounts and templates: every class of error, on a real database."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def bench_of(pool: Pool) -> tuple[Made, Bench]:
 
 
 async def one(pool: Pool, outcome: CloudOutcome, **values: Any) -> Any:
-    """One message that met this answer: (organization, bench, message id)."""
+    """One message that got this response: (organization, bench, message id)."""
     who, bench = await bench_of(pool)
     bench.only.script = lambda submission: outcome
     id = await message(pool, who, **values)
@@ -98,7 +98,7 @@ async def test_own_trouble_is_tried_three_times_with_growing_pauses(pool: Pool) 
 
 
 async def test_a_token_that_expires_in_a_campaign_stops_the_account_and_nothing_fails(pool: Pool) -> None:
-    """190: everything waits, one message tries when the hold is over, and with a new token all go out."""
+    """190: everything waits, one message probes when the hold is over, and with a new token all are sent."""
     who, bench = await bench_of(pool)
     bench.only.script = lambda submission: fault(190)
     ids = [await message(pool, who, to=f"+2588400000{n:02}", lane=1) for n in range(8)]
@@ -112,12 +112,12 @@ async def test_a_token_that_expires_in_a_campaign_stops_the_account_and_nothing_
     for id in ids:
         assert (await status_of(pool, id))[1:] == (None, "reserved")
         assert await queued(pool, id)
-    # The hold is over, and the token is not good yet: one message asks.
+    # The hold is over, and the token is still invalid: one message probes.
     await bench.later(seconds=61)
     await bench.refresh()
     await bench.round(2)
     assert len(bench.only.submitted) == 4
-    # A new one: the first to get through clears the hold for all.
+    # A new token: the first success clears the hold for all.
     await bench.later(seconds=61)
     await bench.refresh()
     bench.only.script = taken
@@ -141,8 +141,8 @@ async def test_trouble_of_a_number_holds_that_number_alone(pool: Pool) -> None:
 
 @pytest.mark.parametrize("code", [(33, None), (100, 33)])
 async def test_a_number_that_is_gone_has_its_account_read_at_once(pool: Pool, code: tuple[int, int | None]) -> None:
-    """It may have moved to another account; until that is read, nobody can send from it. A token that may not see it
-    gets the same answer to each probe, and Meta counts readings."""
+    """It may have moved to another account; until that has been read, nobody can send from it. A token that may not see
+    it gets the same answer to each probe, and Meta counts readings."""
     wait = "SELECT extract(epoch FROM numbers_at - now())::int FROM whatsapp_accounts"
     regular = "UPDATE whatsapp_accounts SET numbers_at = now() + interval '10 minutes'"
     who, bench = await bench_of(pool)
@@ -167,7 +167,8 @@ async def test_too_fast_for_the_number_is_no_hold_that_others_see(pool: Pool) ->
 
 
 async def test_too_fast_for_the_number_slows_every_worker_when_a_status_says_so(pool: Pool) -> None:
-    """Meta may accept a message and report only then that it was one too many. A late report is not about now."""
+    """Meta may accept a message and report only afterwards that it was one too many. A late report says nothing about
+    now."""
     who, bench = await bench_of(pool)
     other = await Bench(pool).start()
     ids = [await message(pool, who, to=f"+25884000000{n}") for n in range(3)]
@@ -246,7 +247,7 @@ async def test_meta_closes_a_window_that_looked_open(pool: Pool, named: bool) ->
 
 @pytest.mark.parametrize("named", [True, False])
 async def test_a_failure_that_comes_later_holds_the_account_too(pool: Pool, named: bool) -> None:
-    """131042 comes mostly as a status, which may lack the id that it should echo."""
+    """131042 mostly comes as a status, which may lack the id that it should echo."""
     who, bench = await bench_of(pool)
     id = await message(pool, who)
     await bench.round()
@@ -289,7 +290,7 @@ async def test_a_status_without_our_id_waits_for_the_answer(pool: Pool) -> None:
 
 @pytest.mark.parametrize("is_early", [False, True])
 async def test_a_message_with_an_id_of_any_length_is_sent_once_and_finds_its_status(pool: Pool, is_early: bool) -> None:
-    """Its answer could not be stored: its outcome was unknown, and it was sent again."""
+    """Its response could not be stored: its outcome was unknown, and it was sent again."""
     long = "wamid." + "".join(hashlib.sha256(b"%d" % n).hexdigest() for n in range(1600))
     answer = outcome_of(200, msgspec.json.encode({"messages": [{"id": long}]}))
     who, bench = await bench_of(pool)
@@ -327,7 +328,7 @@ DOUBTED = "SELECT missing_at IS NOT NULL FROM whatsapp_templates WHERE id = $1"
 async def test_a_failure_before_the_answer_concerns_as_much_as_one_after_it(
     pool: Pool, code: int, failure: str | None, is_missed: bool
 ) -> None:
-    """`is_missed`: it was stored just when the answer was, and neither saw the other."""
+    """`is_missed`: it was stored at the same time as the response, and neither saw the other."""
     who, bench = await bench_of(pool)
     bench.only.script = lambda submission: None
     await conversation(pool, who)
@@ -369,7 +370,7 @@ async def test_a_status_of_a_probe_before_its_answer_decides_about_the_hold(pool
     bench.answer(bench.only.submitted[1], taken(bench.only.submitted[1]))
     await bench.settle()
     account = await pool.fetchrow("SELECT held_until IS NOT NULL AS held, trying_id FROM whatsapp_accounts")
-    # A failure for reasons of its own says nothing: the next message tries.
+    # A failure for reasons of its own says nothing: the next message probes.
     assert tuple(account) == (word == "failed", None)
 
 
@@ -394,7 +395,7 @@ async def test_what_is_echoed_may_be_no_id_of_ours(pool: Pool) -> None:
     for other in (UUID(int=2**128 - 1), UUID(int=0), UUID(int=uuid7_floor(clock.now()).int - 1)):
         await bench.hear(who, says(who, other, "sent", wamid="wamid.OTHER"))
         assert (await row_of(pool, id))["status"] == "accepted"
-    # Meta's id is enough, whatever is echoed with it.
+    # Meta's id is enough, whatever id it echoes.
     await bench.hear(who, says(who, UUID(int=2**128 - 1), "delivered", wamid=wamid(id)))
     assert (await row_of(pool, id))["status"] == "delivered"
 
@@ -415,7 +416,7 @@ async def test_an_early_status_that_was_missed_is_found_by_the_sweep(pool: Pool)
 
 
 async def test_a_status_moves_only_what_it_came_for(pool: Pool) -> None:
-    """Another organization's number, or another number of one's own, names our message's id or wamid."""
+    """Another organization's number, or another number of the same one, names our message's id or wamid."""
     who, other = await made(pool), await made(pool)
     bench = await Bench(pool).start()
     id = await message(pool, who)
@@ -470,7 +471,7 @@ async def test_a_time_in_the_future_is_now_and_an_unknown_word_is_nothing(pool: 
 
 @pytest.mark.parametrize("way", ["status", "answer"])
 async def test_names_of_users_are_given_behind_the_wallet(pool: Pool, database_url: str, way: str) -> None:
-    """Whoever accepts a message locks the wallet, and then waits for whoever is giving its user a name."""
+    """Accepting a message locks the wallet, and then waits for a transaction that is giving its user a name."""
     who, bench = await bench_of(pool)
     id = await message(pool, who)
     named = "258841234599"
@@ -478,7 +479,7 @@ async def test_names_of_users_are_given_behind_the_wallet(pool: Pool, database_u
     await bench.round()
     (submission,) = bench.only.submitted
     if way == "answer":
-        # A status without our id came first, so the answer moves money as well.
+        # A status without our id came first, so the response moves money as well.
         await bench.hear(who, says(who, None, "delivered", wamid=wamid(id)))
     other = await asyncpg.connect(database_url)
     try:

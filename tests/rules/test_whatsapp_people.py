@@ -38,7 +38,7 @@ def meta(pool: Pool) -> Meta:
 
 
 async def reply(pool: Pool, made: Made, to: str) -> int:
-    """A text to `to`; returns the status of its answer."""
+    """Send a text to `to`; returns the status of the response."""
     acceptor = Acceptor(pool, settings=Settings())
     send = Send(actor=made.actor, to=to, number_id=made.number_id, content=TextReply("here you are"))
     return (await acceptor.accept(send)).status
@@ -87,7 +87,7 @@ async def test_two_conversations_that_are_one_persons_are_merged_and_the_open_wi
         assert (await messages.get(conn, acme.actor, id=waiting)).conversation_id == rows[0]["id"]
     for to in (TO, NEW):
         assert await reply(pool, acme, to) == 202
-    # The one that was accepted before goes out as well.
+    # The message accepted before is sent as well.
     bench = await Bench(pool).start()
     await bench.round()
     assert len(bench.only.submitted) == 3
@@ -185,7 +185,7 @@ async def out(pool: Pool, made: Made, *names: str) -> list[bool]:
 
 
 async def places(pool: Pool) -> dict[str, tuple[datetime | None, int]]:
-    """The conversations by their user: when the last window was opened, and how many messages the user wrote."""
+    """The conversations by user: when the last window was opened, and how many messages the user wrote."""
     rows = await pool.fetch(
         "SELECT c.recipient, opened_at, (SELECT count(*) FROM whatsapp_messages m JOIN whatsapp_conversations of_it"
         " ON of_it.id = m.conversation_id WHERE coalesce(of_it.merged_into, of_it.id) = c.id AND m.type = 'text'"
@@ -212,7 +212,7 @@ async def test_whoever_writes_from_a_number_that_was_left_is_somebody_else(
         assert sorted(await people.names(conn, acme.organization_id, TO)) == [TO, "MZ.9"]
         assert sorted(await people.names(conn, acme.organization_id, NEW)) == [NEW, "MZ.1"]
     assert sorted(row[0] for row in await pool.fetch("SELECT peer FROM inbox_threads")) == [TO, NEW]
-    # Who has the number now may leave it as well.
+    # The number's present user may leave it as well.
     last = "+258847777777"
     system = {"type": "user_changed_number", "body": "changed", "wa_id": last[1:]}
     await meta.say(acme, message(acme, type="system", system=system))
@@ -223,7 +223,7 @@ async def test_whoever_writes_from_a_number_that_was_left_is_somebody_else(
 async def test_whoever_changes_to_a_number_that_somebody_left_is_not_joined_to_them(
     pool: Pool, acme: Made, meta: Meta, late: bool
 ) -> None:
-    """`late`: somebody else writes from their old number by the time that the change is told."""
+    """`late`: somebody else already writes from their old number when the change is reported."""
     old = "+258847777777"
     first, wrote, last = ago(hours=60), ago(hours=30), ago(hours=10)
     await meta.say(acme, message(acme, "STOP", first, user_id="MZ.1"), changed_number(acme, ago(hours=50)),
@@ -249,7 +249,7 @@ async def test_whoever_changes_to_a_number_that_somebody_left_is_not_joined_to_t
 async def test_an_opt_out_goes_along_and_the_number_keeps_what_was_said_before_the_move(
     pool: Pool, acme: Made, meta: Meta, stopped: int, wrote: str, silent: bool
 ) -> None:
-    """`silent`: so is the old number, until its new owner writes START."""
+    """`silent`: the old number is silent as well, until its new owner writes START."""
     name = {"by": None, "user_id": wrote} if wrote == "MZ.1" else {"by": wrote}
     await meta.say(acme, message(acme, at=ago(hours=60), user_id="MZ.1"), changed_number(acme, ago(hours=50)),
                    message(acme, "STOP", ago(hours=stopped), **name))  # fmt: skip
@@ -282,7 +282,7 @@ async def test_what_was_written_before_the_move_is_theirs_who_moved_however_late
     assert (await places(pool))[NEW] == (last, 2)
     assert (await out(pool, acme, NEW, TO))[0]
     assert await pool.fetchval("SELECT peer FROM inbox_threads ORDER BY heard_at LIMIT 1") == NEW
-    # Meta tells each number of the organization.
+    # Meta notifies each number of the organization.
     await meta.say(acme, changed_number(acme, moved))
     assert len(await places(pool)) == 1 + taken
 
@@ -291,8 +291,8 @@ async def test_what_was_written_before_the_move_is_theirs_who_moved_however_late
 async def test_a_notice_that_comes_after_the_new_owner_links_nobody(
     pool: Pool, acme: Made, meta: Meta, stood: bool
 ) -> None:
-    """`stood`: the opt-out was recorded before the move; otherwise it is the new owner's, and the one of before was
-    lifted by a word that came later."""
+    """`stood`: the opt-out was recorded before the move; otherwise it is the new owner's, and the earlier one was
+    lifted by a later keyword."""
     since, first = ago(hours=20), ago(hours=10)
     await meta.say(acme, message(acme, "STOP", ago(hours=60)), message(acme, "START", since))
     await meta.say(acme, message(acme, "Hello", first, by=NEW))
@@ -300,11 +300,11 @@ async def test_a_notice_that_comes_after_the_new_owner_links_nobody(
         await optouts.add(conn, acme.actor, phone=TO)
     if stood:
         await pool.execute("UPDATE consent_history SET at = $1 WHERE ended_at IS NULL", ago(hours=40))
-    for _ in range(2):  # Meta tells each number of the organization.
+    for _ in range(2):  # Meta notifies each number of the organization.
         await meta.say(acme, changed_number(acme, ago(hours=30)))
         assert await places(pool) == {TO: (since, 2), NEW: (first, 1)}
         assert await out(pool, acme, TO, NEW) == [True, stood]
-    # What they wrote before, and what comes only now, is theirs.
+    # What they wrote before, and what arrives only now, is theirs.
     await meta.say(acme, message(acme, "Late", ago(hours=35)))
     assert await places(pool) == {TO: (since, 2), NEW: (first, 2)}
 
@@ -335,7 +335,7 @@ async def test_a_late_notice_says_nothing_about_others_of_its_batch(pool: Pool, 
 async def test_a_notice_older_than_a_known_change_links_no_two_people(
     pool: Pool, acme: Made, meta: Meta, taken: bool
 ) -> None:
-    """Two owners of one number, one after the other, told in the wrong order; or a number that was passed through."""
+    """Two successive owners of one number, reported in the wrong order; or a number that was used only in between."""
     other, last = "+258847777777", "+258848888888"
 
     def moved(old: str, new: str, hours: float) -> Change:
@@ -349,13 +349,13 @@ async def test_a_notice_older_than_a_known_change_links_no_two_people(
     await meta.say(acme, message(acme, at=ago(hours=50), user_id="MZ.1"), moved(TO, NEW, 40))
     await meta.say(acme, moved(TO, other, 60))
     assert (await names(NEW), await names(other)) == (sorted([TO, NEW, "MZ.1"]), [other])
-    # Of two changes the later one is told first, and somebody else may have the number in between by now.
+    # Of two changes the later one is reported first, and somebody else may have the number in between by now.
     await meta.say(acme, message(acme, by=last, at=ago(hours=35)), moved(NEW, last, 30))
     if taken:
         await meta.say(acme, message(acme, by=NEW, at=ago(hours=20)))
     await meta.say(acme, message(acme, by=other, at=ago(hours=45)), moved(other, NEW, 35))
     assert other in await names(last)
-    await meta.say(acme, moved(other, NEW, 35))  # told again, for another number of ours
+    await meta.say(acme, moved(other, NEW, 35))  # reported again, for another number of ours
     assert (await names(NEW) == [NEW]) is taken
     assert set(await places(pool)) == ({last, NEW} if taken else {last})
 
