@@ -1,4 +1,4 @@
-"""A browser without scripts: it requests pages, and fills in the forms that it finds on them."""
+"""A browser without scripts: it requests pages, and fills in and submits the forms on them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.hooks import until
 __all__ = ["api", "running", "tenant"]
 
 PASSWORD = "correct horse battery staple"
-#: As the servers here sign the marks of browsers in which somebody has signed in.
+#: The key with which these servers sign the marks of browsers in which somebody has signed in.
 MARKS = derive_key(Settings(secret_key=SECRET_KEY).secret_keys, "known browsers")
 
 
@@ -67,8 +67,8 @@ class Browser:
 
     def __init__(self, base_url: str) -> None:
         self.base_url = base_url
-        # Cookies of an address count, too. That pages may be packed has a test of its own (`test_live.py`):
-        # packing and unpacking each of thousands is a twentieth of what they cost.
+        # Keeps cookies of IP addresses, too. Compression has a test of its own (`test_live.py`): compressing thousands
+        # of pages is a twentieth of their cost.
         self.session = aiohttp.ClientSession(
             cookie_jar=aiohttp.CookieJar(unsafe=True), headers={"Accept-Encoding": "identity"}
         )
@@ -91,7 +91,8 @@ class Browser:
         return await self.post(action, page.form(action) | typed)
 
     async def asked_again(self, path: str) -> Page:
-        """The form that asks who one is once a proof is old. What is known of a session is up to half a second old."""
+        """The form that asks for the password once the last authentication is too old. Session data is cached for up to
+        half a second."""
         page = await self.get(path)
 
         async def asks() -> bool:
@@ -109,13 +110,13 @@ class Browser:
         return await self.submit(await self.get("/login"), "/login", email=email, password=password, **typed)
 
     def is_signed_in(self, realm: Realm, user: Any, token: str) -> None:
-        """From now on, by the session with this token."""
+        """From now on, use the session with this token."""
         known = {cookies.BROWSER: signing_in.mark(MARKS, user_id=user.id)}
         session = {cookies.session_name(realm.cookie, is_secure=False): token}
         self.session.cookie_jar.update_cookies(known | session, URL(self.base_url))
 
 
-#: Of passwords that people in tests have.
+#: The hash of the password that people have in tests.
 _HASHES: dict[str, str] = {}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
@@ -123,7 +124,7 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 async def make_person(
     pool: Pool, tenant: Tenant, email: str, role: str = "owner", password: str | None = PASSWORD
 ) -> Any:
-    """A member of the tenant."""
+    """Create a member of the tenant."""
     async with pool.acquire() as conn:
         user, _ = await users.ensure(conn, tenant.actor, email=email, name=email.partition("@")[0].title())
         await memberships.add(conn, tenant.actor, user_id=user.id, role=role)
@@ -133,7 +134,7 @@ async def make_person(
 
 
 async def hashed(password: str) -> str:
-    """As the product makes it, once in a process: tests sign hundreds of people in, and it takes 40 ms each time."""
+    """Like the product's, but only once per process: tests sign hundreds of people in, and it takes 40 ms each time."""
     if password not in _HASHES:
         _HASHES[password] = await passwords.hashed(password)
     return _HASHES[password]
@@ -146,8 +147,8 @@ async def link_for(pool: Pool, user: Any, tenant: Tenant) -> str:
 
 @pytest.fixture
 def pauses_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After too many failures one waits a minute at once, and not a second: a try takes longer than that where the
-    machine is busy, and the pause would be over."""
+    """After too many failures, attempts are delayed by a minute instead of a second: on a busy machine, an attempt
+    takes longer than a second, and the delay would be over."""
     for name in ("COUNT_ACCOUNT", "COUNT_ADDRESS", "COUNT_CODE"):
         statement: str = getattr(tries, name)
         assert "2.0 ^" in statement
@@ -174,8 +175,8 @@ async def other_browser(api: Api) -> AsyncIterator[Browser]:
 
 @pytest.fixture
 async def owner(pool: Pool, tenant: Tenant, browser: Browser) -> Browser:
-    """An owner's browser, signed in: as the page does it, without the page, which has tests of its own. Its check of a
-    password, and what it shows next, took a fifth of the time of hundreds of tests."""
+    """An owner's browser, signed in like the page does it, but without the page, which has tests of its own. Its check
+    of the password, and the pages after it, took a fifth of the time of hundreds of tests."""
     user = await make_person(pool, tenant, "ana@example.com")
     async with pool.acquire() as conn:
         token = await sessions.open_for(

@@ -1,4 +1,4 @@
-"""Exports from pages: requested by a form, written by a worker's round, downloaded from the page that offers them."""
+"""Exports from pages: requested with a form, written by a worker's round, downloaded from the page."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .conftest import Browser, Page
 
 
 async def write(pool: Pool) -> None:
-    """All files that wait are written."""
+    """Write all exports that are waiting."""
     work = ExportWork(pool)
     while await work.round():
         pass
 
 
 async def fetch(pool: Pool, browser: Browser, page: Page, action: str, **typed: str) -> Page:
-    """The file that the form asks for."""
+    """The file that the form requests."""
     asked = await browser.submit(page, action, **typed)
     assert asked.path.startswith("/exports"), asked.words
     await write(pool)

@@ -1,4 +1,5 @@
-"""Static files: vendored ones are as published, pages load little, and no template needs an exception."""
+"""Static files: vendored ones are as published, pages load little, and no template needs an exception from the
+policy."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from .conftest import Browser, Page
 
 VENDOR = FOLDER / "vendor"
 TEMPLATES = [path for folder in ("pages", "dashboard") for path in (ROOT / "heliograph" / folder).rglob("*.html")]
-#: Bytes: of the stylesheet as it is, and of a first visit, packed.
+#: Bytes: of the stylesheet itself, and of a first visit, compressed.
 STYLES, FIRST_LOAD, FIRST_LOAD_WITH_CHARTS = 40_000, 60_000, 85_000
 
 
@@ -32,12 +33,12 @@ def test_no_template_holds_a_script_a_style_or_anything_that_runs() -> None:
         assert re.search(r"<style|\sstyle=|\son\w+=|javascript:|hx-on|hx-vals|hx-boost|\bjs:", text) is None, path.name
         inline = re.findall(r"<script(?![^>]*\ssrc=)[^>]*>", text)
         assert all('type="application/json"' in one for one in inline), path.name
-        # What is not escaped is only what we drew ourselves.
+        # Only what we drew ourselves is not escaped.
         assert re.findall(r"\|\s*safe", text) == (["|safe"] if path.name == "account_factor.html" else []), path.name
 
 
 def test_a_cell_with_a_second_line_holds_both_in_one_element() -> None:
-    """On a phone a cell is a row: its name, and its value. Two elements would stand beside each other."""
+    """On a phone a cell is a row: its name, and its value. Two elements would be side by side there."""
     for path in (ROOT / "heliograph").rglob("*.html"):
         for inside in re.findall(r'<td[^>]* data-name="(?:[^"{]|\{\{.*?\}\})*">(.*?)</td>', path.read_text(), re.S):
             depth = 0
@@ -68,7 +69,7 @@ def files(page: Page) -> set[str]:
 
 
 async def weight(owner: Browser, page: Page) -> int:
-    """Bytes of a page with all its files, packed."""
+    """The compressed size of a page with all its files, in bytes."""
     assert page.headers["content-security-policy"] == POLICY
     size = len(gzip.compress(page.text.encode(), 4))
     for file in files(page):

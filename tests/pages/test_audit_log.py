@@ -1,4 +1,4 @@
-"""The audit log on a page: filtered, paged both ways, exported whole, without naming operators."""
+"""The audit log on a page: filtered, paged in both directions, exported completely, without naming operators."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHELL = Principal("cli", name="alice", address="192.0.2.1", device="shell", reas
 
 
 def actions(page: Page) -> list[str]:
-    """What stands in the first cells."""
+    """The text of the first cells."""
     body = page.text.partition("<tbody>")[2]
     return re.findall(r"<tr><td><strong>([^<]*)</strong>", body)
 
@@ -41,7 +41,8 @@ async def test_what_was_changed_is_read_before_and_after(pool: Pool, tenant: Ten
     assert "<del>Acme</del>" in page.text
     assert "<ins>&lt;b&gt;Bakery&lt;/b&gt;</ins>" in page.text
     assert "Reason: ticket 7" in page.words
-    # Customers read that the operator did it: not who, nor from where; and nobody finds out by asking for a name.
+    # Customers see that the operator did it, but not who, nor from where; and nobody can find out by searching for a
+    # name.
     assert "the operator" in page.words
     assert not re.search("alice|192\\.0\\.2\\.1", page.text)
     page = await owner.get("/audit?who=alice")
@@ -64,7 +65,7 @@ async def test_of_something_new_only_what_it_has_is_listed(pool: Pool, tenant: T
 
 
 async def test_what_is_metas_or_the_operators_is_not_told(pool: Pool, tenant: Tenant, owner: Browser) -> None:
-    """Of an account: its id at Meta, where Meta is reached, what Meta warned of."""
+    """Of an account: its id at Meta, Meta's address, and Meta's warnings."""
     about, id = {"organization_id": tenant.id, "name": "our account"}, uuid7()
     inside = {"waba_id": "900100", "base_url": "http://10.0.0.7:27857", "api_version": "v26.0", "portfolio": "900200"}
     async with pool.acquire() as conn:
@@ -83,7 +84,7 @@ async def test_what_is_metas_or_the_operators_is_not_told(pool: Pool, tenant: Te
     assert "our account" in file.text
     for shown in (page.text, file.text):
         assert not re.search("900[12]00|10[.]0[.]0|v26|Meta says", shown)
-    # Who runs the installation reads all of it.
+    # Operators of the installation see all of it.
     async with pool.acquire() as conn:
         whole = await reading.list_page(conn, reading.Filter(object=str(id)), limit=10)
     assert "10.0.0.8" in "".join(f"{one.before} {one.after}" for one in whole.entries)
@@ -145,7 +146,7 @@ async def test_what_cannot_be_understood_is_said_at_its_field(owner: Browser, qu
 
 
 async def test_a_day_is_one_of_the_reader(pool: Pool, tenant: Tenant, owner: Browser) -> None:
-    """An entry at 23:30 UTC is of the next day in Maputo, two hours ahead."""
+    """An entry at 23:30 UTC belongs to the next day in Maputo, two hours ahead."""
     await pool.execute("UPDATE users SET time_zone = 'Africa/Maputo'")
     # Sessions are known for half a second.
     while "Africa/Maputo" not in (await owner.get("/audit")).text:  # noqa: ASYNC110
@@ -174,7 +175,7 @@ async def test_pages_lead_both_ways_and_show_each_entry_once(
     back = re.search(r'rel="prev" href="([^"]+)"', pages[-1].text)
     assert back
     assert re.findall(r"<ins>(Acme \d)</ins>", (await owner.get(back[1].replace("&amp;", "&"))).text) == shown[1]
-    # An address that is not ours begins at the newest.
+    # A made-up position starts with the newest entry.
     page = await owner.get("/audit?action=organization.renamed&after=nonsense")
     assert re.findall(r"<ins>(Acme \d)</ins>", page.text) == shown[0]
 
@@ -219,7 +220,7 @@ async def test_only_owners_and_admins_come_in(pool: Pool, tenant: Tenant, browse
 async def test_every_thing_has_its_own_slice(
     pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
 ) -> None:
-    """Who may read the log gets from a thing's page to what became of it."""
+    """Someone who may read the log gets from an object's page to its history."""
     await owner.submit(await owner.get("/senders/new"), "/senders", value="BAKERY")
     page = await owner.submit(await owner.get("/texts/new"), "/texts", name="Hours", body="We open at 8.")
     bo = await make_person(pool, tenant, "bo@example.com", role="sender")

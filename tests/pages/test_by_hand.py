@@ -1,4 +1,4 @@
-"""What people who send by hand store: saved texts, and a number of their own to try messages on."""
+"""What people who send manually store: saved texts, and a number of their own to try messages on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def country(pool: Pool, tenant: Tenant) -> None:
 
 
 async def save(browser: Browser, name: str, body: str) -> str:
-    """The address of a text that was saved."""
+    """Save a text; returns its address."""
     page = await browser.submit(await browser.get("/texts/new"), "/texts", name=name, body=body)
     assert (page.status, page.path) == (200, "/texts"), page.words
     found = re.search(rf'href="(/texts/[0-9a-f-]+)">{name}<', page.text)
@@ -41,7 +41,7 @@ async def test_a_text_is_saved_chosen_changed_and_removed(pool: Pool, owner: Bro
     page = await owner.get("/texts")
     assert ("never" in page.words, "{{first_name}}" in page.words) == (True, True)
 
-    # Into the form of a send, which says what nobody fills in there, and into that of a campaign.
+    # Into the form of a send, with its placeholders as text, and into the form of a campaign.
     page = await owner.get(f"/send?saved={id}")
     assert value(page, "message") == "Olá {{first_name}}\nAté amanhã"
     page = await owner.post("/send/preview", page.form("/send") | {"to": OTHER, "message": "Olá {{first_name}}"})
@@ -79,7 +79,7 @@ async def test_what_is_wrong_with_a_text_is_said_and_keeps_what_was_typed(pool: 
         assert (page.status, said in page.words) == (422, True), (name, page.words)
         assert value(page, "body") == body
     assert await pool.fetchval("SELECT count(*) FROM saved_texts") == 1
-    # The form of a send hands its text on; nothing is stored before it has a name.
+    # The form of a send passes its text on; nothing is stored before it has a name.
     page = await owner.post("/texts/new", (await owner.get("/send")).form("/send") | {"message": "Até\r\njá"})
     assert value(page, "body") == "Até\njá"
     assert await pool.fetchval("SELECT count(*) FROM saved_texts") == 1
@@ -122,7 +122,7 @@ async def test_a_number_is_ones_own_once_its_code_came_back(
     masked = await pool.fetchval("SELECT after FROM audit_log WHERE action = 'user.number_changed'")
     assert OWN not in masked
 
-    # It goes to oneself, and the form goes on with whom it was for.
+    # It is sent to the user's own number, and the form keeps its recipient.
     form = (await owner.get("/send")).form("/send") | {"to": OTHER, "message": "Olá"}
     page = await owner.post("/send", form | {"own": OWN})
     assert await pool.fetchval("SELECT recipient FROM messages WHERE body = 'Olá'") == OWN

@@ -63,7 +63,7 @@ async def stage(pool: Pool, **options: Any) -> None:
 
 
 async def test_the_hour_of_a_campaign_is_no_period(owner: Browser) -> None:
-    """In English one word did for both."""
+    """In English one word used to serve both."""
     assert "Dia opcional Hora opcional" in (await owner.get("/campaigns/new", Accept_Language="pt")).words
     assert "Período" in (await owner.get("/messages", Accept_Language="pt")).words
 
@@ -80,7 +80,7 @@ async def test_who_gets_it_is_counted_before_it_is_made(pool: Pool, tenant: Tena
     for said in ("Found 10", "opted out −1", "Get it 9", "9 people: 1 segment", "Cost 9 messages", "Quota after 991"):
         assert said in page.words, (said, page.words)
     assert "Hello P" in page.words
-    # On a phone it stands below the form: the page opens there, unless something is wrong.
+    # On a phone it is below the form: the page scrolls to it, unless there is an error.
     opens = '<h2 id="check" tabindex="-1" autofocus>'
     assert (opens in page.text, opens in (await look(owner, tags="")).text) == (True, False)
     assert await pool.fetchval("SELECT count(*) FROM campaigns") == 0
@@ -98,7 +98,7 @@ async def test_who_gets_it_is_counted_before_it_is_made(pool: Pool, tenant: Tena
 
 
 async def test_who_lacks_a_value_of_the_text_is_counted(pool: Pool, tenant: Tenant, owner: Browser) -> None:
-    """Nothing else would say that half of them are greeted with "Hello ,". Those who get nothing count no more."""
+    """Otherwise nothing would say that half of them are greeted with "Hello ,". Skipped contacts do not count."""
     await people(pool, tenant, 5)
     await pool.execute("UPDATE contacts SET first_name = 'Ana' WHERE phone IN ('+258841000001', '+258841000002')")
     await pool.execute(
@@ -133,13 +133,13 @@ async def test_an_hour_that_the_clocks_skip_is_refused(pool: Pool, tenant: Tenan
     for hour, is_refused in (("00:59", False), ("01:00", True), ("01:59", True), ("02:00", False)):
         page = await look(owner, when="later", day="2026-03-29", hour=hour)
         assert (page.status, said in page.words) == (422, is_refused), (hour, page.words)
-    # Of the hour that comes twice, the first is taken.
+    # Of the hour that occurs twice, the first one is used.
     twice = local_times.read("2026-10-25", "01:30", "Europe/Lisbon")
     assert twice.astimezone(UTC) == datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
 
 
 async def test_a_text_of_several_lines_has_them_as_handsets_do(pool: Pool, tenant: Tenant, owner: Browser) -> None:
-    """Exactly one segment: each line break of a browser has two characters."""
+    """Exactly one segment: a browser's line breaks have two characters each."""
     await people(pool, tenant, 1)
     text = f"{'a' * 79}\r\n{'b' * 80}"
     assert "1 person: 1 segment" in (await look(owner, text=text)).words
@@ -150,7 +150,8 @@ async def test_a_text_of_several_lines_has_them_as_handsets_do(pool: Pool, tenan
 
 
 async def test_pasted_numbers_are_read_as_the_country_writes_them(pool: Pool, tenant: Tenant, owner: Browser) -> None:
-    """84 123 4567 is a number of Mozambique there, and would be one of Viet Nam elsewhere: neither unasked."""
+    """84 123 4567 is a number in Mozambique there, and would be one in Vietnam elsewhere: neither is assumed
+    silently."""
     typed = {"to": "numbers", "numbers": "84 123 4567\n841000002; 0000\n+351912345678\n351912345678", "text": "Hi"}
     page = await look(owner, **typed)
     for said in (
@@ -180,7 +181,7 @@ async def test_pasted_numbers_are_read_as_the_country_writes_them(pool: Pool, te
         "+351912345678",
         "351912345678",
     ]
-    # What nobody could read is a number all the same to whoever wants to be forgotten.
+    # A number that could not be read is still found by a person who wants to be erased.
     async with pool.acquire() as conn:
         await erasure.erase(conn, tenant.actor, address="+351912345678")
         assert await conn.fetchval("SELECT cardinality(numbers) FROM campaign_drafts WHERE id = $1", UUID(draft)) == 3
@@ -199,7 +200,7 @@ async def test_who_waits_for_the_end_of_quiet_hours_is_counted(pool: Pool, tenan
     await quiet_now(pool, tenant.actor)
     page = await look(owner)
     assert "Quiet hours where they are 3 people get it later: it is quiet there until" in page.words
-    # At a minute each, the last one's turn comes at 12:02 in Maputo.
+    # At one per minute, the last message is due at 12:02 in Maputo.
     await pool.execute("UPDATE organizations SET quiet_hours = '12:02-13:00' WHERE id = $1", tenant.id)
     at = {"when": "later", "day": f"{datetime.now(UTC) + timedelta(days=2):%F}", "hour": "10:00"}
     assert "Quiet hours where they are" not in (await look(owner, **at)).words
@@ -260,7 +261,7 @@ async def test_it_is_tried_on_oneself_before_anything_is_made(pool: Pool, tenant
     followed = re.search(r'href="(/messages/[^"]+)">Follow it', page.text)
     assert followed is not None
     assert (await owner.get(followed[1])).status == 200
-    # The form goes on as it was, with the sender that was chosen: one that is approved no longer is told at its field.
+    # The form is kept, with the chosen sender: if it is no longer approved, the error is at its field.
     form = page.form("/campaigns") | chosen
     assert (form["name"], form["tags"]) == ("Sale", "all")
     sender = await pool.fetchval("SELECT id FROM sender_ids")
@@ -277,12 +278,12 @@ async def test_what_is_wrong_is_said_at_its_field(pool: Pool, tenant: Tenant, ow
         assert f'href="#{field}"' in page.text, field
     assert "There is no such placeholder" in page.words
     assert "A placeholder lacks its braces on one side" in (await look(owner, text="Hi {{name}")).words
-    # A misspelled tag: with nobody to send to there is nothing to press.
+    # A misspelled tag: without recipients there is no button.
     page = await look(owner, tags="nope")
     assert ("Nobody would get it" in page.words, 'value="create"' in page.text) == (True, False)
     page = await look(owner, tags="nope", when="later", day=f"{datetime.now(UTC) + timedelta(days=2):%F}", hour="10:00")
     assert ("Nobody would get it" in page.words, 'value="create"' in page.text) == (False, True)
-    # A time at which it could not be created is refused by the check, which would otherwise say that all is well.
+    # A time at which it could not be created is refused by the check, which would otherwise report no problem.
     page = await look(owner, when="later", day="2026-01-01", hour="10:00")
     assert (page.status, "must be between a minute ago and 365 days ahead" in page.words) == (422, True)
     page = await make(owner)
@@ -290,7 +291,7 @@ async def test_what_is_wrong_is_said_at_its_field(pool: Pool, tenant: Tenant, ow
 
 
 async def test_a_text_of_very_many_placeholders_is_too_long(tenant: Tenant, owner: Browser) -> None:
-    """Only the API refused it: a worker took 10 ms for each recipient to fill a megabyte of them."""
+    """Only the API used to refuse it: a worker needed 10 ms per recipient to fill in a megabyte."""
     page = await look(owner, text="Hi" + "{{name}}" * 200)
     assert page.status == 422
     assert 'href="#text"' in page.text
@@ -314,7 +315,7 @@ async def test_many_are_confirmed_by_their_number(
     assert "type 8 to confirm optional" not in page.words
     assert (await make(owner, typed="7")).status == 422
     assert "The campaign is created." in (await make(owner, typed="8")).words
-    # What the check warned of is still said when it is not confirmed.
+    # The check's warning is still shown if it is not confirmed.
     assert "A campaign with the same text was created" in (await make(owner, typed="7")).words
 
 
@@ -361,7 +362,7 @@ async def test_a_campaign_is_paused_resumed_and_canceled(pool: Pool, tenant: Ten
     await stage(pool)
     page = await owner.get(where)
     assert "Canceled 6" in page.words
-    # The list consists of messages: those who never had one are only counted.
+    # The list consists of messages: recipients who never had one are only counted.
     assert "Whoever had no message yet counts as canceled" in page.words
     assert "Whoever had no message" not in (await owner.get(f"{where}?status=delivered")).words
     assert await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", tenant.id) == 0
@@ -420,10 +421,10 @@ async def test_what_was_refused_before_it_was_sent_is_told_from_what_failed_afte
     page = await owner.get(where)
     for said in ("Sent, whatever the outcome 3", "Failed, though sent 1", "Failed before it was sent 1", "Total 4"):
         assert said in page.words, (said, page.words)
-    # A supplier that had it after all says so later.
+    # A supplier that had accepted it after all reports so later.
     await pool.execute("UPDATE messages SET sent_at = now() WHERE sent_at IS NULL")
     await count(pool)
-    # Not the chart: what was counted in an earlier minute stays there.
+    # Except in the chart: the count of an earlier minute stays there.
     await pool.execute("DELETE FROM campaign_minutes")
     page = await owner.get(where)
     assert ("Failed 2" in page.words, "before it was sent" in page.words) == (True, False)
@@ -530,7 +531,7 @@ async def test_who_was_skipped_is_seen_with_the_reason_and_taken_away(
     assert [(row["to"], row["name"], row["reason"]) for row in rows] == [("+258841000003", "P3", "recently_written")]
     told = await pool.fetchval("SELECT after FROM audit_log WHERE action = 'campaign.exported'")
     assert "recently_written" in told
-    # Whoever does not see whole numbers sees no names either, in the file and on the page.
+    # Someone who does not see whole numbers sees no names either, in the file and on the page.
     async with pool.acquire() as conn:
         wanted = kinds.Skipped(form="jsonl", campaign_id=UUID(where[-36:]), reason="opted_out", sees="own")
         written = await kinds.page(conn, tenant.actor, wanted, after=None, is_first=True)
@@ -603,10 +604,10 @@ async def test_a_whatsapp_campaign_is_looked_at_made_and_followed(
     page = await owner.post("/campaigns", page.form("/campaigns") | typed | {"do": "create"})
     assert "The campaign is created." in page.words, page.words
     where = page.path
-    # Whoever approves it, or reads it later, sees more than the name of a template.
+    # The person who approves it, or reads it later, sees more than the template's name.
     shown = "Hello {{first_name|customer}}, your order 4471 was shipped."
     assert shown in page.words
-    # The template is not read each time the progress is; and without it, the rest of the page stands.
+    # The template is not read for each refresh of the progress; and without it, the rest of the page is shown.
     with monkeypatch.context() as patch:
         reads = []
 
@@ -627,7 +628,7 @@ async def test_a_whatsapp_campaign_is_looked_at_made_and_followed(
         " sent_at = NULL WHERE recipient = '+258841000001'"
     )
     await count(pool)
-    # A second click comes back to the list that it was made in.
+    # A second click returns to the list in which it was made.
     id = await pool.fetchval("UPDATE campaigns SET status = 'running' RETURNING id")
     listed = await owner.get("/campaigns?channel=whatsapp")
     pause = f"/campaigns/{id}/pause"
@@ -641,7 +642,7 @@ async def test_a_whatsapp_campaign_is_looked_at_made_and_followed(
     assert "with the same text" in (await owner.post("/campaigns", form | {"t2": "4471"})).words
     copy = (await owner.get(f"/campaigns/new?copy={where.rpartition('/')[2]}")).form("/campaigns")
     assert (copy["name"], copy["tags"], copy["t1"], copy["t2"]) == ("Delivery", "all", "customer", "4471")
-    # A number that went meanwhile, and a template that is no longer approved, are told at their fields.
+    # A number that was removed meanwhile, and a template that is no longer approved, are reported at their fields.
     await pool.execute("UPDATE whatsapp_templates SET status = 'paused'")
     page = await owner.post("/campaigns", form | {"t2": "4471"})
     assert (page.status, "not currently approved" in page.words) == (422, True), page.words
@@ -664,7 +665,7 @@ async def test_a_campaign_is_copied_and_a_wrong_sender_is_told(pool: Pool, tenan
 
 
 async def test_a_copy_has_the_class_of_the_original(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
-    """A page makes marketing; a program may have chosen otherwise, and then quiet hours and prices are others."""
+    """A page creates marketing; a program may have chosen another class, which has other quiet hours and prices."""
     await people(pool, tenant, 1)
     body = {"name": "Closed", "message_template": "We are closed", "audience_tags": ["all"], "class": "transactional"}
     _, _, answer = await api.ask("POST", "/campaigns", json=body, headers=tenant.headers)
@@ -693,11 +694,11 @@ async def test_what_is_typed_is_kept_as_a_draft_until_the_campaign_is_made(
     assert await pool.fetchval("SELECT numbers FROM campaign_drafts") == ["+258841000001", "nobody"]
     await owner.post("/campaigns/drafts", form | typed | {"pace": "60"}, HX_Request="true")
     assert await pool.fetchval("SELECT count(*) FROM campaign_drafts") == 1
-    # A colleague goes on with it; a viewer does not see it.
+    # A colleague can continue with it; a viewer does not see it.
     await make_person(pool, tenant, "bo@example.com", "admin")
     await other_browser.sign_in("bo@example.com")
     listed = await other_browser.get("/campaigns")
-    # Whom it lists is erased from it with all else.
+    # Erasing a person removes them from it as well.
     async with pool.acquire() as conn:
         await erasure.erase(conn, tenant.actor, address="+258841000009")
         assert await conn.fetchval("SELECT cardinality(numbers) FROM campaign_drafts") == 2
@@ -706,7 +707,7 @@ async def test_what_is_typed_is_kept_as_a_draft_until_the_campaign_is_made(
     page = await other_browser.get(where[1])
     again = page.form("/campaigns")
     assert (again["name"], again["pace"], "+258841000001\nnobody" in page.text) == ("Sale", "60", True)
-    # Checking it keeps it as well; making it is its end.
+    # Checking it saves it as well; creating the campaign ends it.
     typed |= {"text": "Hello", "pace": "", "numbers": "+258841000001", "when": "now"}
     page = await other_browser.post("/campaigns", again | typed | {"do": "preview"})
     assert await pool.fetchval("SELECT fields::jsonb ->> 'text' FROM campaign_drafts") == "Hello"
@@ -735,11 +736,11 @@ async def test_a_draft_keeps_its_time_whoever_goes_on_with_it(
     for browser, day, hour in ((owner, "2027-02-28", "22:00"), (other_browser, "2027-03-01", "01:30")):
         again = (await browser.get(where)).form("/campaigns")
         assert (again["day"], again["hour"]) == (day, hour)
-    # Kept by the colleague, it is the same time.
+    # Saved by the colleague, it is the same time.
     await other_browser.post("/campaigns/drafts", again | {"when": "later"}, HX_Request="true")
     again = (await owner.get(where)).form("/campaigns")
     assert (again["day"], again["hour"]) == ("2027-02-28", "22:00")
-    # What is no time stays as it was typed.
+    # Input that is not a time stays as typed.
     await owner.post("/campaigns/drafts", again | {"when": "later", "day": "soon"}, HX_Request="true")
     again = (await other_browser.get(where)).form("/campaigns")
     assert (again["day"], again["hour"]) == ("soon", "22:00")
@@ -748,7 +749,7 @@ async def test_a_draft_keeps_its_time_whoever_goes_on_with_it(
 async def test_a_number_of_a_draft_that_lacks_a_digit_does_not_become_another_one(
     pool: Pool, tenant: Tenant, owner: Browser
 ) -> None:
-    """There is no calling code 87, but without its + it would be a number of Mozambique."""
+    """There is no calling code 87, but without its + it would be a number in Mozambique."""
     form = (await owner.get("/campaigns/new")).form("/campaigns")
     numbers = "+87 123 4567; 0087 123 4568\n+85 123 4567; 123 4567; +258 84 100 0001; (+87) 123 4569"
     typed = {"name": "Sale", "to": "numbers", "numbers": numbers, "text": "Hello"}
@@ -789,7 +790,7 @@ async def test_drafts_are_bounded_discarded_and_nobody_elses(
     page = await owner.submit(await owner.get("/campaigns"), f"/campaigns/drafts/{id}/discard")
     assert ("The draft is discarded." in page.words, "Drafts" in page.words) == (True, False)
     assert (await owner.get(f"/campaigns/new?draft={id}")).status == 404
-    # For ten seconds it can be undone, by its own alone and once; an hour later it is erased.
+    # For ten seconds it can be undone, once and only by the person who deleted it; an hour later it is erased.
     undo = f"/campaigns/drafts/{id}/restore"
     form = page.form(undo)
     assert "no longer be undone" in (await other_browser.post(undo, token)).words
@@ -826,7 +827,7 @@ async def test_its_course_is_shown_minute_by_minute_and_its_pace_changed(
     paced = await pool.fetchrow("SELECT before, after FROM audit_log WHERE action = 'campaign.paced'")
     assert paced is not None
     assert ["1" in paced["before"], "6000" in paced["after"]] == [True, True]
-    # What no supplier took was not sent.
+    # A message that no supplier accepted was not sent.
     await pool.execute("UPDATE messages SET status = 'failed' WHERE recipient = '+258841000004'")
     await pool.execute("UPDATE messages SET status = 'sent', sent_at = now() WHERE status = 'accepted'")
     await count(pool)
@@ -839,14 +840,14 @@ async def test_its_course_is_shown_minute_by_minute_and_its_pace_changed(
     await count(pool)
     page = await owner.get(where)
     assert "5 sent, 4 delivered. 1 failed before it was sent." in page.words, page.words
-    # One says nothing yet; by when it has to is known, in the reader's words.
+    # A single one says nothing yet; the page shows when it will, in the reader's language.
     assert "All are handed over; 1 report is missing. What is not reported by " in page.words
     first = await pool.fetchval("SELECT min(minute) FROM campaign_minutes WHERE sent > 0")
     assert f"by {locale('en').moment(first + timedelta(hours=72, minutes=1))} counts as unknown." in page.words
     figures = re.search(r"<script type=\"application/json\" data-figures>(.*?)</script>", page.text)
     assert figures is not None
     drawn = msgspec.json.decode(figures[1].replace("&#34;", '"'))
-    # Four minutes, or five where one ended meanwhile: what was counted stands in the first and in the last.
+    # Four minutes, or five if one ended meanwhile: the counts are in the first and in the last one.
     handed_over, delivered, refused = (one["values"] for one in drawn["series"])
     assert (handed_over[0], sum(handed_over), delivered[-1], sum(delivered)) == (5, 5, 4, 4)
     assert (refused[0], sum(refused)) == (1, 1)
@@ -859,7 +860,7 @@ async def test_its_course_is_shown_minute_by_minute_and_its_pace_changed(
 
 
 async def test_its_pace_is_that_of_the_last_minutes(pool: Pool, tenant: Tenant, owner: Browser) -> None:
-    """Not the average since it started, in which a pause would count, and an hour that went faster."""
+    """Not the average since it started, which would include a pause, and an hour that went faster."""
     await people(pool, tenant, 1)
     where = (await make(owner)).path
     await pool.execute(
@@ -876,31 +877,31 @@ async def test_its_pace_is_that_of_the_last_minutes(pool: Pool, tenant: Tenant, 
             one = await record.get(conn, tenant.actor, id=UUID(where.rpartition("/")[2]))
             return (await progress.rates(conn, tenant.actor, campaigns=[one])).get(one.id, 0)
 
-    assert 14 < await rate() <= 16  # 160 in ten minutes, and what of the eleventh has passed
+    assert 14 < await rate() <= 16  # 160 in ten minutes, and the part of the eleventh that has passed
     page = await owner.get(where)
     assert re.search(r"1[456] a minute currently · handed over by \d", page.words), page.words
-    # While nothing can leave, the pace of before promises nothing.
+    # While nothing can be sent, the earlier pace promises nothing.
     await pool.execute("UPDATE campaigns SET queued = 1, pending = 839")
     page = await owner.get(where)
     assert "Running No route is open at present." in page.words
     assert "handed over by" not in page.words
     assert "currently" not in page.words
-    # At night in one country, it goes on in others.
+    # If it is night in one country, it continues in others.
     await pool.execute("UPDATE campaigns SET status_reason = 'quiet_hours'")
     page = await owner.get(where)
     assert re.search(r"1[456] a minute currently", page.words), page.words
     assert "handed over by" not in page.words
     await pool.execute("UPDATE campaigns SET status_reason = NULL")
     await pool.execute("UPDATE campaigns SET queued = 0, pending = 840")
-    # Since it went on, if that was later; right after it nothing can be said.
+    # Since it was resumed, if that was later; immediately afterwards there is no estimate.
     await owner.submit(await owner.get(where), where + "/pause")
     await owner.submit(await owner.get(where), where + "/resume")
     assert await rate() == 0
     assert "currently" not in (await owner.get(where)).words
-    # Nobody changes what the log has: it says last that it went on three minutes ago.
+    # Nobody changes the log: its last entry says that it was resumed three minutes ago.
     moved = await pool.fetchrow("SELECT * FROM audit_log WHERE action = 'campaign.moved' ORDER BY id DESC LIMIT 1")
     assert moved is not None
-    # Of its minute, what was handed over before the pause is counted: so all of the minute counts.
+    # Of that minute, messages sent before the pause are counted: so the whole minute counts.
     counted = await pool.fetchval("SELECT max(minute) FROM campaign_minutes")
     values = dict(moved) | {"id": uuid7(), "at": counted + timedelta(seconds=59)}
     places = ", ".join(f"${n}" for n in range(1, len(values) + 1))
@@ -1052,7 +1053,7 @@ async def test_a_second_person_approves_a_campaign_to_many(
     assert said not in (await look(rui, to="numbers", numbers="+258841234567", text="Hi")).words
     assert said in (await look(rui, to="numbers", numbers="+258841234567\n+258841234568", text="Hi")).words
     assert said not in (await look(rui, to="numbers", numbers="+258841234567\nnobody", text="Hi")).words
-    # Whoever is skipped counts: they are skipped when it is staged, after the approval.
+    # Skipped recipients count: they are skipped when it is staged, after the approval.
     await pool.execute("INSERT INTO opt_outs VALUES ($1, '+258841234569', now(), 'test')", tenant.id)
     assert said in (await look(rui, to="numbers", numbers="+258841234567\n+258841234569", text="Hi")).words
     made = await make(rui, to="numbers", numbers="+258841234567\n+258841234568", text="Hi")

@@ -28,7 +28,7 @@ from .conftest import PASSWORD, Api, Browser, Page, Tenant, make_person, make_te
 from .test_keys import secret_in as key_in
 from .test_webhooks import id_in, register, secret_in
 
-#: Nothing on this machine may be connected to.
+#: No connection to this machine is allowed.
 UNDER = impatient(secret_key=SECRET_KEY, webhook_allow_http=False, webhook_allow_networks="")
 HERE = "/webhooks/catcher"
 
@@ -100,7 +100,7 @@ async def test_from_a_key_to_the_signed_event(
     assert "HTTP 204" in (await owner.get(delivery[0] + "?mode=test")).words
     assert (await owner.get(f"/webhooks/{id_in(page)}?mode=test")).path.startswith(HERE)
     assert "The catcher is open" in (await owner.get("/webhooks?mode=test")).words
-    # Who may not see texts and numbers gets neither from here, and nobody else gets anything.
+    # Someone who may not see texts and numbers gets neither from here, and nobody else gets anything.
     await make_person(pool, tenant, "rui@example.com", "viewer")
     rui = Browser(owner.base_url)
     await rui.sign_in("rui@example.com", PASSWORD)
@@ -111,7 +111,7 @@ async def test_from_a_key_to_the_signed_event(
     other = await make_tenant(pool)
     async with pool.acquire() as conn:
         assert await catcher.current(conn, msgspec.structs.replace(other.actor, mode="test")) is None
-    # The end erases.
+    # Closing it erases them.
     page = await owner.submit(await owner.get(HERE + "?mode=test"), HERE + "/close?mode=test")
     assert "what it caught is erased" in page.words
     assert await pool.fetchval("SELECT count(*) FROM webhook_caught") == 0
@@ -134,7 +134,7 @@ async def test_it_keeps_the_latest_and_ends_after_its_hour(pool: Pool, tenant: T
     await record(pool, tenant.actor, 2)
     async with delivering(pool, UNDER):
         await attempted(pool, len(events) + 2)
-    await record(pool, tenant.actor)  # it waits when the hour is over
+    await record(pool, tenant.actor)  # it is waiting when the hour is over
     async with pool.acquire() as conn:
         assert await conn.fetchval(f"SELECT {catcher.ANY_PAST}") is False
         assert await catcher.end_past(conn) == 0
@@ -149,7 +149,7 @@ async def test_it_keeps_the_latest_and_ends_after_its_hour(pool: Pool, tenant: T
     last = await pool.fetchrow("SELECT action, who FROM audit_log ORDER BY id DESC LIMIT 1")
     assert last is not None
     assert (last["action"], last["who"]) == ("webhook.disabled", "system")
-    # It is not enabled, but opened, in the same row and with another secret.
+    # It is not enabled, but opened again, in the same row and with another secret.
     page = await owner.post(f"/webhooks/{id}/enable", (await owner.get("/webhooks/new")).form("/webhooks"))
     assert "The catcher is closed" in page.words
     for number in range(9):
@@ -159,7 +159,7 @@ async def test_it_keeps_the_latest_and_ends_after_its_hour(pool: Pool, tenant: T
         await owner.get(f"/webhooks/{id}/edit"), f"/webhooks/{id}/edit", url="https://example.com"
     )
     assert page.status == 422
-    # What a worker stored while it ended is for retention.
+    # What a worker stored while it ended is removed by retention.
     await pool.execute(
         "INSERT INTO webhook_caught"
         " SELECT $1, now() - make_interval(hours => n), $2, $2, '', '' FROM generate_series(0, 2) n",

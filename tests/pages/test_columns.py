@@ -1,4 +1,4 @@
-"""Columns of a list: chosen and ordered without a script, and remembered for the person."""
+"""Columns of a list: chosen and ordered without a script, and remembered per person."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ USUAL = ["To", "Status", "Channel", "From", "Reference", "Took", "Accepted"]
 
 
 def headings(page: Page) -> list[str]:
-    """Of the list's columns, and that every cell of its first row says which it is of."""
+    """Checks the list's columns, and that every cell of its first row names its column."""
     row = re.search(r'<tr id="m-.*?</tr>', page.text, re.S)
     assert row
     labels = [one for one in re.findall(r'<th scope="col"[^>]*>(?:<span[^>]*>)?([^<]*)', page.text) if one != "Select"]
@@ -47,11 +47,11 @@ async def test_columns_are_chosen_ordered_and_remembered(
     page = await choose(owner, page, "segments", "status", "id", down="segments")
     assert headings(page) == ["To", "Status", "Segments", "Id"]
     assert re.search(r'<details class="who" open><summary class="button">Columns', page.text)
-    # The button that was pressed keeps the focus.
+    # The pressed button keeps the focus.
     assert re.findall(r'<button [^>]*name="(\w+)" value="(\w+)" autofocus>', page.text) == [("down", "segments")]
     page = await choose(owner, page, "status", "segments", "id", up="status")
     assert headings(page) == ["To", "Status", "Segments", "Id"]
-    # On every device, in the region that renews itself too; for nobody else.
+    # On every device, in the refreshed region too; for nobody else.
     assert headings(await owner.get("/messages", HX_Request="true", X_Seen="1"))[1:] == ["Status", "Segments", "Id"]
     await make_person(pool, tenant, "bo@example.com")
     await other_browser.sign_in("bo@example.com")
@@ -59,7 +59,7 @@ async def test_columns_are_chosen_ordered_and_remembered(
     assert headings(await other_browser.get("/messages", HX_Request="true", X_Seen="1")) == USUAL
     page = await choose(owner, page, "id", usual="1")
     assert headings(page) == USUAL
-    # What no button of ours sends is not in the address that follows.
+    # Parameters that none of our buttons send are not in the next address.
     page = await choose(owner, page, "status", down="x&y=z")
     assert page.path == "/messages?channel=sms"
     assert (await owner.post("/columns/nothing", page.form("/columns/messages"))).status == 404
@@ -75,7 +75,7 @@ async def test_a_choice_that_no_list_knows_any_more_changes_nothing(
 
 
 def table(page: Page, caption: str) -> tuple[list[str], list[str]]:
-    """(headings, what the cells of the first row say they are of) of the list with this caption, but for its first."""
+    """(headings, column names of the first row's cells) of the list with this caption, except for its first column."""
     (found,) = (one for one in re.findall(r"<table.*?</table>", page.text, re.S) if f">{caption}</caption>" in one)
     head, body = found.split("<tbody>")
     headings = [html.unescape(one) for one in re.findall(r'<th scope="col"[^>]*>([^<]+)', head)]
@@ -117,7 +117,7 @@ async def test_every_list_has_columns_to_choose(api: Api, pool: Pool, tenant: Te
         usual = [one.label for one in offered if one.is_usual]
         page = await owner.get(path)
         assert table(page, caption) == (usual, usual), name
-        # All of them, the last one first: every cell knows its own, and there is none that nobody fills in.
+        # All of them, the last one first: every cell names its own column, and none is always empty.
         every = [one.label for one in reversed(offered)]
         page = await choose(owner, page, *(one.name for one in reversed(offered)), list=name)
         assert table(page, caption) == (every, every), name

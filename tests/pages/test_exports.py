@@ -36,7 +36,7 @@ async def people(pool: Pool, tenant: Tenant, count: int) -> None:
 
 
 async def ask(pool: Pool, tenant: Tenant, user: UUID) -> UUID:
-    """An export of contacts that this person asked for."""
+    """An export of contacts requested by this person."""
     actor = msgspec.structs.replace(tenant.actor, by=Principal("person", user, name="Ana"))
     async with pool.acquire() as conn:
         return await jobs.ask(conn, actor, wanted=Contacts(form="csv", filters=Filters()))
@@ -108,13 +108,13 @@ async def test_only_who_asked_may_fetch_it_and_only_while_their_role_lets_them(
     file = await fetch(pool, other_browser, await other_browser.get("/messages"), "/messages/export")
     assert NUMBER in file.text
     id = await pool.fetchval("SELECT id FROM exports")
-    # The owner sees that it was asked for, and by whom.
+    # The owner sees that it was requested, and by whom.
     page = await owner.get("/exports")
     assert ("Rui" in page.words, "Download" in page.words) == (True, False)
     form = (await owner.get("/account")).form("/account")
     for act in ("file", "stop"):
         assert (await owner.post(f"/exports/{id}/{act}", form | {"_once": act})).status == 404
-    # What an admin asked for holds whole numbers, which a viewer does not see.
+    # An admin's export contains whole numbers, which a viewer does not see.
     page = await other_browser.get("/exports")
     async with pool.acquire() as conn:
         await memberships.change_role(conn, tenant.actor, user_id=rui.id, role="viewer")
@@ -125,7 +125,7 @@ async def test_only_who_asked_may_fetch_it_and_only_while_their_role_lets_them(
     assert ("messages.csv" in page.words, "Download" in page.words) == (True, False)
     form = (await other_browser.get("/account")).form("/account")
     assert (await other_browser.post(f"/exports/{id}/file", form)).status == 404
-    # Another organization's are nobody's.
+    # Nobody sees another organization's.
     other = await make_tenant(pool)
     await make_person(pool, other, "eva@example.com")
     await other_browser.post("/logout", (await other_browser.get("/")).form("/logout"))
@@ -173,7 +173,7 @@ async def test_exports_are_few_stopped_cut_and_erased(
     page = await owner.get("/exports")
     assert "It reached the size limit of a file." in page.words
     assert await pool.fetchval("SELECT count(*) FROM exports WHERE is_cut AND rows = 2") == jobs.MOST_OPEN - 1
-    # Somebody who is erased may be in any of them, and their pieces go with them.
+    # An erased person may be in any of them, so they are deleted with their parts.
     assert await pool.fetchval("SELECT count(*) FROM export_chunks") > 0
     monkeypatch.setattr(erasure, "PIECES_AT_ONCE", 1)
     async with pool.acquire() as conn:

@@ -25,7 +25,7 @@ VALUES ($1, $2, 'message.delivered', 'live', $3, 'r', '{}', now())
 
 
 async def found(browser: Browser, what: object) -> str:
-    """Where it leads to; "" if there is nothing."""
+    """The page that it leads to; "" if nothing is found."""
     text = urllib.parse.quote(str(what), safe="")
     page = await browser.get(f"/go?q={text}" if "/" in str(what) else f"/go/{text}")
     return "" if page.status == 404 else page.path
@@ -61,7 +61,7 @@ async def test_everything_is_found_by_its_id_or_its_name(
     }
     for what, where in wanted.items():
         assert await found(owner, what) == where, what
-    # What a role does not see is not there; what belongs to others is not, for anybody.
+    # What a role does not see does not exist for it; other organizations' objects do not exist for anybody.
     await other_browser.sign_in("vera@example.com")
     assert await found(other_browser, campaign) == f"/campaigns/{campaign}"
     for what in (tenant.key_id, person.id):
@@ -105,7 +105,7 @@ async def test_a_number_leads_to_its_person_and_the_palette_offers_what_belongs_
     async with pool.acquire() as conn:
         contact = (await records.create(conn, tenant.actor, entry=Entry(number, "Ana"))).id
     assert await found(owner, number) == f"/contacts/{contact}"
-    # A mode that there is not is no third mode, in which nothing would be found: it is live, as on every page.
+    # An unknown mode is not a third one, in which nothing would be found: it is live, as on every page.
     assert (await owner.get("/go/%2B258841000001?mode=other")).path == f"/contacts/{contact}"
     told = await offered(owner, "q=%2B258841000001")
     assert told["Contact: Ana"] == f"/contacts/{contact}"
@@ -120,9 +120,9 @@ async def test_a_number_leads_to_its_person_and_the_palette_offers_what_belongs_
 async def test_a_number_is_read_as_people_of_the_organizations_country_write_it(
     api: Api, pool: Pool, tenant: Tenant, owner: Browser
 ) -> None:
-    """And where it may be another country's, the list offers that one."""
+    """And if it may be another country's, the list offers that one."""
     here, there = await send(api, tenant, to="+258841234567"), await send(api, tenant, to="+84841234567")
-    # Nobody chose a country: it is what its first digits say.
+    # Nobody chose a country: it follows from the first digits.
     page = await owner.get("/messages?q=84%20841%20234%20567")
     assert (shown(page), "Searched as +84 841 234 567, Vietnam." in page.words) == ([there], True)
     await pool.execute("UPDATE organizations SET country = 'MZ' WHERE id = $1", tenant.id)

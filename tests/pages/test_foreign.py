@@ -1,8 +1,8 @@
-"""Journey 14: every page and form that takes an id, with each id of another organization. The answer is that of one
-that never existed, and nothing of the other organization is shown or changed.
+"""Journey 14: every page and form that takes an id is requested with each id of another organization. The response
+equals that for an id that never existed, and nothing of the other organization is shown or changed.
 
-Nor does the time that an answer takes tell: the same statements are asked with either id, each of them for the
-reader's own organization, and return as many rows. That is certain, and measured times are not.
+The response time gives nothing away either: both ids lead to the same statements, each of which names the reader's own
+organization, and to the same number of rows. That can be proven, unlike measured times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.statements import StatementRecorder, recording_statements
 
 from .conftest import Api, Browser, Tenant, make_person, make_tenant, running
 
-#: Ids that nothing but pages takes.
+#: Ids that only pages take.
 OTHERS = """
 SELECT 'thread', id::text FROM inbox_threads WHERE organization_id = $1
 UNION ALL SELECT 'template', id::text FROM whatsapp_templates WHERE organization_id = $1
@@ -51,7 +51,7 @@ async def api(wire: tuple[StatementRecorder, str]) -> AsyncIterator[Api]:
 
 
 async def shown(browser: Browser, method: str, path: str, id: str, token: str) -> tuple[int, str, str]:
-    """What can be told apart from outside, the id that was asked for left out."""
+    """Everything that can be distinguished from outside, except for the requested id."""
     where = path.replace("{id}", id)
     where = where.replace("{event}", id)
     page = await (
@@ -85,7 +85,7 @@ async def test_another_organizations_ids_are_as_unknown_as_any(
     assert len(routes) > 40
     own, looked = [tenant.id, await pool.fetchval("SELECT id FROM users WHERE email = 'ana@example.com'")], 0
     for route in routes:
-        # An id may say when it was made, and is then looked for about that time: whoever has it sees which it is.
+        # An id can contain its time, around which it is then searched: someone who has the id knows that time.
         unknowns = {}
         for tells_time, unknown in ((True, uuid7()), (False, uuid4())):
             database.take()
@@ -101,7 +101,7 @@ async def test_another_organizations_ids_are_as_unknown_as_any(
     assert looked > len(routes)
     after = await other.state(pool)
     assert [table for table, rows in after.items() if rows != before[table]] == []
-    # To their own organization the ids are known.
+    # Their own organization does find the ids.
     await other_browser.sign_in("zacarias@example.com")
     unseen = set()
     for path in {route.path for route in routes if route.method == "GET"}:

@@ -1,9 +1,9 @@
 """Every page and form with ids of another organization in the query or in a field, as `test_foreign.py` has them in the
-path: a filter, what is copied or sent again, the number that a reply leaves from, the key that a limit is for.
+path: a filter, a message to copy or to send again, the number that a reply is sent from, the key of a limit.
 
-Which names take an id is not listed here, but found: a route is asked with a fresh id under every name that the screens
-beside its own read, one at a time. Where a statement looks for that id, it names the reader's own organization, and
-each id of the other organization takes its place.
+The names of such parameters are not listed here, but found: a route is requested with a fresh id under every name that
+the screens in its folder read, one at a time. If a statement searches for that id, it names the reader's own
+organization, and each id of the other organization takes its place.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tests.statements import StatementRecorder, recording_statements
 from .conftest import Api, Browser, Tenant, make_person, make_tenant, running
 from .test_foreign import OTHERS
 
-#: How a screen reads a query or a field.
+#: How a screen reads a query parameter or a field.
 READ = {
     "GET": re.compile(r'\bquery(?:\.get\(|\[)\s*"([a-z_]+)"').findall,
     "POST": re.compile(r'\bform(?:\.get\(|\[)\s*"([a-z_]+)"').findall,
 }
-#: In a query they choose the reader's own mode and page; in a form they are its token and its mark.
+#: In a query they choose the reader's own mode and page size; in a form they are its token and its mark.
 PLAIN = frozenset({"mode", "limit", "_token", "_once"})
 
 
@@ -50,21 +50,21 @@ async def api(wire: tuple[StatementRecorder, str]) -> AsyncIterator[Api]:
 
 
 def names_of(route: Route) -> list[str]:
-    """Names that the route's screen reads: for pages, those that the others of its folder read, too, since what is
-    read of a query is shared among them."""
+    """Names that the route's screen reads: for pages, also those read by others in its folder, since they share how a
+    query is read."""
     file = Path(inspect.getfile(inspect.unwrap(route.handler)))
     files = file.parent.glob("*.py") if route.method == "GET" else [file]
     return sorted({name for one in files for name in READ[route.method](one.read_text())} - PLAIN)
 
 
 class Reader:
-    """Somebody who asks with ids in the query or in fields."""
+    """A user who sends ids in the query or in fields."""
 
     def __init__(self, browser: Browser, token: str, database: StatementRecorder, own: list[UUID]) -> None:
         self._browser, self._token, self._database, self._own = browser, token, database, own
 
     async def ask(self, route: Route, name: str, id: UUID) -> tuple[tuple[int, str], str, set[tuple[str, int]]]:
-        """(status and path, page, statements that looked for the id, with the rows that they returned)"""
+        """(status and path, page, statements that searched for the id, with their number of rows)"""
         path = route.path.replace("{list}", "messages").replace("{anything}", "order-1")
         self._database.take()
         if route.method == "GET":
@@ -102,17 +102,17 @@ async def test_another_organizations_ids_are_as_unknown_as_any(
             expected, _, wanted = await reader.ask(route, name, uuid7())
             if not wanted:
                 continue
-            # An id may say when it was made, and is then looked for about that time.
+            # An id can contain its time, around which it is then searched.
             wanted |= (await reader.ask(route, name, uuid4()))[2]
             taken[route.method].add(name)
             for kind, id in ids.items():
                 where = (route.method, route.path, name, kind)
                 answer, text, asked = await reader.ask(route, name, UUID(id))
                 assert [mark for mark in marks if mark in text] == [], where
-                if route.method == "GET" and name != "after":  # a place in a list, of which other rows follow
+                if route.method == "GET" and name != "after":  # a position in a list, after which other rows follow
                     assert answer == expected, where
                     assert asked <= wanted, where
-    # Those that are known to take an id are among them: what is copied, sent again, filtered by and marked.
+    # Parameters known to take an id are among them: for copying, sending again, filtering and marking.
     assert taken["GET"] >= {"again", "copy", "key", "saved", "sent"}, taken
     assert taken["POST"] >= {"id", "change", "contact"}, taken
     changed = [table for table, rows in (await other.state(pool)).items() if rows != before[table]]

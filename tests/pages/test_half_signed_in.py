@@ -25,7 +25,7 @@ OTHER = "another horse battery staple"
 
 
 async def with_app(pool: Pool, user: Any) -> list[str]:
-    """The recovery codes of somebody who has an authenticator app from now on."""
+    """Set up an authenticator app for this user; returns the recovery codes."""
     key, secret = factors.seal_key(Settings(secret_key=SECRET_KEY)), factors.new_secret()
     async with pool.acquire() as conn:
         return await factors.enable(conn, SYSTEM, key, user_id=user.id, secret=secret, given=pyotp.TOTP(secret).now())
@@ -46,7 +46,7 @@ async def test_a_change_of_password_stops_whoever_still_has_to_enter_a_code(
     page = await browser.submit(page, "/login/code", code=codes[0])
     assert (page.status, "It took too long" in page.words) == (422, True), page.words
     assert (await browser.get("/account")).path == "/login?next=/account"
-    # The code is not used up, and the new password leads on.
+    # The code is not used up, and the new password works.
     page = await other_browser.sign_in("ana@example.com", OTHER)
     assert (await other_browser.submit(page, "/login/code", code=codes[0])).path == "/"
 
@@ -101,7 +101,7 @@ async def test_a_browser_is_known_as_that_of_everybody_who_shares_it(
 async def test_whoever_guesses_within_a_session_is_in_the_audit_log(
     database_url: str, pool: Pool, tenant: Tenant
 ) -> None:
-    """As somebody does who found a browser signed in."""
+    """Like somebody who found a browser signed in."""
     await make_person(pool, tenant, "ana@example.com")
     async with running(database_url) as api:
         browser = Browser(api.base_url)
@@ -114,7 +114,7 @@ async def test_whoever_guesses_within_a_session_is_in_the_audit_log(
                 assert page.status == 422, page.words
         finally:
             await browser.session.close()
-    # A process that ends writes what it has counted.
+    # A process writes its counts when it ends.
     rows = await pool.fetch("SELECT object_id, count FROM audit_log WHERE action = 'authentication.failed'")
     assert [tuple(row) for row in rows] == [("127.0.0.1", tries.FREE_ACCOUNT)]
     # The person is told as of guesses at the door.
@@ -145,7 +145,7 @@ def test_a_browser_carries_one_mark_of_each_of_the_last_people() -> None:
     carried = ""
     for user_id in (*people, people[-1], people[1]):
         before, carried = carried, signing_in.mark(MARKS, user_id=user_id, browser=carried)
-        assert carried.partition("_")[0] not in before  # each sign-in begins to count anew
+        assert carried.partition("_")[0] not in before  # each sign-in starts a new count
     known = [signing_in.is_known(MARKS, user_id=user_id, browser=carried) for user_id in people]
     assert known == [False] + [True] * MOST_MARKS
     assert len(carried) < 500

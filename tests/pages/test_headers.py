@@ -1,4 +1,4 @@
-"""What every response says to a browser, whichever part of the service it comes from."""
+"""The headers that every response has, whichever part of the service it comes from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heliograph.pages.serving.rendering import POLICY
 
 from .conftest import Api, Browser, Tenant
 
-#: What routes do not list: documents, probes, callbacks, files and nothing at all.
+#: Paths that are not in the route table: documents, probes, callbacks, files and unknown ones.
 OTHERS = (
     "/docs",
     "/guide",
@@ -26,7 +26,7 @@ OTHERS = (
     "/favicon.ico",
 )
 
-#: The same for everybody, as is the front page for programs.
+#: The same for everybody, like the front page for programs.
 ALIKE = ("/docs", "/guide", "/docs/errors/nope", "/v1/openapi.json")
 
 

@@ -47,7 +47,7 @@ async def test_figures_are_those_of_the_roll_ups(api: Api, pool: Pool, tenant: T
 
 
 async def test_what_is_used_and_what_is_left_are_the_whole_quota(pool: Pool, tenant: Tenant, owner: Browser) -> None:
-    """Both were rounded down, so that 99 % were left of a quota of which 0 % was used."""
+    """Both used to be rounded down, so that 99 % were left of a quota of which 0 % was used."""
     million = 10**6
     for used, total, percent in (
         *((0, 1000, 0), (12, 1000, 1), (0, 0, 100)),
@@ -111,7 +111,7 @@ async def test_why_messages_failed_is_said_with_counts(api: Api, pool: Pool, ten
     said = FAILURES["undelivered"]
     assert f"{said} SMS 2" in section
     assert f"{FAILURES['destination_unreachable']} SMS 1" in section
-    assert page.words.count(said) == 2  # it is the first one of the country, too
+    assert page.words.count(said) == 2  # it is the first one for the country, too
     (link,) = re.findall(r'<th scope="row"><a href="(/messages[^"]*reason=undelivered[^"]*)"', page.text)
     listed = await owner.get(html.unescape(link))
     assert len(re.findall(r'<tr id="m-', listed.text)) == 2
@@ -187,7 +187,7 @@ async def test_the_pace_of_the_quota_is_said(pool: Pool, tenant: Tenant, owner: 
 async def test_days_are_named_as_those_of_utc_wherever_the_reader_is(
     pool: Pool, tenant: Tenant, owner: Browser
 ) -> None:
-    """West of Greenwich, each day's figures stood under the name of the day before."""
+    """West of Greenwich, each day's figures used to be shown under the previous day."""
     await pool.execute(
         "INSERT INTO traffic VALUES ($1, '2026-03-10 15:00Z', 'sms', 'live', 'MZ', 'ACME', $2, 'delivered', 7, 7,"
         " '{}', '{}')",
@@ -218,7 +218,7 @@ async def test_a_country_that_receives_worse_than_in_its_week_is_named(
     await counted("MZ", 60, 980, 20)
     await counted("MZ", 2, 60, 40)
     await counted("PT", 60, 980, 20)
-    await counted("PT", 2, 95, 5)  # three points are no fall
+    await counted("PT", 2, 95, 5)  # three points are not a drop
     await counted("ZA", 60, 100, 0)
     await counted("ZA", 2, 10, 10)  # twenty say nothing
     await pool.execute(SUM_DAYS)
@@ -323,7 +323,7 @@ async def test_what_chance_explains_is_no_fall_and_neither_is_a_test(
         (long_ago, "live", "MZ", "undelivered", 20),
         (now, "live", "MZ", "delivered", 160),
         (now, "live", "MZ", "failed", 40),
-        # A point less, few of whom a loss is chance, and six points of fifty: none is news.
+        # One point less among few messages may be chance, and six points of fifty as well: neither is reported.
         (long_ago, "live", "PT", "delivered", 990),
         (long_ago, "live", "PT", "undelivered", 10),
         (now, "live", "PT", "delivered", 980),
@@ -388,6 +388,6 @@ async def test_every_figure_leads_to_the_messages_that_make_it_up(
     listed = [html.unescape(one) for one in re.findall(r'<td class="end[^"]*"><a href="(/messages[^"]*)"', of_country)]
     assert [len(re.findall(r'<tr id="m-', (await owner.get(one)).text)) for one in listed[:2]] == [3, 2]
     assert re.search(r'<strong><a href="/usage', figures_shown)
-    # Who sees no messages gets figures without links.
+    # Someone who sees no messages gets figures without links.
     await make_person(pool, tenant, "eva@example.com", "billing")
     assert 'href="/messages' not in (await other_browser.sign_in("eva@example.com")).text

@@ -61,7 +61,7 @@ async def send(browser: Browser, content: bytes, *, name: str = "people.csv", **
 
 
 async def work(pool: Pool, **options: Any) -> None:
-    """What a worker does, until there is nothing to do."""
+    """Do a worker's work, until there is nothing left to do."""
     runner = Runner(pool, {"opt_outs": OptOutImports()}, **options)
     while await runner.round():
         pass
@@ -81,7 +81,7 @@ async def to_check(pool: Pool, browser: Browser, content: bytes, *, name: str = 
 
 
 def aloud(page: Page) -> list[str]:
-    """What a screen reader says of the part that renews itself whenever it changes: nothing that each look changes."""
+    """What a screen reader announces when the refreshed part changes: nothing that changes with each refresh."""
     part = page.text.partition('<div id="state"')[2].partition('<p class="renewed')[0]
     assert "aria-live" not in part
     said = re.findall(r'<p class="[^"]*" role="status">(.*?)</p>', part, re.S)
@@ -97,7 +97,7 @@ async def test_a_messy_file_in_five_steps(
     assert ("utf-8-sig" in page.text, "João" in page.words) == (True, True)
     assert "Silva;VIP" in (await owner.get(f"{read}?delimiter=comma")).words
     page = await owner.submit(page, read)
-    # A national number is one of the organization's own country, and shown before and after.
+    # A national number is read in the organization's own country, and shown before and after.
     assert all(said in page.words for said in ("84 123 4568", "+258841234568")), page.words
     assert [page.form(page.path)[f"column-{at}"] for at in range(4)] == ["phone", "first_name", "last_name", "tags"]
     none = await owner.get(f"{page.path}?country=&on_duplicate=update&column-0=phone")
@@ -127,7 +127,7 @@ async def test_a_messy_file_in_five_steps(
     file = await fetch(pool, owner, page, f"/contacts/imports/{id}/rejects")
     assert [line.partition(";")[0] for line in file.text.splitlines()[1:]] == ["4", "5", "7"]
     assert "4;there is no phone number;;Sem;Número;" in file.text
-    # One of three is mended; the others stay, with what was typed.
+    # One of three is corrected; the others stay, with their input.
     page = await owner.get(f"/contacts/imports/{id}/mend")
     typed = {"cell-4-phone": "84 123 4570", "cell-7-phone": "still wrong"}
     page = await owner.submit(page, f"/contacts/imports/{id}/mend", **typed)
@@ -146,7 +146,7 @@ async def test_a_messy_file_in_five_steps(
 async def test_an_import_that_a_later_one_overlaps_is_undone_after_it(
     pool: Pool, tenant: Tenant, owner: Browser
 ) -> None:
-    """Undone before it, it leaves alone what the later one changed, and cannot be undone again."""
+    """If it is undone first, it leaves alone what the later one changed, and cannot be undone again."""
     ids = []
     for name, row in (("first.csv", "Ana"), ("second.csv", "Eva")):
         page = await to_check(pool, owner, f"phone,name\n+258841234567,{row}\n".encode(), name=name)
@@ -182,7 +182,7 @@ async def test_a_pasted_sheet_without_a_header(pool: Pool, tenant: Tenant, owner
 async def test_numbers_that_nobody_uses_have_to_be_confirmed(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     await pool.execute("UPDATE organizations SET country = 'MZ' WHERE id = $1", tenant.id)
     # The second is a Portuguese national number and the third lacks a digit: as Mozambican ones they have a possible
-    # length, and reach nobody.
+    # length, but reach nobody.
     page = await to_check(pool, owner, b"phone\n841234567\n912345678\n84123456\n")
     for said in ("Mozambique 3", "2 numbers are not in any known range", "3 912345678 +258912345678"):
         assert said in page.words, (said, page.words)
@@ -200,7 +200,7 @@ async def test_an_encoding_that_does_not_fit_is_said_where_it_is_chosen(pool: Po
     assert (tried.status, "The file cannot be read like this." in tried.words) == (200, True)
     refused = await owner.submit(page, page.path, encoding="utf-16")
     assert (refused.status, "The file cannot be read like this." in refused.words) == (422, True)
-    # Without a byte order mark; its first letters are not ASCII, so nothing tells.
+    # Without a byte order mark, and with non-ASCII letters at the start, so nothing shows its encoding.
     page = await send(owner, "Тел,name\n+258841234567,João\n".encode("utf-16-le"))
     assert "João" in (await owner.get(f"{page.path}?encoding=utf-16-le")).words
 
@@ -211,7 +211,7 @@ async def test_an_encoding_that_does_not_fit_is_said_where_it_is_chosen(pool: Po
 )
 async def test_a_spreadsheets_own_encoding_can_be_chosen(owner: Browser, encoding: str, name: str) -> None:
     page = await send(owner, f"phone,name\n+258841234567,{name}\n".encode(encoding))
-    assert name not in page.words  # as in Western European ones, unless it is told otherwise
+    assert name not in page.words  # read as Western European, unless another encoding is chosen
     assert name in (await owner.get(f"{page.path}?encoding={encoding}")).words
     assert name in (await owner.submit(page, page.path, encoding=encoding)).words  # among the samples of its columns
 
@@ -252,8 +252,8 @@ async def test_an_upload_needs_a_page_of_ours(pool: Pool, owner: Browser) -> Non
 
 
 async def test_an_upload_has_few_parts(owner: Browser) -> None:
-    """Parts without a name, or with the same one, were counted as one field: a hundred thousand of them kept a process
-    busy for seconds, before it looked whether the form was one of ours."""
+    """Parts without a name, or with the same one, used to be counted as one field: a hundred thousand of them kept a
+    process busy for seconds, before it checked whether the form was one of ours."""
     for name in (b"", b'; name="a"'):
         part = b"--x\r\nContent-Disposition: form-data" + name + b"\r\n\r\n\r\n"
         headers = {"Origin": owner.base_url, "Accept": "text/html", "Content-Type": "multipart/form-data; boundary=x"}
@@ -266,7 +266,7 @@ async def test_an_upload_has_few_parts(owner: Browser) -> None:
 async def test_whoever_takes_over_counts_nobody_twice(
     pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that vanishes between two steps, and one that comes back and believes that the file is still its own."""
+    """A worker that dies between two steps, and one that comes back and believes that it still owns the file."""
     rows = [f"+25884{1_000_000 + n % 900},Person {n}" for n in range(1_000)] + ["bad,Nobody"]
     page = await to_check(pool, owner, "\n".join(["phone,name", *rows]).encode())
     assert all(said in page.words for said in ("Rows 1,001", "New 900", "Twice in the file 100", "Rejected 1"))
@@ -301,7 +301,7 @@ async def test_what_was_stopped_goes_on_where_it_was(
     await owner.submit(page, f"/contacts/imports/{id}/run")
     await runner.round()
     assert "left" not in (await owner.get(f"/contacts/imports/{id}")).words, "a moment says nothing of its pace"
-    # Since it went on: the time in which it was stopped is no slowness.
+    # Since it was resumed: the time in which it was stopped does not count.
     await pool.execute("UPDATE contact_imports SET resumed_at = now() - interval '10 seconds'")
     page = await owner.get(f"/contacts/imports/{id}")
     assert re.search(r"% · [12] rows a second · less than a minute left", page.words), page.words
@@ -355,7 +355,7 @@ async def test_what_was_stopped_counts_as_long_as_its_file_is_kept(
 async def test_what_was_stopped_does_not_go_on_without_its_file(
     pool: Pool, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would end at once, as if all of its rows were imported."""
+    """Otherwise it would end at once, as if all of its rows were imported."""
     monkeypatch.setattr(running, "STEPS", 1)
     content = "\n".join(["phone", *(f"+25884{1_000_000 + n}" for n in range(50))]).encode()
     page = await to_check(pool, owner, content)
@@ -379,7 +379,8 @@ async def test_what_was_stopped_does_not_go_on_without_its_file(
 async def test_what_is_resumed_while_its_file_is_erased_is_stopped(
     pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Retention, which had looked a moment earlier, deletes some of it: the import may not end as if it were whole."""
+    """Retention, which had read a moment earlier, deletes some of it: the import must not end as if it were
+    complete."""
     monkeypatch.setattr(drafts, "CHUNK", 256)
     content = "\n".join(["phone", *(f"+25884{1_000_000 + n}" for n in range(50))]).encode()
     page = await to_check(pool, owner, content)
@@ -429,7 +430,7 @@ async def test_a_suppression_list_and_back(pool: Pool, tenant: Tenant, owner: Br
 async def test_a_list_of_opt_outs_is_for_those_who_may_change_live_ones(
     pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
 ) -> None:
-    """In test mode, developers may import contacts, and opt-outs are the same in both."""
+    """In test mode, developers may import contacts, and opt-outs are the same in both modes."""
     await make_person(pool, tenant, "eva@example.com", role="developer")
     await other_browser.sign_in("eva@example.com")
     token = (await other_browser.get("/contacts/import?mode=test")).form("/contacts/import?mode=test")["_token"]
@@ -517,7 +518,8 @@ def test_every_reason_has_words() -> None:
 async def test_a_files_numbers_are_judged_outside_the_event_loop(
     pool: Pool, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those with a zero after their calling code take 40 µs each, and others' messages would wait for two thousand."""
+    """Those with a zero after their calling code take 40 µs each, and other requests would wait for two thousand of
+    them."""
     threads, add = set[int](), Numbers.add
     monkeypatch.setattr(Numbers, "add", lambda numbers, one: threads.add(threading.get_ident()) or add(numbers, one))
     await to_check(pool, owner, b"phone\n+390612345678\n+390612345679\n")
@@ -537,7 +539,7 @@ class CountedArray(array):  # type: ignore[type-arg]
 
 def test_no_file_can_put_all_of_its_numbers_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey, "array", CountedArray)
-    # What they have in common is what numbers were once placed by: the middle of their product with a known factor.
+    # They share what numbers used to be placed by: the middle digits of their product with a known factor.
     factor, whole = 0x9E3779B97F4A7C15, 1 << 40
     alike = [n * pow(factor, -1, whole) % whole + 49 * whole for n in range(2_000)]
     for given in (alike, range(258_841_000_000, 258_841_002_000)):

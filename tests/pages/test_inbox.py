@@ -73,12 +73,12 @@ async def test_both_channels_stand_in_one_list_and_are_answered(pool: Pool, owne
     assert order(page, "Is it late?", "Where is my order?"), "the newest first"
     assert "Amal Bén" in page.words, "what a user calls themselves, who is no contact"
     assert page.text.count('class="unread"') == 2
-    # How long the window stays open is a bar in the list too; an SMS has none.
+    # A bar shows how long the window stays open, in the list too; an SMS has none.
     assert re.findall(r'<progress max="24" value="(\d+)"', page.text) == ["24"]
     # It ends tomorrow at the same hour, which the hour alone would not tell.
     ends = await pool.fetchval("SELECT last_inbound_at FROM whatsapp_conversations") + timedelta(days=1)
     assert f"open until {locale('en', 'UTC').moment(ends)}" in page.words
-    # By WhatsApp, within a day.
+    # On WhatsApp, within a day.
     id = await first(pool, "whatsapp")
     page = await owner.get(f"/inbox/{id}")
     assert "open for 23 h" in page.words or "open for 24 h" in page.words
@@ -110,13 +110,13 @@ async def test_a_received_sms_is_found_by_its_id_in_its_conversation(
     stop, later = await pool.fetch("SELECT id FROM received_messages ORDER BY id")
     page = await choose(owner, await owner.get("/contacts/opt-outs"), "message", list="opt-outs")
     assert f'href="/go/{stop["id"]}"' in page.text
-    # As far back as it is, also from test mode, where nobody writes.
+    # As far back as it goes, also from test mode, in which nobody writes.
     for pasted in (f"/go/{stop['id']}", f"/go?q={stop['id']}", f"/go/{stop['id']}?mode=test"):
         page = await owner.get(pasted)
         assert page.path.startswith(f"/inbox/{await first(pool, 'sms')}?before="), pasted
         assert (f"b-{stop['id']}" in page.text, f"b-{later['id']}" in page.text) == (True, False)
     assert "Where are you?" in (await owner.get(f"/go/{later['id']}")).words
-    # A time leads nowhere else: an SMS that was received has no page of its own.
+    # The time is not a link: a received SMS has no page of its own.
     page = await owner.get(f"/inbox/{await first(pool, 'sms')}")
     assert f'href="#b-{stop["id"]}"' in page.text
     assert f'href="/messages/{stop["id"]}"' not in page.text
@@ -130,17 +130,17 @@ async def test_an_answer_that_may_not_be_given_says_why(pool: Pool, owner: Brows
     assert 'disabled placeholder="WhatsApp lets you answer with any text for 24 hours' in page.text
     assert "Send a template" in page.words
     assert "The time to answer with any text ended on" in page.words
-    # The window shut while somebody wrote: their text stays.
+    # The window closed while somebody was writing: their text stays.
     page = await owner.post(f"/inbox/{id}/reply", page.form(f"/inbox/{id}/reply") | {"message": "Too late"})
     assert (page.status, "only a template can be sent" in page.words) == (422, True)
     assert ">Too late</textarea>" in page.text
     for typed, said_of_it in (("", "Write a text."), ("x" * 5_000, "The text is too long.")):
         page = await owner.post(f"/inbox/{id}/reply", page.form(f"/inbox/{id}/reply") | {"message": typed})
         assert (page.status, said_of_it in page.words) == (422, True)
-    # Whoever changes the language, or loads the page again, asks for the address that the form posts to.
+    # Changing the language or reloading the page requests the address that the form posts to.
     for query in ("", "?state=mine"):
         assert (await owner.get(f"/inbox/{id}/reply{query}")).path == f"/inbox/{id}{query}"
-    # Somebody who wrote STOP.
+    # Somebody who sent STOP.
     await write_sms(pool, "STOP")
     id = await first(pool, "sms")
     page = await owner.get(f"/inbox/{id}")
@@ -152,7 +152,7 @@ async def test_an_answer_that_may_not_be_given_says_why(pool: Pool, owner: Brows
 
 @pytest.mark.parametrize("author", ["MPESA", "1234", "841111111", "+PROMO"])
 async def test_who_wrote_from_no_number_cannot_be_answered(pool: Pool, owner: Browser, made: Made, author: str) -> None:
-    """A message to a name was accepted, and then no worker could send anything for anybody."""
+    """A message to a name used to be accepted, and then no worker could send anything for anybody."""
     await write_sms(pool, "Hello", by=author)
     id = await first(pool, "sms")
     page = await owner.get(f"/inbox/{id}")
@@ -163,14 +163,14 @@ async def test_who_wrote_from_no_number_cannot_be_answered(pool: Pool, owner: Br
 
 
 async def test_an_answer_goes_to_the_number_that_somebody_moved_to(pool: Pool, owner: Browser, made: Made) -> None:
-    """Their old number reaches nobody, or sometime a stranger."""
+    """Their old number reaches nobody, or some day a stranger."""
     meta, other, newest = Meta(pool), "+258843333333", "+258844444444"
 
     def moved(old: str, new: str, hours: float) -> Change:
         system = {"type": "user_changed_number", "body": f"User changed from {old} to {new}", "wa_id": new[1:]}
         return callback(made, type="system", at=clock.now() - timedelta(hours=hours), by=old, system=system)
 
-    # Two conversations turn out to be one person's, each with a thread.
+    # Two conversations turn out to belong to one person, each with a thread.
     await meta.say(made, callback(made, "Where is my order?", clock.now() - timedelta(hours=3), by=RUI))
     await meta.say(made, callback(made, "It is late", clock.now() - timedelta(hours=4), by=other))
     await meta.say(made, moved(other, RUI, 2.5), moved(RUI, newest, 2))
@@ -180,7 +180,7 @@ async def test_an_answer_goes_to_the_number_that_somebody_moved_to(pool: Pool, o
         assert page.status == 200, page.words
     answered = "SELECT array_agg(recipient) FROM whatsapp_messages WHERE direction = 'outbound'"
     assert await pool.fetchval(answered) == [newest] * len(threads)
-    # A notice that arrives after they wrote from there changes nothing.
+    # A notification that arrives after they wrote from there changes nothing.
     await meta.say(made, callback(made, "Thank you", clock.now() - timedelta(hours=1), by=newest))
     await meta.say(made, moved(ANA, RUI, 5))
     assert await pool.fetchval("SELECT count(*) FROM inbox_threads WHERE peer <> $1", newest) == 0
@@ -210,7 +210,8 @@ async def test_who_got_the_number_of_somebody_else_gets_a_conversation_of_their_
 
 
 async def test_whoever_has_two_conversations_is_done_with_once(pool: Pool, owner: Browser, made: Made) -> None:
-    """Two numbers turn out to be one person's: once this is closed, what came from the other does not come up."""
+    """Two numbers turn out to belong to one person: once this thread is closed, older messages from the other number do
+    not reopen it."""
     meta, other = Meta(pool), "+258843333333"
     await meta.say(made, callback(made, "It is late", by=other))
     await meta.say(made, callback(made, "Where is my order?", by=RUI))
@@ -228,7 +229,7 @@ async def test_whoever_has_two_conversations_is_done_with_once(pool: Pool, owner
     assert "Nothing here." in page.words
     await owner.submit(await owner.get(f"/inbox/{newer}"), f"/inbox/{newer}/close", closed="no")
     assert "Nothing here." in (await owner.get("/inbox?state=closed")).words
-    # What comes by the newer one leaves the older as it is.
+    # A message to the newer one leaves the older as it is.
     await owner.submit(await owner.get(f"/inbox/{newer}"), f"/inbox/{newer}/close", closed="yes")
     await meta.say(made, callback(made, "Hello?", by=RUI))
     page = await owner.get("/inbox")
@@ -258,7 +259,7 @@ async def test_an_answer_that_failed_says_why_and_what_to_try(pool: Pool, owner:
     assert way
     form = await owner.get(html.unescape(way[1]))
     assert (form.status, str(made.number_id) in form.text, html.escape(RUI) in form.text) == (200, True, True)
-    # What was a word of its own is marked in the list.
+    # What was an inbound keyword is marked in the list.
     await write_sms(pool, "STOP")
     stopped = (await owner.get("/inbox")).text.partition(f'id="t-{await first(pool, "sms")}"')[2].partition("</li>")[0]
     assert '<span class="tag">STOP</span>' in stopped
@@ -308,7 +309,7 @@ async def test_done_closes_no_message_that_nobody_saw(pool: Pool, owner: Browser
     assert "They have written again, so the conversation stays open." in page.words
     assert "One more thing" in page.words, "it is shown what they wrote"
     assert "One more thing" in (await owner.get("/inbox")).words
-    # Whoever has seen it closes it; whoever closed it too, in another tab, is told the same.
+    # Someone who has seen it closes it; closing it again, in another tab, says that it is closed.
     for _ in range(2):
         assert "The conversation is closed." in (await owner.submit(page, f"/inbox/{id}/close", closed="yes")).words
     page = await owner.submit(await owner.get(f"/inbox/{id}"), f"/inbox/{id}/close", closed="no")
@@ -320,7 +321,7 @@ async def test_done_closes_no_message_that_nobody_saw(pool: Pool, owner: Browser
 async def test_an_earlier_page_shows_nothing_that_is_new(
     pool: Pool, owner: Browser, made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What links to a message lead to is not where the conversation goes on."""
+    """Links to a message do not lead to where the conversation continues."""
     monkeypatch.setattr(screen, "BUBBLES", 2)
     for text in ("stop", "Where are you?", "Hello?", "Anybody?"):
         await write_sms(pool, text)
@@ -332,7 +333,7 @@ async def test_an_earlier_page_shows_nothing_that_is_new(
     page = await owner.submit(page, f"/inbox/{id}/close", closed="yes")
     assert "They have written again, so the conversation stays open." in page.words
     assert "Hello?" in page.words
-    # Whoever has read the newest may look back as far as they like.
+    # Someone who has read the newest message may look back as far as they like.
     assert 'class="unread"' not in (await owner.get("/inbox")).text
     page = await owner.get(f"/go/{stop}")
     assert "The conversation is closed." in (await owner.submit(page, f"/inbox/{id}/close", closed="yes")).words
@@ -361,7 +362,7 @@ async def test_an_answer_leads_to_what_it_answers_however_far_back(
 
 
 async def test_what_is_no_text_shows_what_it_consists_of(pool: Pool, owner: Browser, made: Made) -> None:
-    """Whoever answers drives there, calls that number, packs those things."""
+    """The person who answers drives there, calls that number, packs those items."""
     meta = Meta(pool)
 
     async def bubble(type: str, **content: object) -> str:
@@ -408,7 +409,7 @@ async def test_what_is_no_text_shows_what_it_consists_of(pool: Pool, owner: Brow
         assert await bubble("interactive", interactive=reply) == "Choice Sent"
     chosen = {"type": "button_reply", "button_reply": {"id": "1", "title": "Tomorrow"}}
     assert await bubble("interactive", interactive=chosen) == "Choice Tomorrow"
-    # The message's own page and the list of messages say what it says here.
+    # The message's own page and the list of messages show the same content as here.
     id = await pool.fetchval("SELECT id FROM whatsapp_messages ORDER BY id DESC LIMIT 1")
     for page in (await owner.get(f"/messages/{id}"), await owner.get("/messages")):
         assert "Tomorrow" in page.words
@@ -417,7 +418,7 @@ async def test_what_is_no_text_shows_what_it_consists_of(pool: Pool, owner: Brow
 async def test_a_message_that_was_received_is_not_called_delivered(
     pool: Pool, owner: Browser, tenant: Tenant, made: Made
 ) -> None:
-    """Nor is the time until its callback came the time that it took to arrive."""
+    """Nor was the time until its callback arrived its delivery time."""
     async with pool.acquire() as conn:
         contact = await records.create(conn, tenant.actor, entry=Entry(RUI, "Rui"))
     await Meta(pool).say(made, callback(made, "Where is my order?", clock.now() - timedelta(hours=1), by=RUI))
@@ -433,7 +434,7 @@ async def test_a_message_that_was_received_is_not_called_delivered(
     page = await owner.get(f"/messages/{id}")
     assert "data-final" in page.text
     assert not [said for said in ("after it was accepted", "confirmed the delivery") if said in page.words]
-    # Who looks for what was delivered does not mean what was received.
+    # A filter for delivered messages does not mean received ones.
     for query, count in (("status=delivered", 0), ("status=delivered&direction=inbound", 1)):
         assert (await owner.get(f"/messages?{query}")).text.count(f'id="m-{id}"') == count, query
 
@@ -450,7 +451,7 @@ async def test_of_two_who_take_a_conversation_at_once_the_second_is_told(
     mine = await owner.submit(mine, f"/inbox/{id}/assign", to="me")
     assert "It has been assigned to somebody else in the meantime, and stays assigned to them." in mine.words
     assert "Hello" in (await other_browser.get("/inbox?state=mine")).words
-    # Whoever sees who has it may take it, and it is then not given up for them by a page that is older still.
+    # Someone who sees its assignee may take it over, but a page older than that does not then give it up for them.
     mine = await owner.submit(mine, f"/inbox/{id}/assign", to="me")
     assert "Not mine" in mine.words
     await other_browser.submit(hers, f"/inbox/{id}/assign", to="nobody")
@@ -490,7 +491,7 @@ async def test_pages_parts_and_erasure(
     older = page.text.partition('rel="next" href="')[2].partition('"')[0].replace("&amp;", "&")
     page = await owner.get(older)
     assert ("text 04." in page.words, "text 01." in page.words, "text 00." in page.words) == (False, True, True)
-    # A place of another list leads to the beginning.
+    # A position from another list leads to the beginning.
     assert (await owner.get(older + "&state=closed")).path == "/inbox?state=closed"
     await receive(pool, part(1, "Hello ", total=3, by=ANA, to="90210"), part(3, "world", total=3, by=ANA, to="90210"))
     await pool.execute("UPDATE inbound_messages SET received_at = received_at - interval '3 days'")
@@ -509,7 +510,7 @@ async def test_pages_parts_and_erasure(
 
 
 def people(page: Page) -> list[str]:
-    """Who stands in the list."""
+    """The users listed."""
     return re.findall(
         r"<strong>(.*?)</strong>", page.text.partition('<section class="threads"')[2].partition("</ul>")[0]
     )
@@ -538,7 +539,7 @@ async def test_who_wrote_is_found_by_name_and_by_number(pool: Pool, tenant: Tena
         page = await owner.get(f"/inbox?q={quote(typed)}")
         assert people(page) == found, typed
         assert ("Nobody with this name or number has written." in page.words) == (not found)
-    # Those that are done are found too, or alone, and a conversation is opened beside what was found.
+    # Closed ones can be found too, or alone, and a conversation opens beside the results.
     id = await pool.fetchval("SELECT id FROM inbox_threads WHERE peer = $1", ANA)
     page = await owner.get(f"/inbox/{id}?q=ana")
     await owner.submit(page, f"/inbox/{id}/close?q=ana", closed="yes")
@@ -644,7 +645,7 @@ async def test_a_search_goes_on_where_its_look_ended(
 async def test_a_look_that_ends_early_is_gone_on_with_where_it_ended(
     pool: Pool, owner: Browser, made: Made, monkeypatch: pytest.MonkeyPatch, channel: str
 ) -> None:
-    """Each look goes over what does not belong to the thread too, so a page may have none of it."""
+    """Each search also reads rows that do not belong to the thread, so a page may be empty."""
     monkeypatch.setattr(inbox, "LOOK", 3)
     meta = Meta(pool)
     _, another_line, _ = await making.number(pool, made.organization_id, made.account_id)

@@ -53,7 +53,7 @@ async def test_a_double_click_makes_one_key_and_back_shows_it_again(pool: Pool, 
     first, second = await owner.post("/keys", form), await owner.post("/keys", form)
     assert secret_in(first) == secret_in(second)
     assert await pool.fetchval("SELECT count(*) FROM api_keys WHERE name = 'web shop'") == 1
-    # What is kept of the answer holds the secret, and is sealed.
+    # The stored response contains the secret, and is sealed.
     assert not await pool.fetchval("SELECT count(*) FROM idempotency WHERE body LIKE '%hg_live%'")
 
 
@@ -78,13 +78,13 @@ async def test_the_sixth_key_says_what_to_do(owner: Browser) -> None:
         secret_in(page)
     page = await owner.submit(await owner.get("/keys/new"), "/keys", name="one more", profile="sms")
     assert (page.status, "already has five active API keys" in page.words) == (422, True)
-    # Which one to revoke stands beside it, the one that nobody uses first.
+    # The page says which one to revoke, the unused one first.
     assert len(re.findall(r"/keys/[0-9a-f-]{36}/revoke", page.text)) == 5
 
 
 async def test_a_key_is_rotated_without_a_gap(api: Api, pool: Pool, owner: Browser) -> None:
-    """Journey 7: a program sends all the time, first with the old key, then with the new one; none of its sends is
-    refused, and the old one ends when it was said to."""
+    """Journey 7: a program keeps sending, first with the old key, then with the new one; none of its sends is refused,
+    and the old key ends at the chosen time."""
     old = secret_in(await owner.submit(await owner.get("/keys/new"), "/keys", name="web shop", profile="sms"))
     id = await pool.fetchval("SELECT id FROM api_keys WHERE name = 'web shop'")
     sent = 0
@@ -126,7 +126,7 @@ async def test_a_key_is_rotated_without_a_gap(api: Api, pool: Pool, owner: Brows
     assert known is not None
     assert (known["replaced_by"], made["scopes"], made["profile"]) == (made["id"], known["scopes"], "sms")
     await pool.execute("UPDATE api_keys SET expires_at = now() WHERE id = $1", id)
-    while await send(old) != 401:  # noqa: ASYNC110 (nothing tells of it)
+    while await send(old) != 401:  # noqa: ASYNC110 (nothing signals it)
         await asyncio.sleep(0.01)
     assert await send(new) == 202
     told = await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'api_key.rotated'")
@@ -168,7 +168,7 @@ async def test_renamed_with_who_made_it_and_what_it_sent(pool: Pool, tenant: Ten
 
 async def test_what_is_wrong_with_a_key_stands_beside_it(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
     form = await owner.get("/keys/new")
-    # The profile that stands first and is chosen already sends, and does nothing else.
+    # The first profile, which is selected, can send, and nothing else.
     assert re.search(r'name="profile" value="sms_only" checked', form.text)
     secret = secret_in(await owner.submit(form, "/keys", name="first", profile="sms_only"))
     headers = {"x-api-key": secret, "idempotency-key": "one"}
@@ -215,7 +215,7 @@ async def test_ended_keys_are_out_of_the_way_in_pages(pool: Pool, tenant: Tenant
     assert not path
     assert sorted(seen) == [f"old {n:02}" for n in range(1, 61)]
     assert [int(one[4:]) // 3 for one in seen] == sorted(int(one[4:]) // 3 for one in seen)
-    # A list is filtered by one that ended lately, and by the one that its address names, however long ago that was.
+    # A list can be filtered by a key that ended recently, and by one that the address names, however old.
     named = "SELECT id::text FROM api_keys WHERE name = $1"
     last, lately = await pool.fetchval(named, "old 60"), await pool.fetchval(named, "old 01")
     for list in ("/messages", "/requests"):
@@ -267,7 +267,7 @@ async def test_another_organizations_key_is_not_there(pool: Pool, tenant: Tenant
 async def test_developers_create_live_keys_where_an_owner_lets_them(
     api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
 ) -> None:
-    """And no more than that: none that changes settings or makes further keys, and nothing by hand."""
+    """And no more than that: none that changes settings or creates further keys, and nothing done manually."""
     await make_person(pool, tenant, "dev@example.com", "developer")
     await other_browser.sign_in("dev@example.com")
     page = await other_browser.get("/keys")
@@ -278,7 +278,7 @@ async def test_developers_create_live_keys_where_an_owner_lets_them(
     await owner.submit(await owner.get("/settings"), "/settings/security", reveals="yes", developer_keys="yes")
     told = "SELECT after FROM audit_log WHERE action = 'organization.configured' ORDER BY id DESC LIMIT 1"
     assert '"developer_keys":true' in await pool.fetchval(told)
-    async with asyncio.timeout(60):  # what is known of a session is at most half a second old
+    async with asyncio.timeout(60):  # session data is cached for half a second
         while (page := await other_browser.get("/keys/new")).status == 403:
             pass
     offered = re.findall(r'type="radio" name="profile" value="(\w+)"', page.text)
@@ -297,7 +297,7 @@ async def test_developers_create_live_keys_where_an_owner_lets_them(
     for where in ("/send", "/campaigns/new", "/contacts/import", "/senders/new"):
         assert (await other_browser.get(where)).status == 403, where
 
-    # It is the owners' to say: an admin sees no such box, and whatever they send leaves it as it is.
+    # It is the owners' decision: an admin sees no checkbox, and whatever they send changes nothing.
     await make_person(pool, tenant, "adm@example.com", "admin")
     other_browser.session.cookie_jar.clear()
     await other_browser.sign_in("adm@example.com")

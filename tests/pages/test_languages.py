@@ -47,7 +47,7 @@ def test_a_twin_fills_in_the_same_values(language: str) -> None:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_what_is_no_text_of_ours_is_never_taken_for_markup(language: str) -> None:
-    """A template may look up a word that came from elsewhere: it is shown as it is."""
+    """A template may look up a text from elsewhere: unknown text is shown as it is."""
     made = environment([], Assets([]))
     made.globals["locale"] = locale(language)
     shown = made.from_string("{{ _(word) }}").render(word="<script>evil()</script> 100 % of %(these)s %s")
@@ -102,7 +102,7 @@ def test_numbers_and_times_are_written_as_the_reader_does() -> None:
     [
         (1_500_000_000, "EUR", "€1,500.00", "1 500,00 €"),
         (12_340, "EUR", "€0.01234", "0,01234 €"),
-        # Currencies without cents, and with a thousand of them.
+        # Currencies without decimals, and with three.
         (1_500_000_000, "UGX", "UGX1,500", "1 500 UGX"),
         (-1_500_250_000, "UGX", "-UGX1,500.25", "-1 500,25 UGX"),
         (1_500_000, "KWD", "KWD1.500", "1,500 KWD"),
@@ -117,7 +117,7 @@ def test_money_has_the_decimals_of_its_currency_or_more(
 
 @pytest.mark.parametrize(("language", "identifier"), [("en", "en_GB"), ("pt", "pt_PT")])
 def test_days_are_written_as_babel_writes_them(language: str, identifier: str) -> None:
-    """Which reads a pattern for each of them, and takes ten times as long."""
+    """That loads patterns for each of them, and takes ten times as long."""
     zone = ZoneInfo("America/Sao_Paulo")
     made, midday = locale(language, zone.key), clock.EPOCH + timedelta(days=20_000, hours=2, minutes=5)
     for number in range(0, 400, 9):
@@ -135,7 +135,7 @@ def test_names_sort_as_in_an_index() -> None:
 
 
 def test_the_first_choice_of_a_filter_agrees_with_all_that_is_filtered() -> None:
-    """In Portuguese `All` is feminine, for messages; a channel, a country and a period are not."""
+    """In Portuguese `All` is feminine for messages; for a channel, a country and a period it is not."""
     assert catalogue("pt")["Any"] == "Qualquer"
     for path in PACKAGE.rglob("*.html"):
         assert '<option value="">{{ _("All")' not in path.read_text(), path

@@ -48,12 +48,12 @@ async def test_limits_of_the_day(api: Api, pool: Pool, tenant: Tenant, owner: Br
     assert "2 2" in page.words, page.words
     assert "2 of 1,900 segments today" in (await owner.get("/keys")).words
     assert "The daily limit of segments is used up" in (await owner.get("/")).words
-    # The form says it before the button, and so does the button.
+    # The form says so before the button, and so does the button.
     page = await owner.get("/send")
     for path in ("/send/preview", "/send"):
         seen = await owner.post(path, page.form("/send") | {"to": "+258841234567", "message": "Olá"})
         assert "The organization's daily limit does not cover it." in seen.words, path
-    # What the operator set is theirs.
+    # Only the operator can change the operator's limit.
     async with pool.acquire() as conn:
         await spending.limit(conn, tenant.id, segments=50, by=SYSTEM)
     page = await owner.get("/settings/limits")
@@ -90,7 +90,7 @@ async def test_what_is_done_with_suspicious_messages(pool: Pool, tenant: Tenant,
     page = await owner.get("/settings/limits")
     assert f"+{BLOCK}…" in page.words
     assert "thousand" not in page.text, "how it is decided is nobody's but the operator's"
-    # Whoever sends by hand is asked, too, and goes on with a tick.
+    # Someone who sends manually is asked, too, and continues with a tick.
     page = await owner.get("/send")
     seen = await owner.post("/send/preview", page.form("/send") | {"to": f"+{BLOCK}0001", "message": "Olá"})
     assert "Make sure that a person asked for it." in seen.words
@@ -124,7 +124,7 @@ async def test_who_may_not_change_settings_sees_no_limits(pool: Pool, tenant: Te
 
 
 async def test_a_limit_of_the_day_is_told_in_every_form_that_sends(pool: Pool, tenant: Tenant, owner: Browser) -> None:
-    """What was typed is kept: it is no page of its own."""
+    """The input is kept: it is not a separate page."""
     said = "The organization's daily limit does not cover it."
     async with pool.acquire() as conn:
         await timers.ensure(conn, received.TIMER)

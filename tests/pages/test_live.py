@@ -57,7 +57,7 @@ async def test_forms_of_a_region_are_the_readers_own(tenant: Tenant, owner: Brow
         assert values[0] != values[1]
         assert not any(one.startswith(("token-", "once-")) for one in values)
     await owner.submit(second, where)
-    # Their own act is never hidden by what was made before it.
+    # A reader's own action is never hidden by a rendering from before it.
     page = await owner.get(where)
     assert "The catcher is open" in page.words
     (made,) = re.findall(r'data-made="(\d+)"', page.text)
@@ -74,7 +74,7 @@ async def test_another_role_sees_its_own(
     seen = await region(other_browser, "/messages")
     assert "•••" in seen.words
     assert "+258" not in seen.words
-    # Of what a sender sees, some is whole because it is their own: two of them see different things.
+    # A sender sees some rows in full because they are their own: two senders see different things.
     for name in ("ana", "rita"):
         await make_person(pool, tenant, f"{name}@example.com", "sender")
     await pool.execute(
@@ -124,7 +124,7 @@ async def test_a_page_and_a_region_are_packed_for_a_browser_that_takes_it(
 async def test_an_organizations_pages_are_made_a_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch, tenant: Tenant, owner: Browser
 ) -> None:
-    """Hundreds of requests with one session took the few connections for reads: everybody's pages failed."""
+    """Hundreds of requests with one session used to take the few connections for reads: everybody's pages failed."""
     turn, under_way, most = RequestTurns.of, Counter[Hashable](), Counter[Hashable]()
 
     @contextlib.asynccontextmanager
@@ -148,7 +148,7 @@ BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_databas
 async def test_an_organizations_forms_are_worked_through_a_few_at_a_time(
     api: Api, pool: Pool, tenant: Tenant, owner: Browser
 ) -> None:
-    """Hundreds of forms with one session took all connections to the database: everybody's requests failed."""
+    """Hundreds of forms with one session used to take all connections to the database: everybody's requests failed."""
     other = await make_tenant(pool)
     action = f"/keys/{tenant.key_id}/revoke"
     form = (await owner.get(action)).form(action)

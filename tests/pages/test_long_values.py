@@ -9,7 +9,7 @@ import pytest
 from .conftest import Browser
 
 LONG = "x" * 10_000
-#: Page → where its form goes, and what makes it right: each field is written into but for CHOICES.
+#: Page → its form's address, and valid values: each field is filled except CHOICES.
 FORMS = {
     "/account": ("/account", {"name": "Ana"}),
     "/campaigns/new": ("/campaigns", {"name": "Opening", "text": "We open at 9.", "tags": "vip"}),
@@ -40,7 +40,7 @@ FORMS = {
         },
     ),
 }
-#: What is chosen and not written; a long one is none of those that are offered.
+#: Fields that are selected and not typed; a long value is none of the options.
 CHOICES = {"stop_how", "help_how"}
 
 

@@ -156,7 +156,7 @@ async def test_another_address_is_confirmed_by_who_reads_it_and_the_former_one_i
     for email, wrong in (("ANA@example.com", "This is already your e-mail address."), ("ana", "not an e-mail address")):
         page = await owner.submit(await owner.get("/account/email"), "/account/email", email=email)
         assert (page.status, wrong in page.words) == (422, True), page.words
-    # Whether somebody has an address is told only to who reads its mail.
+    # Whether somebody has an address is told only to the reader of its mail.
     answers = []
     for email in ("rui@example.com", "first@example.com", "New@example.com"):
         page = await owner.submit(await owner.get("/account/email"), "/account/email", email=email)
@@ -200,7 +200,7 @@ async def test_who_takes_an_account_back_ends_the_address_that_was_asked_for(
     async with pool.acquire() as conn:
         ana = await users.find(conn, email="ana@example.com")
         if how == "password":
-            # As from the session that asked: it stays, and what it asked for does not.
+            # As from the requesting session: it stays, and its request does not.
             await users.keep_password(conn, tenant.actor, user=ana, hashed=await hashed(PASSWORD))
         elif how == "sessions":
             await sessions.end_all(conn, tenant.actor, user_id=ana.id)

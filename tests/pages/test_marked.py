@@ -57,7 +57,7 @@ async def test_the_marked_ones_are_canceled_together(api: Api, pool: Pool, tenan
     assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'sms'") == 1
     late = await marked(owner, await owner.get("/messages?channel=sms"), [ids[0]], do="cancel")
     assert "0 messages canceled. 1 can no longer be canceled." in late.words
-    # What was not done does not look as if it was.
+    # Rows that were not changed do not look as if they were.
     assert '<div class="attention" role="alert">' in late.text
     assert '<div class="notice"' not in late.text
     assert "Select the messages first." in (await marked(owner, page, [], do="cancel")).words
@@ -65,7 +65,7 @@ async def test_the_marked_ones_are_canceled_together(api: Api, pool: Pool, tenan
 
 
 async def tried(pool: Pool, tenant: Tenant, id: str, state: str) -> None:
-    """Tried once, with this end, and waits for its next try."""
+    """Tried once, with this result, and waiting for its next attempt."""
     await pool.execute("UPDATE queue SET attempt = 1, target_id = id WHERE id = $1", UUID(id))
     await pool.execute(
         "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)"
@@ -151,7 +151,7 @@ async def test_marked_messages_are_sent_again_never_silently(
     row = await pool.fetchrow("SELECT * FROM messages ORDER BY id DESC LIMIT 1")
     assert tuple(row[name] for name in same) == wanted, "one as several"
     assert await pool.fetchval("SELECT count(*) FROM messages") == 5
-    # Who does not see the texts of others sends none of them.
+    # Someone who does not see other people's texts sends none of them.
     await make_person(pool, tenant, "rui@example.com", "sender")
     await other_browser.sign_in("rui@example.com")
     page = await other_browser.submit(
@@ -196,7 +196,7 @@ async def test_all_that_fit_are_canceled_step_by_step_and_a_stop_stops(
     await owner.submit(page, stop[1])
     assert await ExportWork(pool).round() == 0
     assert await pool.fetchval("SELECT count(*) FROM messages WHERE status = 'canceled'") == 2
-    # Begun again, it takes the rest; the file says what became of each.
+    # Started again, it processes the rest; the file shows the result of each row.
     file = await fetch(pool, owner, await owner.get("/messages/all?q=batch"), "/messages/all?q=batch")
     rows = list(csv.DictReader(io.StringIO(file.text.lstrip("\ufeff"))))
     assert [(row["id"], row["result"]) for row in rows] == [(id, "canceled") for id in reversed(ids[:3])]
@@ -247,7 +247,7 @@ async def test_all_contacts_that_fit_are_tagged_and_untagged(
 async def test_a_step_and_how_far_it_came_are_one_commit(
     api: Api, pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped between a step's changes and its commit, nothing of the step is done."""
+    """If it is stopped between a step's changes and its commit, nothing of the step is done."""
     await send(api, tenant)
     await owner.submit(await owner.get("/messages/all"), "/messages/all")
     step = changes.step

@@ -1,4 +1,4 @@
-"""Memory of a web process after every page was visited in both languages and many people have signed in."""
+"""The memory of a web process after every page was visited in both languages and many people have signed in."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from .conftest import Browser, Tenant
 
 pytestmark = pytest.mark.lasts(10)
 
-#: MB that a web process may have. It has 110; `bench` knows what it has under load.
+#: The most MB that a web process may have. It has 110; `bench` measures it under load.
 MOST = 125
-#: Hashes of passwords, two at a time: each needs 19 MB while it is made, which do not stay.
+#: Password hashes, two at a time: each needs 19 MB while it is computed, which are released.
 HASHES, STAY = 8, 10
 
 
@@ -62,7 +62,7 @@ async def test_a_web_process_stays_light_after_all_of_its_pages(
 
 
 def resident(pid: int) -> float:
-    """MB."""
+    """Resident memory, in MB."""
     found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found
     return int(found[1]) / 1024
@@ -73,8 +73,8 @@ async def is_there(browser: Browser) -> bool:
 
 
 async def everywhere(browser: Browser, table: Table, front: str, language: str) -> int:
-    """Ask for every page without an id, and for whatever they lead to, once for each set of names in its address.
-    Returns how many pages there were."""
+    """Request every page without an id, and all that they link to, once for each set of parameter names. Returns the
+    number of pages."""
     wanted = [front, *sorted(one.path for one in table.routes if one.method == "GET" and "{" not in one.path)]
     seen, count = set[tuple[str, ...]](), 0
     for address in wanted:

@@ -102,7 +102,7 @@ async def test_pages_go_on_where_the_last_one_ended(api: Api, tenant: Tenant, ow
     newer = re.search(r'rel="prev" href="([^"]+)"', page.text)
     assert newer
     assert shown(await owner.get(newer[1].replace("&amp;", "&"))) == sent[::-1][:25]
-    # An altered place leads back to the beginning.
+    # A tampered position leads back to the beginning.
     assert len(shown(await owner.get("/messages?after=AAAA"))) == 27
 
 
@@ -147,7 +147,7 @@ async def test_what_the_network_reported_and_that_an_event_was_recorded_stand_in
     page = await owner.get(f"/messages/{id}")
     assert "The network reports: it arrived" in page.words
     assert "Event recorded message.delivered" in page.words
-    # What is past is not told as if it were so now.
+    # Past states are not shown as if they were current.
     assert "The message reached the handset." in page.words
     assert "waits to be sent" not in page.words
     assert "has not reported its outcome yet" not in page.words
@@ -163,7 +163,7 @@ async def test_a_timeline_says_each_day_once_and_each_time_to_the_millisecond(
         id,
     )
     english = locale("en")
-    # Just before midnight the second is of another day.
+    # Just before midnight the second belongs to another day.
     then = english.clock(sent) if english.day(sent) == english.day(accepted) else english.instant(sent)
     page = await owner.get(f"/messages/{id}")
     told = re.findall(r'class="when"><time[^>]*>([^<]+)</time>', page.text)
@@ -191,7 +191,7 @@ async def test_texts_and_whole_numbers_are_for_some_roles(
         page = await browser.get(path)
         assert page.status == 200
         assert NUMBER not in page.text, path
-        assert "code is 4711" not in page.text, path  # the number alone may be in an id
+        assert "code is 4711" not in page.text, path  # a bare number may be part of an id
         assert "4567" in page.text, path
 
 
@@ -217,14 +217,14 @@ async def test_other_organizations_and_modes_have_their_own(
     assert (await owner.get(f"/messages/{id}?mode=test")).status == 404
     assert shown(await owner.get("/messages?mode=test")) == []
     assert (await owner.get(f"/go/{id}?mode=test")).path == f"/messages/{id}"
-    # The way to the other mode keeps what is looked for; where one is in a list, and a message, are of one mode alone.
+    # The link to the other mode keeps the search; a position in a list, and a message, belong to one mode.
     for path, there in (
         (
             f"/messages?status=failed&range=7d&after={UUID(id).hex}",
             "/messages?status=failed&amp;range=7d&amp;mode=test",
         ),
         (f"/messages/{id}", "/messages?mode=test"),
-        # So are the things that a form is filled in from.
+        # So do the objects that a form is filled in from.
         (f"/send?channel=sms&sent={id}&to=841234567", "/send?channel=sms&amp;to=841234567&amp;mode=test"),
         (f"/send?again={id}", "/send?mode=test"),
         (f"/send?channel=reply&number={id}", "/send?channel=reply&amp;mode=test"),
@@ -263,7 +263,7 @@ def merged(pages: list[tuple[list[Message], UUID | None]], *, limit: int) -> Mes
 
 
 def test_a_page_of_both_channels_leaves_nothing_out() -> None:
-    """A channel that stopped looking at 50 may have something at 40: nothing below 50 of the other one is shown."""
+    """A channel whose search stopped at 50 may have something at 40: nothing below 50 of the other one is shown."""
     sms, whatsapp = [message(n) for n in (90, 70, 30)], [message(n, "whatsapp") for n in (80, 60)]
     found = merged([(sms, None), (whatsapp, UUID(int=50))], limit=10)
     assert ([one.id.int for one in found.messages], found.seen) == ([90, 80, 70, 60], UUID(int=50))
@@ -308,7 +308,7 @@ async def test_filters_of_both_channels_stand_in_the_address(
     assert "Olá, amanhã às 9?" in page.words
     assert "Portugal" in page.words
 
-    # New ones are counted above what is read, and do not move in.
+    # New ones are counted above the list, and are not inserted while it is read.
     third = await send(api, tenant)
     fragment = await owner.get(f"/messages?top={second}", HX_Request="true")
     assert shown(fragment) == [second, first]
@@ -337,7 +337,7 @@ async def test_the_filter_by_reason_has_words_for_each_code(owner: Browser) -> N
         for kind in sorted(both, key=lambda kind: kind == first):
             wanted |= {code: f"{one.words(language).customer} ({code})" for code, one in entries()[kind].items()}
         assert offered(await owner.get(f"/messages{query}", accept_language=language)) == wanted, (query, language)
-    # The address has the code.
+    # The address contains the code.
     page = await owner.get("/messages?reason=expired")
     assert re.search(
         r'<option value="expired" selected>The message could not be delivered before its validity', page.text
@@ -383,7 +383,7 @@ async def test_a_list_has_only_what_was_sent_or_received(api: Api, pool: Pool, t
     ):
         page = await owner.get(f"/messages?{query}")
         assert shown(page) == ids, query
-        # None that was received can be canceled, and none of the others with them.
+        # No received message can be canceled, and none of the others with them.
         assert ("Cancel all that match" in page.words) == ("inbound" not in query), query
         assert ("Received SMS are only in the inbox." in page.words) == ("inbound" in query), query
 
@@ -410,7 +410,7 @@ async def test_the_head_of_a_list_tells_what_the_roll_ups_know(
     assert "Explain these" in page.words
     told = page.text.partition('id="explained"')[2].partition("</details>")[0]
     assert re.findall(r'class="end">([^<]+)</td>', told) == ["2", "66.7&nbsp;%", "1", "33.3&nbsp;%"]
-    # Each reason leads to its messages.
+    # Each reason links to its messages.
     links = [html.unescape(one) for one in re.findall(r'href="([^"]+)"', told)]
     assert [len(shown(await owner.get(one))) for one in links] == [2, 1]
     for query, has_figures, has_reasons in (
@@ -418,7 +418,7 @@ async def test_the_head_of_a_list_tells_what_the_roll_ups_know(
         ("sender=HELIOGRAPH", True, False),
         (f"reason={often}", False, True),
         ("status=undelivered,failed,expired,rejected", False, True),
-        # Of these the roll-ups know nothing, or other messages than those that are listed.
+        # The roll-ups know nothing about these, or about other messages than the listed ones.
         ("status=failed", False, False),
         (f"q=%2B{NUMBER[1:]}", False, False),
         ("direction=inbound", False, False),
@@ -446,7 +446,7 @@ async def test_filters_that_roll_ups_do_not_know_are_explained_by_the_latest(
     moves.append(Move(organization, UUID(ids[4]), "delivered", now))
     async with pool.acquire() as conn:
         await move_many(conn, moves)
-        # A look that is full goes on where it ended; one that is not, after the last message it scanned.
+        # A search that is full continues from where it ended; one that is not, after the last message it scanned.
         wanted = Filters(client_reference="spring")
         first = await explaining.explain(conn, tenant.actor, filters=wanted, most=2)
         assert ([(one.reason, one.count) for one in first.reasons], first.seen) == ([("undelivered", 2)], UUID(ids[2]))
@@ -456,7 +456,7 @@ async def test_filters_that_roll_ups_do_not_know_are_explained_by_the_latest(
         assert ([one.count for one in short.reasons], short.seen) == ([2], UUID(ids[2]))
         other = await make_tenant(pool)
         assert (await explaining.explain(conn, other.actor, filters=wanted)).reasons == []
-    # It is told for whoever asks, and not with every list.
+    # It is computed on request, and not with every list.
     page = await owner.get("/messages?q=spring")
     assert "matching messages failed" not in page.words
     (link,) = re.findall(r'<a class="small" href="([^"]+explain=yes[^"]*)"', page.text)
@@ -468,12 +468,12 @@ async def test_filters_that_roll_ups_do_not_know_are_explained_by_the_latest(
     assert FAILURES["destination_unreachable"] in told
     links = [html.unescape(one) for one in re.findall(r'href="([^"]+)"', told)]
     assert [shown(await owner.get(one)) for one in links] == [[ids[3], ids[2], ids[0]], [ids[1]]]
-    # Older ones are told by themselves.
+    # Older ones are shown without being asked for.
     page = await owner.get(f"/messages?q=spring&explain={UUID(ids[2]).hex}")
     assert "Among messages up to" in page.words
     assert "2 matching messages failed." in page.words
     assert "No matching message failed." in (await owner.get("/messages?q=summer&explain=yes")).words
-    # Nothing that was received, or delivered, has failed; nothing is told twice, and no region has it.
+    # Nothing that was received, or delivered, has failed; nothing is shown twice, and it is in no region.
     for query in ("direction=inbound", "status=delivered,read", "q=%2B1", ""):
         page = await owner.get(f"/messages?explain=yes&{query}")
         assert "explained-title" not in page.text, query
@@ -521,7 +521,7 @@ async def test_a_message_says_what_it_waits_for_and_what_stands_beside_it(
     assert "It waits for its time," in (await owner.get(f"/messages/{second}")).words
     await pool.execute("UPDATE queue SET tries = 2, due_at = now() + interval '1 hour' WHERE id = $1", UUID(first))
     assert "It could not be handed over yet and is tried again at" in (await owner.get(f"/messages/{first}")).words
-    # As a pause of its campaign puts it off.
+    # As a pause of its campaign postpones it.
     await pool.execute("UPDATE messages SET campaign_id = $1 WHERE id = $1", UUID(first))
     await pool.execute("UPDATE queue SET due_at = due_at + $2::interval WHERE id = $1", UUID(first), pausing.AWAY)
     words = (await owner.get(f"/messages/{first}")).words
@@ -557,7 +557,8 @@ async def test_what_is_shown_raw_is_what_the_api_says(api: Api, pool: Pool, tena
 async def test_a_key_and_a_person_that_no_list_shows_are_called_by_their_names(
     api: Api, pool: Pool, tenant: Tenant, owner: Browser
 ) -> None:
-    """Names were looked up in lists that end: of keys with those of the last 90 days, of the team with a thousand."""
+    """Names used to be looked up in lists that end: of keys with those of the last 90 days, of the team with a
+    thousand."""
     id = await send(api, tenant)
     rui = await make_person(pool, tenant, "rui@example.com", "sender", password=None)
     await pool.execute(
@@ -570,7 +571,7 @@ async def test_a_key_and_a_person_that_no_list_shows_are_called_by_their_names(
     form = page.form("/columns/messages")
     await owner.post("/columns/messages", {name: form[name] for name in ("_token", "next")} | {"column": "by"})
     assert "shop-2024" in (await owner.get("/messages")).words
-    # A filter by somebody who sent nothing names them.
+    # A filter by somebody who sent nothing shows their name.
     assert "Rui" in (await owner.get(f"/messages?by={rui.id}&country=PT")).words
     async with pool.acquire() as conn:
         known = await memberships.names(conn, tenant.actor, ids=[rui.id, tenant.key_id])
@@ -596,12 +597,12 @@ async def test_who_sent_it_on_the_dashboard_is_told_and_sees_it_whole(
         assert "+258841234567" in page.words
     page = await other_browser.get("/messages")
     assert ("Sent by Rui" in page.words, "Sent by a key" in page.words) == (True, False)
-    assert page.words.count("+258841234567") == 2  # the row, and the box that marks it
+    assert page.words.count("+258841234567") == 2  # the row, and its checkbox
     assert "+258841234567" not in (await other_browser.get(f"/messages/{by_key}")).words
     file = await fetch(pool, other_browser, await other_browser.get("/messages"), "/messages/export")
     assert file.text.count("+258841234567") == 1
 
-    # Whoever does not see the team is not told its names.
+    # Someone who does not see the team does not see its names.
     await make_person(pool, tenant, "eva@example.com", "viewer")
     await other_browser.post("/logout", (await other_browser.get("/")).form("/logout"))
     await other_browser.sign_in("eva@example.com")
@@ -621,7 +622,7 @@ async def test_a_message_is_open_beside_its_list(api: Api, pool: Pool, tenant: T
     assert ("is-open" in page.text, shown(page)) == (False, [second, first])
     for wrong in (str(uuid.uuid4()), "x"):
         assert (await owner.get(f"/messages?open={wrong}")).status == 404
-    # The region that renews itself is the list alone.
+    # Only the list is a region that refreshes.
     assert "panel" not in (await owner.get(f"/messages?open={first}", HX_Request="true")).text
 
 
@@ -649,7 +650,7 @@ async def test_a_sender_that_the_send_did_not_name_is_called_the_default(
     api: Api, pool: Pool, tenant: Tenant, owner: Browser
 ) -> None:
     said = "From HELIOGRAPH, the default: the request named none."
-    # One alone and one of many are stored by functions of their own.
+    # A single message and a batch are stored by different functions.
     alone, *among = [await send(api, tenant), *await asyncio.gather(*(send(api, tenant) for _ in range(5)))]
     for id in (alone, *among):
         assert said in (await owner.get(f"/messages/{id}")).words
@@ -668,7 +669,7 @@ async def test_what_a_message_cost_is_said_and_whether_it_came_back(
     page = await owner.get(f"/messages/{second}")
     assert said in page.words
     assert "refunded" not in page.words
-    # Nobody took it, so it came back, whatever its status says.
+    # Nobody accepted it, so it was returned, whatever its status says.
     async with pool.acquire() as conn:
         await move_many(conn, [Move(tenant.id, UUID(second), "expired", clock.now(), "expired", unsent=True)])
         await move_many(conn, [Move(tenant.id, UUID(first), "sent", clock.now())])
@@ -700,7 +701,7 @@ async def test_a_message_of_a_campaign_says_what_it_is_called(
     await owner.submit(await owner.get("/messages"), "/columns/messages", column="campaign", do="add")
     for query in ("", f"?open={id}"):
         assert link in (await owner.get(f"/messages{query}")).text
-    # Not to who sees no campaigns, and not of another organization.
+    # Not to someone who sees no campaigns, and not of another organization.
     await pool.execute("UPDATE messages SET campaign_id = $2 WHERE id = $1", UUID(id), other.id)
     page = await owner.get(f"/messages/{id}")
     assert ("Spring" in page.words, str(other.id)[:8] in page.words) == (False, True)
@@ -726,17 +727,17 @@ async def test_messages_of_a_campaign_are_found_by_its_name(
         page = await owner.get("/messages?" + urllib.parse.urlencode({"campaign": typed}))
         assert shown(page) == [id], typed
         assert page.form("/messages")["campaign"] == "Spring sale"
-        # Links name it by its id: another may get the name.
+        # Links use its id: another campaign may get the name.
         assert f"campaign={made['Spring sale']}" in page.text
     page = await owner.get("/messages?campaign=spring")
     assert shown(page) == []
     assert "Several campaigns have this in their name. Choose one:" in page.words
     assert f'<a href="/messages?campaign={made["Spring clean"]}">Spring clean</a>' in page.text
-    # A name that two have leads to neither, so the field of one has its id.
+    # A name that two have leads to neither, so the field of one contains its id.
     assert "Choose one:" in (await owner.get("/messages?campaign=twins")).words
     page = await owner.get(f"/messages?campaign={made['Twins']}")
     assert page.form("/messages")["campaign"] == str(made["Twins"])
-    # What is not understood is not taken for all messages.
+    # An invalid filter is not treated as no filter.
     page = await owner.get("/messages")
     for path in ("/messages/all", "/messages/export"):
         back = await owner.post(f"{path}?campaign=spring", page.form("/messages/export"))
@@ -794,7 +795,7 @@ async def test_a_message_says_that_its_recipient_has_opted_out_since(
 async def test_a_message_with_a_number_that_cannot_be_has_its_page(
     pool: Pool, tenant: Tenant, owner: Browser, number: str
 ) -> None:
-    """WhatsApp's numbers are kept as they come."""
+    """WhatsApp's numbers are stored as received."""
     made = await making.made(pool, organization_id=tenant.id)
     id = await making.message(pool, made, to=number)
     page = await owner.get(f"/messages/{id}")
@@ -818,7 +819,7 @@ async def test_a_message_leads_to_the_one_by_which_its_recipient_opted_out(
     page = await owner.get(f"/messages/{word}")
     person = page.text.partition('aria-labelledby="person"')[2].partition("</section>")[0]
     assert ("Who wrote it" in person, "wrote “stop”" in person, f"/messages/{word}" in person) == (True, True, False)
-    # An opt-out holds in test mode too.
+    # An opt-out applies in test mode too.
     async with pool.acquire() as conn:
         _, secret = await lifecycle.issue(conn, tenant.actor, name="tests", profile="sms_only", mode="test")
     tested = await send(api, msgspec.structs.replace(tenant, secret=secret), to="+258849999999")

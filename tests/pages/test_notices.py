@@ -1,4 +1,4 @@
-"""The bell on every page, and its page: each kind in words, for those who see what it is about."""
+"""The bell on every page, and its page: each kind in words, for those who may see its subject."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OBJECTS = {"quota.used": "95", "wallet.low": "wallet"}
 
 @pytest.fixture(autouse=True)
 async def quiet(pool: Pool, tenant: Tenant) -> None:
-    """Its sender was approved, which is said."""
+    """Its sender was approved, which is reported."""
     assert await pool.fetchval("DELETE FROM notices RETURNING kind") == "sender.approved"
 
 
@@ -48,12 +48,12 @@ async def tell(pool: Pool, tenant: Tenant, *kinds: str, name: str = "Spring <b>s
 
 
 def leave(owner: Browser) -> None:
-    """As who signs in anew in the same browser, which stays known."""
+    """Like somebody who signs in again in the same browser, which is remembered."""
     owner.session.cookie_jar.clear(lambda one: one.key != cookies.BROWSER)
 
 
 def bell(text: str) -> str:
-    """What the bell says to who cannot see it."""
+    """The bell's text for somebody who cannot see the subject."""
     found = re.search(r'class="button quiet bell".*?<span class="unseen">(.*?)</span>', text, re.S)
     assert found, text[:2000]
     return found[1]
@@ -64,7 +64,7 @@ async def test_the_bell_counts_until_it_is_read(pool: Pool, tenant: Tenant, owne
     assert ("Nothing yet" in page.words, bell(page.text)) == (True, "Notifications")
     await tell(pool, tenant, "campaign.completed", "quota.used")
     await tell(pool, await make_tenant(pool), "webhook.disabled")
-    # A session is known for half a second; who signs in anew need not wait for it.
+    # A session is cached for half a second; somebody who signs in again need not wait for that.
     leave(owner)
     await owner.sign_in("ana@example.com")
     page = await owner.get("/messages")
@@ -150,7 +150,7 @@ async def test_the_rail_is_marked_where_something_needs_somebody(
     found = marks(await owner.get("/state", HX_Request="true"))
     assert found == [("/campaigns", "1 campaign is stalled."), ("/webhooks", "1 endpoint is failing.")]
     assert marks(await owner.get("/state?mode=test", HX_Request="true")) == []
-    # Whoever does not see a place has no mark on it.
+    # Someone who does not see a page has no mark on it.
     await make_person(pool, tenant, "bill@example.com", "billing")
     await other_browser.sign_in("bill@example.com")
     assert marks(await other_browser.get("/state", HX_Request="true")) == []
@@ -158,7 +158,7 @@ async def test_the_rail_is_marked_where_something_needs_somebody(
 
 async def test_the_state_of_the_service_in_words(pool: Pool, owner: Browser) -> None:
     async def said(words: str) -> None:
-        async def there() -> bool:  # health is looked at every other second
+        async def there() -> bool:  # health is checked every other second
             return words in (await owner.get("/state")).words
 
         await until(there)
@@ -198,7 +198,7 @@ async def test_a_sign_in_in_another_browser_is_told_to_that_person_alone(
 
 
 async def without(owner: Browser, page: Page, *boxes: str) -> Page:
-    """Untick some, and save: a box that is not ticked is not sent."""
+    """Untick some, and save: an unticked checkbox is not sent."""
     ticked = set(re.findall(r'type="checkbox" name="([^"]*)" value="1" checked', page.text))
     assert set(boxes) <= ticked
     return await owner.submit(page, page.path, **dict.fromkeys(ticked - set(boxes), "1"))
@@ -218,7 +218,7 @@ async def test_what_the_bell_counts_is_chosen(pool: Pool, tenant: Tenant, owner:
     assert ("is finished" in page.words, "was disabled" in page.words) == (False, True)
     stored = "SELECT notice_ways FROM memberships"
     assert await pool.fetchval(stored) == '{"campaign.completed":[],"quota.used":["mail"]}'
-    # The organization's own choice, which has webhooks too.
+    # The organization's own choice, which includes webhooks.
     page = await owner.get("/settings/notices")
     await without(owner, page, "webhook.disabled mail", "import.finished webhook")
     assert await pool.fetchval("SELECT notice_ways FROM organizations WHERE id = $1", tenant.id) == (

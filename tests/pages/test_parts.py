@@ -38,7 +38,7 @@ def parts_of(**query: str) -> Parts:
 
 
 def fallen(page: Page) -> list[str]:
-    """What the cards that failed are called."""
+    """The titles of the failed cards."""
     return re.findall(r"data-failed-part><h2>([^<]*)</h2>", page.text)
 
 
@@ -51,12 +51,12 @@ async def test_a_card_of_home_fails_alone(
     assert (page.status, fallen(page)) == (200, ["Figures"])
     for said in (FELL, "Quota left 999", "Latest messages", "First steps", "SMS spent"):
         assert (said in page.words) == (said != "SMS spent"), said
-    # It can be asked about, and tried again.
+    # It can be quoted, and retried.
     assert f'data-copy="{page.headers["x-request-id"]}"' in page.text
     (again,) = re.findall(r'href="([^"]*)" data-ask>Try again', page.text)
     shown = await owner.get("/", HX_Request="true", X_Seen="0")
     assert (shown.status, fallen(shown)) == (200, ["Figures"])
-    # A file is whole or not at all.
+    # A file is complete or not written at all.
     assert (await owner.get("/?csv=messages")).status == 500
     await as_owner("ALTER TABLE elsewhere RENAME TO failure_counts")
     assert fallen(await owner.get(html.unescape(again))) == []
@@ -80,7 +80,7 @@ async def test_a_part_of_usage_fails_alone(
     assert (page.status, fallen(page)) == (200, ["Months"])
     for said in ("Left 999", "1 SMS in 1 segment,", "Mozambique 1 1 100 %", "Export for billing"):
         assert said in page.words, said
-    # What answers a form stands at the form's address, and none of its links leads to one that only forms are sent to.
+    # The response to a form has the form's address, and none of its links leads to one that only accepts forms.
     refused = await owner.submit(page, "/usage/alert", above="many")
     assert (refused.status, refused.path, fallen(refused)) == (422, "/usage/alert", ["Months"])
     assert set(re.findall(r'href="([^"]*)" data-ask>Try again', refused.text)) == {"/usage"}
@@ -117,7 +117,7 @@ async def test_parts_of_a_message_and_of_the_wallet_fail_alone(
     for said in ("Available €20.00", "Latest movements", "Top-up"):
         assert said in page.words, said
     await as_owner("ALTER TABLE elsewhere RENAME TO wallet_days")
-    # The failure of one look, whatever it reads, is not the message's.
+    # If one of its queries fails, whichever it is, the message is still shown.
     await as_owner("ALTER TABLE usage_ledger RENAME TO elsewhere")
     page = await owner.get(f"/messages/{id}")
     assert (page.status, fallen(page)) == (200, ["Why"])
@@ -160,7 +160,7 @@ async def test_slow_parts_fail_alone_and_a_page_has_its_time(pool: Pool) -> None
     now = LONGEST + 1
     assert await late.load("late", asyncio.sleep(0, "found"), otherwise="-") == "-"
     assert late.failed == {"late": True}
-    # A file is whole or not at all.
+    # A file is complete or not written at all.
     now = 0.0
     file = Parts(parts_of(csv="one")._request, monotonic=lambda: now)
     now = LONGEST + 1

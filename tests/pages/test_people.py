@@ -54,7 +54,7 @@ async def test_somebody_is_made_changed_and_found(pool: Pool, tenant: Tenant, ow
     page = await owner.post("/contacts", typed)
     assert "The contact is created." in page.words
     assert all(said in page.words for said in ("Ana Silva", "+258841234567", "vip", "maputo", "Can be messaged"))
-    # The same form again makes nobody twice; another one says whose number it is.
+    # The same form again creates nobody twice; a different one says whose number it is.
     assert (await owner.post("/contacts", typed)).path == page.path
     again = await owner.post("/contacts", typed | {"_once": "other"})
     assert (again.status, "already exists" in again.words, again.form("/contacts")["tags"]) == (
@@ -102,7 +102,7 @@ async def test_marked_people_are_tagged_deleted_and_brought_back(pool: Pool, ten
     assert "3 contacts deleted." in page.words
     assert await pool.fetchval("SELECT count(*) FROM contacts") == 1
     undo = page.form("/contacts/undo")
-    # Whose number somebody took meanwhile stays as that one made it.
+    # A contact whose number somebody else created meanwhile stays as created.
     await add(pool, tenant, Entry("+258841000000", "Another"))
     page = await owner.post("/contacts/undo", undo)
     assert "Undone: 2 contacts are as before." in page.words
@@ -410,13 +410,13 @@ async def test_notes_go_with_their_contact(pool: Pool, tenant: Tenant, owner: Br
     entry = await pool.fetchrow("SELECT after FROM audit_log WHERE action = 'contact.changed'")
     assert entry is not None
     assert ("(changed)" in entry["after"], "Sundays" in entry["after"]) == (True, False)
-    # Who may not write reads them; nobody of another organization does.
+    # Someone who may not write reads them; nobody of another organization does.
     await make_person(pool, tenant, "vera@example.com", "viewer")
     await other_browser.sign_in("vera@example.com")
     seen = await other_browser.get(place)
     assert ("Calls after six." in seen.words, f"{place}/notes" in seen.text) == (True, False)
     assert (await other_browser.post(f"{place}/notes", {"notes": "mine"})).status == 403
-    # A deleted contact takes them along, and brings them back.
+    # Deleting a contact deletes them, and restoring it restores them.
     page = await owner.submit(await owner.get(place), "/contacts/marked", do="delete")
     assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
     await owner.submit(page, "/contacts/undo")
@@ -452,7 +452,7 @@ async def test_a_list_becomes_the_audience_of_a_campaign(
     pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
 ) -> None:
     await add(pool, tenant, *people(2, "vip"), Entry("+351912345678", "Rui", tags=("vip",)))
-    assert "Write to these" not in (await owner.get("/contacts")).words  # everybody is nobody's choice
+    assert "Write to these" not in (await owner.get("/contacts")).words  # "everybody" is never an accident
 
     async def followed(query: str) -> Page:
         (link,) = re.findall(r'href="(/campaigns/new[?]people=[^"]*)"', (await owner.get(f"/contacts?{query}")).text)
@@ -503,13 +503,13 @@ async def test_the_last_message_stands_in_the_list_with_its_status(pool: Pool, t
         return re.findall(r'href="/messages/([^"]+)"><span class="status \w+"><span[^>]*>.</span> ([^<]+)', page.text)
 
     assert await told() == [(str(id), "Delivered")]
-    # The status is the message's of now.
+    # The status is the message's current one.
     await pool.execute("UPDATE messages SET status = 'undelivered' WHERE id = $1", id)
     assert await told() == [(str(id), "Undelivered")]
 
 
 async def test_contacts_of_a_time_are_found_and_taken_away(pool: Pool, tenant: Tenant, owner: Browser) -> None:
-    """By when they became contacts, and by when the last message left for them."""
+    """By when they became contacts, and by when the last message was sent to them."""
     await add(pool, tenant, Entry("+258841000001", "Ana"), Entry("+258841000002", "Bo"), Entry("+258841000003", "Caio"))
     made, written = datetime(2026, 3, 10, 12, tzinfo=UTC), datetime(2026, 4, 1, 8, tzinfo=UTC)
     old = uuid.UUID(int=uuid7_floor(made).int + 1)

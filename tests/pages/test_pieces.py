@@ -79,8 +79,8 @@ _cells = re.compile(r'<td\b(?:[^>"]|"[^"]*")*data-name="\{\{.*?\}\}"(?:[^>"]|"[^
 
 
 def test_a_cell_of_several_parts_holds_them_together() -> None:
-    """On a phone, a cell is its column's name and one more item: the parts of several stood side by side there, and
-    broke numbers in two."""
+    """On a phone, a cell is its column's name and one more item: the parts of several used to be side by side there,
+    and broke numbers in two."""
     apart = []
     for path in Path(heliograph.__file__).parent.rglob("*.html"):
         for cell in _cells(path.read_text()):
@@ -212,7 +212,8 @@ async def test_undo_stands_beside_what_was_done_and_leads_nowhere_else(owner: Br
 
 
 async def test_a_notice_that_another_host_set_is_not_shown(browser: Browser) -> None:
-    """Its button would write in the reader's name: by https only this very host can set a cookie of that name."""
+    """Otherwise its button could write in the reader's name: over https only this very host can set a cookie of that
+    name."""
     value = cookies.notice("Done.", "/keys/1/revoke", is_secure=True).partition("=")[2].partition(";")[0]
     for name, is_shown in ((cookies.NOTICE, False), (cookies.SECURE_NOTICE, True)):
         page = await browser.get("/login", Host="heliograph.example", Cookie=f"{name}={value}")
@@ -252,7 +253,7 @@ async def test_charts_of_home_lead_to_the_messages_they_are_made_of(
     listed = await owner.get(html.unescape(links[0]))
     assert len(re.findall(r'<tr id="m-', listed.text)) == 1
     assert len(re.findall(r'<tr id="m-', (await owner.get("/messages?to=2021-01-01")).text)) == 0
-    # What a dip may come from is marked, and stands beside the table for those who do not see the chart.
+    # Possible causes of a drop are marked, and listed beside the table for those who do not see the chart.
     body = {"name": "Spring sale", "content": "Hello", "recipients": ["+258841234567"]}
     status, _, begun = await api.ask("POST", "/campaigns", json=body, headers=tenant.headers)
     assert status < 300, begun
@@ -283,7 +284,7 @@ def test_a_range_has_neighbours_and_times_that_stay(monkeypatch: pytest.MonkeyPa
     assert ranges.read(asked(made.earlier)).fixed == made.earlier
     past = ranges.read(asked({"from": "2020-01-30", "to": "2020-01-30"}))
     assert past.later == {"from": "2020-01-31T00:00:00.000Z", "to": "2020-02-01T00:00:00.000Z"}
-    # A relative one ends now: there is nothing after it. One that is open on a side has no length.
+    # A relative range ends now: there is nothing after it. One that is open on a side has no length.
     ticks = itertools.count()
     monkeypatch.setattr(clock, "now", lambda: datetime(2026, 3, 1, tzinfo=UTC) + timedelta(milliseconds=next(ticks)))
     relative = ranges.read(asked({"range": "1h"}))
@@ -315,7 +316,7 @@ async def test_a_page_without_its_database_tries_again_by_itself(
 
 
 async def test_a_name_of_10_kb_is_refused_at_its_field_and_nothing_typed_is_lost(owner: Browser) -> None:
-    """Journey 15, for what is too long to be shown anywhere."""
+    """Journey 15, for values that are too long to be shown anywhere."""
     long, wrong = "ñ" * 5_120, []
     for path, action, field in (
         ("/contacts/new", "/contacts", "name"),

@@ -13,7 +13,7 @@ from heliograph.pages.templates import BREATH, PIECES, environment, render
 
 
 async def test_others_go_on_while_a_long_page_is_made(tmp_path: Path) -> None:
-    """Each row takes as long as a page may hold the loop, so that the loop is let go after each look at the clock."""
+    """Each row takes as long as a page may block the loop, so the loop runs after each check of the clock."""
     rows = 5 * PIECES
     (tmp_path / "long.html").write_text("{% for one in rows %}{{ row(one) }}{% endfor %}")
     made = environment([tmp_path], kit(())[0])

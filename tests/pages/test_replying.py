@@ -47,7 +47,7 @@ async def test_a_shut_window_is_told_in_the_field(pool: Pool, owner: Browser, ma
     page = await owner.get(TO_RUI)
     assert "has not written to this number within the last 24 hours" in page.words
     assert ("disabled" in page.text, ">Send a template<" in page.text) == (True, True)
-    # It shut while the form was open.
+    # It closed while the form was open.
     await Meta(pool).say(made, callback(made, "Hello?", by=RUI))
     form = (await owner.get(TO_RUI)).form("/send/reply") | {"message": "Late"}
     await pool.execute("UPDATE whatsapp_conversations SET expires_at = now() - interval '1 minute'")

@@ -49,7 +49,7 @@ async def test_errors_are_grouped_explained_and_found(api: Api, pool: Pool, tena
         ("path=/sms", 1),
         ("path=/v1", 5),
         ("path=//[", 0),
-        # No name of a parameter in the code is in the way of one in an address.
+        # Parameter names in the code do not clash with those in an address.
         ("self=1&changes=2&limit=25", 5),
         (f"key={uuid.uuid4()}", 0),
         ("from=2020-01-01&to=2020-01-02", 0),
@@ -64,7 +64,7 @@ async def test_errors_are_grouped_explained_and_found(api: Api, pool: Pool, tena
         none = await owner.get(f"/requests?{query}")
         assert (said in none.words, none.text.count('aria-invalid="true"'), rows(none.text)) == (True, 1, []), query
     assert '-wrong"' not in (await owner.get("/requests?code=not_found&operation=/team/invite")).text
-    # What comes while somebody reads is counted above the rows, and does not move in.
+    # New entries are counted above the rows while somebody reads, and are not inserted.
     first, second, *rest = rows(page.text)
     assert f'data-top="{first}"' in page.text
     region = await owner.get(f"/requests?top={second}", HX_Request="true")
@@ -76,7 +76,7 @@ async def test_errors_are_grouped_explained_and_found(api: Api, pool: Pool, tena
     assert "This is not the id of a key." in (await owner.get("/requests?key=x")).words
     assert "No request of the last 30 days has this id." in (await owner.get("/requests?q=nothing")).words
 
-    # From the id that a program was given, in one step.
+    # From the id that a program got, in one step.
     asked = headers["x-request-id"]
     for path in (f"/requests?q={asked}", f"/go/{asked}"):
         page = await owner.get(path)
@@ -92,7 +92,7 @@ async def test_errors_are_grouped_explained_and_found(api: Api, pool: Pool, tena
     file = await owner.get("/requests?csv=requests")
     assert "4xx" in file.text.splitlines()[0]
 
-    # Beside the list, which stays as its filters say.
+    # Beside the list, which stays filtered.
     id = page.path.rpartition("/")[2]
     page = await owner.get(f"/requests?status=4xx&open={id}")
     assert (len(rows(page.text.partition('id="panel"')[0])), "is-open" in page.text) == (2, True)
@@ -117,7 +117,7 @@ async def test_the_page_of_an_error_leads_to_what_is_known_of_it(
         assert page.status == 404
         link = f"/requests?q={page.headers['x-request-id']}"
         assert (f'href="{link}"' in page.text) is leads
-        # Pages that are only looked at stand in no log.
+        # Viewing pages is not logged.
         assert "/requests?q=" not in (await browser.get(f"/contacts/{uuid.uuid4()}")).text
 
     async def is_known() -> bool:

@@ -29,7 +29,7 @@ def test_the_table_names_scopes_and_permissions_that_exist() -> None:
     for route in ROUTES:
         assert route.scope is None or route.scope in SCOPES, route.path
         assert route.permission is None or route.permission in PERMISSIONS, route.path
-        # What belongs to an organization is nobody's by default.
+        # Nothing of an organization is open to everybody by default.
         if not route.is_public and not route.is_personal:
             assert route.scope or route.permission, route.path
     for role in ROLES.values():

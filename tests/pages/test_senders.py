@@ -32,7 +32,7 @@ async def decide(pool: Pool, actor: Actor, value: str, status: str, reason: str 
 
 
 def line(page: Page, value: str) -> str:
-    """The row of a sender ID, as it is written."""
+    """The row of a sender ID, as shown."""
     rows = re.findall(r"<tr>.*?</tr>", page.text, re.S)
     return next(row for row in rows if f"<strong>{value}</strong>" in row)
 
@@ -102,7 +102,7 @@ async def test_the_default_is_chosen_among_approved_ones(pool: Pool, tenant: Ten
     assert "Messages that name no sender are now sent from “BUTCHER”." in page.words
     assert ">default<" in line(page, "BUTCHER")
     assert ">default<" not in line(page, "BAKERY")
-    # What was suspended meanwhile is refused, and said.
+    # One that was suspended meanwhile is refused, with the reason.
     await decide(pool, tenant.actor, "BAKERY", "suspended")
     form = stale | {"_once": stale["_once"] + "-other"}
     id = await pool.fetchval("SELECT id FROM sender_ids WHERE value = 'BAKERY'")
@@ -203,7 +203,7 @@ async def test_where_a_sender_is_registered_is_seen_without_suppliers(
 
 
 def places(page: Page) -> list[tuple[str, str]]:
-    """What the form says of a name, and of which countries."""
+    """The form's text about a name, and the countries it lists."""
     found = re.search(r"Where a name is shown.*?</details>", page.text, re.S)
     assert found
     return re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", found[0])
@@ -222,7 +222,7 @@ async def test_the_form_says_where_names_are_shown(pool: Pool, tenant: Tenant, o
         told: dict[str, Action] = {"MZ": "allow", "PT": "refuse", "JP": "register", "KE": "refuse"}
         for country, action in told.items():
             await rules.put(conn, SenderRule(id=uuid7(), supplier_id=SUPPLIER, country=country, action=action))
-    # Each page reads the rules as they are. To Kenya this supplier carries nothing, so its rule says nothing.
+    # Each page reads the current rules. This supplier carries nothing to Kenya, so its rule says nothing.
     page = await owner.submit(page, "/senders", value="?")
     assert (page.status, "aggregator" in page.text) == (422, False)
     said = places(page)
@@ -236,7 +236,7 @@ async def test_the_form_says_where_names_are_shown(pool: Pool, tenant: Tenant, o
     assert "Mozambique" in free
     assert {"Japan", "Kenya"} <= set(registered)
     assert refused == ["Portugal"]
-    # What it may not send to is not told of.
+    # Countries that it may not send to are not listed.
     await pool.execute("UPDATE organizations SET allowed_countries = '{MZ,PT}'")
     owner.session.cookie_jar.clear(lambda one: one.key != cookies.BROWSER)
     await owner.sign_in("ana@example.com")

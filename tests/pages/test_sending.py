@@ -1,4 +1,4 @@
-"""Sending by hand: refusals, questions, what is shown before and after; and each form sends once."""
+"""Sending manually: refusals, questions, what is shown before and after; and each form sends once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SENDS = "SELECT recipient, body, mode, send_at, expires_at, guarantee, client_re
 
 @pytest.fixture(autouse=True)
 async def country(pool: Pool, tenant: Tenant) -> None:
-    """Whose national numbers are read."""
+    """The organization whose national numbers are read."""
     async with pool.acquire() as conn:
         await organizations.configure(conn, id=tenant.actor.organization_id, country="MZ")
 
@@ -40,7 +40,7 @@ async def fill(browser: Browser, mode: str = "", **typed: str) -> dict[str, str]
 
 
 def value(page: Page, name: str) -> str:
-    """What stands in a text area, or in an input."""
+    """The text in a text area, or in an input."""
     area = re.search(rf'<textarea id="{name}"[^>]*>(.*?)</textarea>', page.text, re.S)
     return html.unescape(area[1]) if area else page.form("/send")[name]
 
@@ -79,7 +79,7 @@ async def test_it_sends_once_and_says_what_becomes_of_it(pool: Pool, owner: Brow
     assert ">Send another<" in first.text.replace("</svg>", "")
     fragment = await owner.get(first.path, HX_Request="true")
     assert fragment.text.lstrip().startswith('<p class="lead" id="state"')
-    # Another text in the same form is no replay: it is said, and the next try sends it.
+    # Another text in the same form is not a replay: the page says so, and the next attempt sends it.
     page = await owner.post("/send", form | {"message": "Adeus"})
     assert (page.status, "This form was sent before with other values." in page.words) == (422, True)
     page = await owner.post("/send", page.form("/send") | {"message": "Adeus"})
@@ -92,7 +92,7 @@ async def test_it_sends_once_and_says_what_becomes_of_it(pool: Pool, owner: Brow
     assert said not in first.words, "every message has this class"
     assert f"{said}Transactional messages" in again.words
     assert said not in (await owner.get("/send")).words
-    # The form still holds the text that was sent.
+    # The form still contains the text that was sent.
     assert "Change the message to see it again." in first.words
     assert "Write a text to see" not in first.words
     await pool.execute("UPDATE messages SET class = 'otp'")
@@ -116,7 +116,7 @@ async def test_a_preview_stores_nothing_and_shows_what_a_send_would_be(
     ):
         assert said in page.words, said
     assert "<mark>✓</mark>" in page.text
-    # A supplier that carries elsewhere: nobody waits for another one.
+    # A supplier for other destinations: nobody waits for another one.
     await pool.execute(
         "INSERT INTO suppliers (id, name, kind, settings, secret, prefixes, created_at, changed_at)"
         " VALUES (gen_random_uuid(), 'main', 'smpp', '{}', '', '{27}', now(), now())"
@@ -126,18 +126,18 @@ async def test_a_preview_stores_nothing_and_shows_what_a_send_would_be(
     assert "Write them plainly" not in page.words, "nothing stands for a tick"
     assert f"curl -sS {owner.base_url}/v1/sms/send" in page.words
     assert "hg_live" not in page.text
-    # In PHP nothing between single quotes is replaced, but for these two.
+    # In PHP, strings in single quotes have only these two escapes.
     quoted = await owner.post("/send/preview", form | {"message": "It's $5 \\ {x}"}, HX_Request="true")
     assert r"'message' => 'It\'s $5 \\ {x}'," in quoted.words
     page = await owner.post("/send/preview", form | {"message": "Ação às 5"}, HX_Request="true")
     assert "Write them plainly: 1 segment" in page.words
-    # Without scripts the same is a whole page, and a button changes the text.
+    # Without scripts it is a whole page, and a button changes the text.
     page = await owner.post("/send/preview", form | {"message": "Ação às 5", "replace": "1"})
     assert "<html" in page.text
     assert value(page, "message") == "Acao às 5"
     assert "1 segment · GSM-7" in page.words
     assert await pool.fetchval("SELECT count(*) FROM messages") == 0
-    # A text alone is counted, and what is not typed yet is no mistake.
+    # A text alone is counted, and missing input is not an error yet.
     page = await owner.post("/send/preview", form | {"to": "", "message": "Hi"}, HX_Request="true")
     assert ("1 segment · GSM-7" in page.words, 'class="wrong"' in page.text) == (True, False)
     assert (await owner.get("/send/preview")).path == "/send"
@@ -189,7 +189,7 @@ async def test_what_a_send_is_refused_for_is_said_at_its_field(pool: Pool, tenan
 
 
 async def clock_session(owner: Browser) -> None:
-    """Sign in again: what a session knows of its organization is half a second old at most."""
+    """Sign in again: a session's data about its organization is cached for half a second."""
     owner.session.cookie_jar.clear()
     await owner.sign_in("ana@example.com")
 
@@ -198,14 +198,14 @@ async def test_whom_a_number_or_name_means_is_never_guessed(pool: Pool, tenant: 
     async with pool.acquire() as conn:
         for name, phone in (("Ana Silva", "+258841111111"), ("Ana Costa", "+258842222222"), ("Rui", "+258843333333")):
             await records.create(conn, tenant.actor, entry=records.Entry(phone=phone, name=name))
-    # It is a number at home, and begins like one of Viet Nam.
+    # It is a number at home, and begins like one in Vietnam.
     page = await owner.post("/send", await fill(owner, to="841234567", message="Hi"))
     assert (page.status, "Choose whom you mean." in page.words) == (422, True)
     assert "+258 84 123 4567 · Mozambique" in page.words
     assert "+84 1234567 · Vietnam" in page.words
     page = await owner.post("/send/preview", page.form("/send") | {"message": "Hi", "take": "+258841234567"})
     assert value(page, "to") == "+258841234567"
-    # Abroad alone is asked about, too; written with + or 00 it is not.
+    # A recipient abroad is asked about, too; one written with + or 00 is not.
     page = await owner.post("/send", await fill(owner, to="351912345678", message="Hi"))
     assert "+351 912 345 678 · Portugal" in page.words
     page = await owner.post("/send", await fill(owner, to="00351912345678", message="Hi"))
@@ -270,7 +270,7 @@ async def test_without_a_sender_the_way_to_one_is_shown(owner: Browser, tenant: 
         await sender_ids.request(conn, tenant.actor, value="BAKERY")
         other = await sender_ids.request(conn, tenant.actor, value="SHOP")
     assert "BAKERY: ○ Pending" in (await owner.get("/send")).words
-    # Beside one that can be sent from, those that cannot say why.
+    # Besides one that can be used, those that cannot, with the reason.
     async with pool.acquire() as conn:
         await sender_ids.review(conn, tenant.actor, id=other.id, status="rejected", reason="It is a <brand>.")
         good = await sender_ids.request(conn, tenant.actor, value="ACME")
@@ -289,7 +289,7 @@ async def test_without_a_sender_nothing_is_a_dead_end(
     await pool.execute("DELETE FROM sender_ids")
     page = await other_browser.get("/send?mode=test")
     assert "So do test messages: both modes share the senders." in page.words
-    # Who may not ask for one reads who may.
+    # Someone who may not request one reads who may.
     names = await pool.fetch("SELECT name FROM users JOIN memberships ON user_id = users.id WHERE role = 'owner'")
     assert ("Request a sender ID" in page.words, f"Ask {names[0]['name']}." in page.words) == (False, True)
     assert "So do test messages" not in (await owner.get("/send")).words

@@ -77,7 +77,7 @@ async def test_a_second_factor_is_demanded_and_sessions_end(
     page = await owner.submit(offered, "/account/factor", code=code)
     codes = re.findall("<li>([^<]+)</li>", page.text)
     assert len(codes) == 10
-    # Copied, kept as a file, and left by whoever says that they are kept.
+    # They are copied, kept as a file, and the page can be left once they are confirmed as saved.
     assert re.findall('data-(?:copy|text)="([^"]+)"', page.text) == ["\n".join(codes)] * 2
     assert re.search('<form method="get" action="/account"[^>]*>.*type="checkbox" required', page.text, re.S)
     page = await owner.submit(
@@ -239,7 +239,7 @@ async def test_a_shorter_time_says_what_it_deletes_before_it_does(
     assert (asked.status, "about 1,234 that were sent in live mode" in asked.words) == (200, True), asked.words
     assert "This begins within an hour and cannot be undone." in asked.words
     assert await kept() == (None, None, "at_least_once"), "nothing was saved yet"
-    # What was agreed to is what was shown, and no other time.
+    # The confirmation applies to what was shown, and to no other time.
     form = asked.form("/settings/defaults")
     other = await owner.post("/settings/defaults", form | {"message_days": "60"})
     assert "Messages from before" in other.words
@@ -248,7 +248,7 @@ async def test_a_shorter_time_says_what_it_deletes_before_it_does(
     page = await owner.submit(asked, "/settings/defaults")
     assert "The settings are saved." in page.words
     assert await kept() == (7, None, "at_most_once")
-    # Nothing is asked where nothing is deleted, and what the rules refuse is refused first.
+    # If nothing is deleted, there is no question, and invalid values are refused first.
     page = await owner.submit(page, "/settings/defaults", text_days="14", validity="3600")
     assert "The settings are saved." in page.words
     assert (await owner.submit(page, "/settings/defaults", message_days="29")).status == 422

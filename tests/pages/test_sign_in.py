@@ -29,7 +29,7 @@ FAILED = "E-mail or password is not correct."
 
 @pytest.fixture
 async def owner(pool: Pool, tenant: Tenant, browser: Browser) -> Browser:
-    """An owner's browser, signed in on the page, which is what these tests are about."""
+    """An owner's browser, signed in on the page, which these tests are about."""
     await make_person(pool, tenant, "ana@example.com")
     page = await browser.sign_in("ana@example.com")
     assert (page.status, page.path) == (200, "/"), page.words
@@ -52,14 +52,14 @@ async def test_a_link_signs_in_once(pool: Pool, tenant: Tenant, browser: Browser
 async def test_who_has_no_password_is_told_how_to_confirm_before_they_sign_out(
     pool: Pool, tenant: Tenant, browser: Browser
 ) -> None:
-    """Once they had, nothing would let them in again."""
+    """Otherwise nothing would let them in again."""
     user = await make_person(pool, tenant, "ana@example.com", password=None)
     await browser.enter(await link_for(pool, user, tenant))
     await pool.execute("UPDATE sessions SET proved_at = now() - interval '11 minutes'")
     page = await browser.asked_again("/keys/new")
     assert (page.status, "heliograph user link ana@example.com" in page.words) == (403, True), page.words
     assert "Sign out" not in page.words
-    # While they are signed in, the new link takes the place of that session.
+    # If they are signed in, the new link replaces that session.
     page = await browser.enter(await link_for(pool, user, tenant))
     assert (page.status, page.path) == (200, "/")
     assert (await browser.get("/account/password")).status == 200
@@ -99,7 +99,7 @@ async def test_whoever_signs_in_takes_the_place_of_who_was(pool: Pool, tenant: T
     page = await owner.enter(await link_for(pool, rui, tenant))
     assert "Rui" in page.words
     assert await pool.fetchval("SELECT count(*) FROM sessions") == 1
-    # What leads back may be written in any script.
+    # The path to return to may be in any script.
     await owner.submit(page, "/logout")
     page = await owner.submit(
         await owner.get("/login"), "/login", email="rui@example.com", password=PASSWORD, next="/messages?q=ação"
@@ -133,7 +133,7 @@ async def test_failures_make_the_next_try_wait_known_account_or_not(
             assert FAILED in (await browser.sign_in(email, "wrong")).words
         page = await browser.sign_in(email, "wrong")
         assert (page.status, "Too many failed attempts" in page.words) == (422, True)
-    # The wait passes by itself, and the right password ends it.
+    # The delay passes by itself, and the right password ends it.
     await pool.execute("UPDATE sign_in_tries SET tried_at = now() - interval '2 minutes'")
     assert (await browser.sign_in("ana@example.com")).path == "/"
     assert await pool.fetchval("SELECT count(*) FROM sign_in_tries WHERE tries > 0") == 2  # the address, and nobody
@@ -142,7 +142,7 @@ async def test_failures_make_the_next_try_wait_known_account_or_not(
 async def test_tries_to_sign_in_as_somebody_are_told_to_them_and_to_owners(
     pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
 ) -> None:
-    """Nobody else learns of it, and nothing is written while a try is answered."""
+    """Nobody else learns of it, and nothing is written while an attempt is answered."""
     await make_person(pool, tenant, "rui@example.com", "sender")
     told = "SELECT kind, name, user_id = (SELECT id FROM users WHERE email = 'ana@example.com') FROM notices"
     told += " WHERE kind LIKE '%sign_in%' ORDER BY kind"
@@ -181,7 +181,7 @@ async def test_guessed_codes_say_that_the_password_is_known(pool: Pool, tenant: 
         ("member.sign_in_failed", ana.id), ("sign_in.failed", rui.id), ("sign_in.failed", rui.id),
     ]  # fmt: skip
     assert ['"step":"code"' in row["facts"] for row in rows] == [True, True, False]
-    guesses.note(rui.id, "code", address="203.0.113.7", tries=6)  # one cause is told once an hour
+    guesses.note(rui.id, "code", address="203.0.113.7", tries=6)  # one cause is reported once an hour
     await guesses.noted.write()
     assert await pool.fetchval("SELECT count(*) FROM notices WHERE kind LIKE '%sign_in%'") == 3
 
@@ -205,7 +205,8 @@ async def test_owners_who_were_told_of_guesses_are_told_that_one_was_right(pool:
     ("is_code", "waits", "forgotten"),
     [
         (False, [60, 60, 60], timedelta(minutes=16)),
-        # Forty in a day, so that one who has the password needs decades for one of the three codes of a moment.
+        # Forty a day, so that somebody who has the password needs decades to hit one of the three codes valid at a
+        # time.
         (True, [60, 120, 240, 480, 960, 1920, 3600, 3600], timedelta(hours=25)),
     ],
 )
@@ -250,11 +251,11 @@ async def test_a_thousand_tries_at_once_are_not_free(pool: Pool) -> None:
 
 
 async def test_two_who_try_at_once_do_not_wait(pool: Pool) -> None:
-    """Of two colleagues behind one address, one was told of too many failures when there had been none."""
+    """Of two colleagues behind one address, one used to be told of too many failures when there had been none."""
     async with pool.acquire() as first, pool.acquire() as second:
         transaction = second.transaction()
         await transaction.start()
-        await second.fetchval("SELECT now()")  # it began earlier, and comes to the row later
+        await second.fetchval("SELECT now()")  # it began earlier, and reaches the row later
         await tries.count(first, account="a", address="203.0.113.7")
         await tries.count(second, account="b", address="203.0.113.7")
         await transaction.commit()
@@ -449,7 +450,7 @@ async def test_the_first_paint_has_the_theme_and_language_that_were_chosen(brows
     assert page.path == "/login"
     page = await browser.get("/login", Accept_Language="pt-PT")
     assert '<html lang="en" data-theme="dark"' in page.text
-    # Density is kept in the same way, and each by itself.
+    # Density is stored in the same way, and separately.
     page = await browser.submit(page, "/preferences", density="compact")
     assert '<html lang="en" class="compact" data-theme="dark"' in page.text
     assert page.form("/preferences")["density"] == "compact"
@@ -494,7 +495,7 @@ async def test_what_is_not_there_says_so_and_tells_nothing(owner: Browser, brows
 
 @pytest.mark.parametrize("name", ["[", "[::1", "a]b", "\u00bd", ""])
 async def test_an_address_that_is_none_is_a_foreign_one(browser: Browser, name: str) -> None:
-    """A bracket without its twin was a mistake of ours, told without the policy that every page carries."""
+    """An unbalanced bracket used to be an unexpected error, shown without the policy that every page has."""
     page = await browser.post("/login", {"email": "a", "password": "b"}, Origin=f"http://{name}")
     assert (page.status, "did not come from one of our pages" in page.words) == (403, True)
     host, port = browser.base_url.removeprefix("http://").split(":")
@@ -514,7 +515,7 @@ async def test_an_address_that_is_none_is_a_foreign_one(browser: Browser, name: 
 async def test_making_hashes_costs_nobody_else_a_connection(
     pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight passwords that were changed at once held all connections of the process, and messages waited for them."""
+    """Eight concurrent password changes used to hold all connections of the process, and messages waited for them."""
     assert pool.get_max_size() == 4
     user = await make_person(pool, tenant, "rui@example.com", password=None)
     waiting, go_on = asyncio.Semaphore(0), asyncio.Event()
@@ -532,7 +533,7 @@ async def test_making_hashes_costs_nobody_else_a_connection(
             await waiting.acquire()
         assert await pool.fetchval("SELECT 1") == 1
         go_on.set()
-    # Who is signed in cannot keep the threads busy either, with passwords that are all right.
+    # Signed-in users cannot keep the threads busy either, even with correct passwords.
     with pytest.raises(tries.TooManyTries):
         await users.set_password(pool, tenant.actor, user=user, password=PASSWORD)
     for _ in range(tries.FREE_ACCOUNT + 1):
@@ -552,7 +553,7 @@ async def test_another_password_ends_the_link_that_was_made(
 
 
 async def test_another_password_leaves_passkeys_and_says_so(pool: Pool, owner: Browser) -> None:
-    """Whoever knew the old password may have added one, and would still be able to sign in."""
+    """Someone who knew the old password may have added one, and could still sign in."""
     said = "Passkeys stay valid: remove any below that is not yours."
     page = await owner.submit(await owner.get("/account/password"), "/account/password", password=f"{PASSWORD} 1")
     assert ("The password is changed." in page.words, said in page.words) == (True, False)
@@ -565,7 +566,8 @@ async def test_another_password_leaves_passkeys_and_says_so(pool: Pool, owner: B
 
 
 async def test_who_is_signed_in_is_asked_before_a_link_takes_their_place(browser: Browser, owner: Browser) -> None:
-    """Otherwise whoever sends somebody a link of their own has them work in their own name, unnoticed."""
+    """Otherwise an attacker could send somebody a link of their own and have them work in the attacker's name,
+    unnoticed."""
     page = await owner.get("/enter")
     assert "You are signed in as ana@example.com" in page.words
     assert 'data-from-address=""' in page.text
@@ -589,7 +591,7 @@ async def test_too_many_wrong_passwords_on_the_way_lose_nothing(pool: Pool, owne
 async def test_guessing_from_everywhere_keeps_no_owner_out(
     pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
 ) -> None:
-    """Whoever tried as soon as each wait ended was always there before the owner, who got in never."""
+    """An attacker who tried as soon as each delay ended was always there before the owner, who never got in."""
 
     async def guess() -> None:
         for n in range(tries.FREE_ACCOUNT + 2):
@@ -599,13 +601,13 @@ async def test_guessing_from_everywhere_keeps_no_owner_out(
 
     await pool.execute("UPDATE sessions SET proved_at = now() - interval '11 minutes'")
     await guess()
-    # In a browser of theirs the owner proves who they are, and signs in.
+    # In a browser of theirs the owner authenticates, and signs in.
     page = await owner.asked_again("/account/password")
     page = await owner.submit(page, "/prove?next=%2Faccount%2Fpassword", _password=PASSWORD)
     assert page.path == "/account/password"
     await owner.submit(await owner.get("/account"), "/logout")
     assert (await owner.sign_in("ana@example.com")).path == "/"
-    # A stranger's browser waits, whoever else's mark it brings; and marks are no way to guess for ever.
+    # A stranger's browser waits, whoever else's mark it sends; and marks are no way to guess for ever.
     await make_person(pool, tenant, "rui@example.com")
     await other_browser.sign_in("rui@example.com")
     await other_browser.submit(await other_browser.get("/account"), "/logout")
@@ -630,7 +632,7 @@ async def test_guesses_from_an_address_do_not_delay_who_is_known_there(
             await tries.count(conn, account=f"nobody{n}@example.com", address="127.0.0.1")
     await make_person(pool, tenant, "rui@example.com")
     assert "Too many failed attempts" in (await other_browser.sign_in("rui@example.com")).words
-    # In a browser of theirs the owner proves who they are, and signs in; the address is as it was.
+    # In a browser of theirs the owner authenticates, and signs in; the address is as it was.
     page = await owner.asked_again("/account/password")
     page = await owner.submit(page, "/prove?next=%2Faccount%2Fpassword", _password=PASSWORD)
     assert page.path == "/account/password"
@@ -650,7 +652,7 @@ async def test_a_page_asks_whether_its_session_stands(pool: Pool, tenant: Tenant
     fields = {"_token": token[1], "email": "rui@example.com", "role": "viewer", "_once": "one"}
     assert (await browser.post("/team/invite", fields)).status == 200
     browser.session.cookie_jar.clear()
-    # What renews itself is told so; whoever types an address is led to where one signs in.
+    # A region's refresh is told so; a typed address redirects to the sign-in page.
     assert (await browser.get("/messages", HX_Request="true")).status == 401
     assert (await browser.get("/messages")).path.startswith("/login")
 

@@ -60,7 +60,7 @@ async def test_a_double_click_makes_one_invitation(owner: Browser) -> None:
     assert link_in(first) == link_in(second)
     other = await owner.post("/team/invite", form | {"email": "eva@example.com"})
     assert other.status == 409
-    # What it is about stands there as it is now, with what can be done.
+    # The object is shown as it is now, with what can be done.
     for said in ("That has changed in the meantime", "This is its current state.", "rui@example.com", "Withdraw"):
         assert said in other.words, said
     assert "eva@example.com" not in other.words
@@ -108,7 +108,7 @@ async def test_whoever_has_an_account_joins_by_signing_in(
     notices = await owner.get("/notices")
     assert "has joined the team." in notices.words
     assert "Billing ·" in notices.words
-    # Belonging to two, they switch in the bar on top.
+    # As a member of two, they switch in the bar at the top.
     assert 'class="who organizations"' in page.text
     assert 'class="who organizations"' not in notices.text
     # And back to the other one.
@@ -176,7 +176,7 @@ async def test_an_admin_changes_all_but_owners(
 
 
 async def test_a_role_that_was_taken_away_is_gone_at_once(pool: Pool, tenant: Tenant) -> None:
-    """Rules ask the database, not what a session knew half a second ago."""
+    """Rules ask the database, not the session's data from half a second ago."""
     eva = await make_person(pool, tenant, "eva@example.com", "admin", password=None)
     await make_person(pool, tenant, "ana@example.com", "owner", password=None)
     who = tenant.actor.principal.__class__("person", eva.id)
@@ -247,7 +247,7 @@ async def test_a_large_team_is_shown_page_by_page_and_each_of_it_is_found(
         await make_person(pool, tenant, f"p{n:02}@example.com", password=None)
     page = await owner.get("/team?limit=25")
     assert ("ana@example.com" in page.words, "p23@" in page.words, "p24@" in page.words) == (True, True, False)
-    # What is said of the team is said of all of it.
+    # The team's figures cover all of it.
     assert "31 members have none." in page.words
     following = re.search(r'rel="next" href="([^"]+)"', page.text)
     assert following
@@ -259,7 +259,8 @@ async def test_a_large_team_is_shown_page_by_page_and_each_of_it_is_found(
 
 
 async def test_one_beyond_the_longest_list_is_shown_and_removed(pool: Pool, tenant: Tenant, owner: Browser) -> None:
-    """A member was looked up in a list of a thousand: the rest of the team could be neither changed nor removed."""
+    """A member used to be looked up in a list of a thousand: the rest of the team could be neither changed nor
+    removed."""
     last = await make_person(pool, tenant, "zoe@example.com", "viewer", password=None)
     await pool.execute(
         """

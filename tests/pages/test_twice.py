@@ -1,5 +1,5 @@
 """Journey 11: each button of each page is pressed twice at the same instant, as by a double click. Nothing fails, and
-the audit log has once what it did."""
+the audit log has each action once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .conftest import Api, Browser, Page, Tenant
 
 #: They end the session, or the organization, that presses the others.
 LAST = ("/logout", "/settings/close", "/account/sessions", "/account/password", "/team/members")
-#: Each of their buttons moves a column, or shows pages otherwise.
+#: Their buttons move columns, or change how pages are displayed.
 SAME = ("/columns/", "/preferences")
 _forms = re.compile(r'<form[^>]*method="post"[^>]*action="([^"]*)"[^>]*>(.*?)</form>', re.S)
 _buttons = re.compile(r"<button([^>]*)>")
@@ -27,7 +27,7 @@ LATEST = "SELECT id FROM audit_log ORDER BY id DESC LIMIT 1"
 
 
 def buttons(page: Page) -> list[tuple[str, dict[str, str]]]:
-    """(action, what the button adds) of each button of each form."""
+    """(action, the button's parameters) of each button of each form."""
     found = []
     for action, inside in _forms.findall(page.text):
         for attributes in _buttons.findall(inside):

@@ -1,5 +1,5 @@
-"""Two people of an organization have the same settings open: what one of them left as it was undoes nothing of what the
-other changed, and a value that was chosen elsewhere is shown, and saved, as it is."""
+"""Two people of an organization have the same settings open: what one of them left unchanged does not undo the other's
+changes, and a value that was chosen elsewhere is shown, and saved, as it is."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_of_how_texts_are_written_and_where_they_go(pool: Pool, tenant: Te
 async def test_of_how_long_texts_are_kept(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     async with pool.acquire() as conn:
         await send_defaults.change(conn, organization_id=tenant.id, text_days=1)
-    # What is erased does not come back.
+    # Erased data does not come back.
     await both(owner, "/settings", "/settings/defaults", {"text_days": ""}, {"validity": "3600"})
     async with pool.acquire() as conn:
         known = await send_defaults.get(conn, organization_id=tenant.id)
@@ -118,7 +118,7 @@ async def test_of_a_webhook_endpoint(pool: Pool, tenant: Tenant, owner: Browser)
         )
     path = f"/webhooks/{made.id}/edit"
     forms = [await owner.get(path) for _ in range(2)]
-    # The first moves it and ticks one event more; the other unticks one.
+    # The first moves it and ticks one more event; the other unticks one.
     ticked = ",".join(["message.sent", *kinds])
     await owner.submit(forms[0], path, url="https://example.com/b", subscribed_events=ticked)
     wrong = await owner.submit(forms[1], path, subscribed_events="message.delivered,no.event")

@@ -1,5 +1,5 @@
-"""Whoever belongs to two organizations has one session, which looks at one of them. A page that was opened of the other
-changes nothing of this one, and is shown nothing of it."""
+"""A member of two organizations has one session, which looks at one of them. A page opened in the other one changes
+nothing in this one, and is shown nothing of it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_form_reaches_the_organization_of_its_page(
     refused = await owner.submit(form, "/contacts", **typed)
     assert (refused.status, "You have switched to another organization" in refused.words) == (409, True)
     assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
-    # What is the person's own, switching above all, works from any page.
+    # Personal actions, switching above all, work from any page.
     await switch(owner, await owner.get("/"), tenant)
     assert (await owner.submit(form, "/contacts", **typed)).status == 200
     assert [row[0] for row in await pool.fetch("SELECT organization_id FROM contacts")] == [tenant.id]
@@ -64,7 +64,7 @@ INSERT INTO memberships (organization_id, user_id, role, created_at) SELECT id, 
 
 
 async def test_of_hundreds_of_organizations_a_page_lists_some(pool: Pool, tenant: Tenant, owner: Browser) -> None:
-    """All two thousand made each page a megabyte large. The account's page has them all."""
+    """All two thousand used to make each page a megabyte large. The account's page has them all."""
     home = await owner.get("/")
     assert "All your organizations" not in home.words
     user = await pool.fetchval("SELECT id FROM users WHERE email = 'ana@example.com'")

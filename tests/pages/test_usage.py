@@ -32,7 +32,7 @@ LEDGER = "SELECT sum(quantity)::bigint FROM usage_entries WHERE organization_id 
 async def test_a_month_is_exported_and_adds_up_to_the_usage_list(
     api: Api, pool: Pool, tenant: Tenant, owner: Browser, database_url: str
 ) -> None:
-    """Journey 9: whatever is folded, refunded or adjusted, the page, both files and the ledger say the same."""
+    """Journey 9: whatever is folded, refunded or adjusted, the page, both files and the ledger agree."""
     ids = [await send(api, tenant, to=to) for to in ("+258841234567", "+258841234568", "+351912345678")]
     async with pool.acquire() as conn:
         async with conn.transaction():
@@ -94,7 +94,7 @@ async def test_a_month_is_exported_and_adds_up_to_the_usage_list(
 async def test_the_last_hours_are_all_utc_days_that_they_touch(
     api: Api, pool: Pool, tenant: Tenant, owner: Browser, zone: str
 ) -> None:
-    """Wherever the reader is: where it is another day already, or still, a day was missing."""
+    """Wherever the reader is: if it was another day there already, or still, a day used to be missing."""
     await pool.execute("UPDATE users SET time_zone = $1", zone)
     await clock_session(owner)
     await send(api, tenant)
@@ -108,7 +108,7 @@ async def test_the_last_hours_are_all_utc_days_that_they_touch(
     before = clock.now()
     page = await owner.get("/usage?range=24h")
     assert seen(before) in page.words or seen(clock.now()) in page.words, page.words
-    # A day that somebody chose is that day of UTC, as on bills.
+    # A chosen day is that day of UTC, as on bills.
     page = await owner.get(f"/usage?from={before - DAY:%Y-%m-%d}&to={before:%Y-%m-%d}")
     assert seen(before) in page.words, page.words
 
@@ -117,7 +117,7 @@ async def test_the_last_hours_are_all_utc_days_that_they_touch(
 async def test_a_day_is_itself_where_clocks_skip_midnight(
     pool: Pool, tenant: Tenant, owner: Browser, zone: str, day: str
 ) -> None:
-    """The day that begins at one o'clock, and the one before it: each came with its neighbour."""
+    """The day that begins at one o'clock, and the one before it: each used to include its neighbour."""
     await pool.execute(
         "INSERT INTO usage_days SELECT $1, $2::text::date + n, 'sms', 'MZ', 'ACME', $3, $3, 10 ^ (n + 1),"
         " 10 ^ (n + 1), 0, 0 FROM generate_series(-1, 1) n",
@@ -172,7 +172,7 @@ async def test_the_usage_list_is_read_in_pages(pool: Pool, tenant: Tenant, owner
 
 
 async def test_a_quota_that_runs_out_is_said(pool: Pool, tenant: Tenant, browser: Browser) -> None:
-    """Billing reads it, and follows no links to messages."""
+    """Billing sees it, and has no links to messages."""
     await make_person(pool, tenant, "bea@example.com", "billing")
     await browser.sign_in("bea@example.com")
     assert "Ask the operator" not in (await browser.get("/usage")).words

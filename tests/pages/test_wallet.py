@@ -55,7 +55,7 @@ async def test_what_is_shown_adds_up(pool: Pool, browser: Browser) -> None:
     file = await browser.get(f"/wallet?csv=wallet-{clock.now():%Y-%m}")
     assert ",12.345678" in file.text  # its lines add up to what is charged
     file = await browser.get(f"/wallet?csv=wallet-{clock.now():%Y-%m}", Accept_Language="pt")
-    assert ";12,345678" in file.text  # spreadsheets there take a point for text
+    assert ";12,345678" in file.text  # spreadsheets there read a point as text
     ledger = await browser.get("/wallet/ledger")
     assert f"/messages/{paid}" in ledger.text
     assert f"/messages/{waits}" in ledger.text

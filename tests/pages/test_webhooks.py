@@ -40,7 +40,7 @@ UNDER = impatient(secret_key=SECRET_KEY)
 
 @pytest.fixture
 async def api(database_url: str) -> AsyncIterator[Api]:
-    """One that may post to this machine."""
+    """An endpoint that may be on this machine."""
     allowed = {"webhook_allow_http": True, "webhook_allow_networks": "127.0.0.0/8"}
     async with running(database_url, **allowed) as found:
         yield found
@@ -92,7 +92,7 @@ async def test_registered_tested_and_seen(pool: Pool, tenant: Tenant, owner: Bro
         assert page.text.count(secret) > 10
         assert "data-download" in page.text
         async with delivering(pool, UNDER):
-            # The answer stands on the page that comes back.
+            # The result is on the page that follows.
             page = await owner.submit(page, f"/webhooks/{id}/test")
         assert (page.status, f"/webhooks/{id}/events/" in page.path) == (200, True)
         assert "HTTP 200" in page.words
@@ -212,7 +212,8 @@ async def test_disabled_endpoints_are_out_of_the_way_in_pages(pool: Pool, tenant
 
 
 async def test_another_address_asks_for_the_password_as_another_endpoint_does(pool: Pool, owner: Browser) -> None:
-    """Where events go is what a stranger at an open screen would change: a new endpoint asked, this did not."""
+    """A new endpoint used to ask for the password while a changed URL did not, which is what a stranger at an open
+    screen would change."""
     url = "https://example.com/hooks"
     edit = f"/webhooks/{id_in(await register(owner, url))}/edit"
     form = (await owner.get(edit)).form(edit)
@@ -236,7 +237,7 @@ async def test_attempts_are_leafed_through_and_one_is_sent_again(
             await attempted(pool, 5)
         page = await owner.get(f"/webhooks/{id}")
         assert ("Failing" in page.words, "5 failures in a row" in page.words) == (True, True)
-        # The filters stand where what they filter begins.
+        # The filters are above what they filter.
         places = [page.text.index(one) for one in ("data-chart", 'id="attempts"', 'id="result-filter"', '<tr id="a-')]
         assert places == sorted(places)
         assert len(re.findall(r"/events/[0-9a-f-]{36}", page.text)) == 3
@@ -259,7 +260,7 @@ async def test_attempts_are_leafed_through_and_one_is_sent_again(
             f'href="/webhooks/{id}"><svg'
             in page.text.partition('aria-label="Drop one filter"')[2].partition("</ul>")[0]
         )
-        # What is not offered chooses nothing.
+        # A value that is not offered selects nothing.
         assert "/events/" in (await owner.get(f"/webhooks/{id}?result=eaten&kind=eaten")).text
         monkeypatch.setattr("heliograph.webhooks.history.attempts", partial(history.attempts, look=2))
         page = await owner.get(f"/webhooks/{id}?result=timeout")
@@ -285,7 +286,7 @@ async def test_attempts_are_leafed_through_and_one_is_sent_again(
         page = await owner.get(f"/webhooks/{id}/events/{events[0]}")
         assert "Delivered HTTP 200" in page.words
         assert page.words.index("Attempt 2") < page.words.index("Attempt 1")
-        # What comes while somebody reads the list is counted above the rows, and does not move in.
+        # New attempts are counted above the rows while somebody reads the list, and are not inserted.
         top = re.findall('data-top="([^"]+)"', listed.text)[0]
         region = await owner.get(f"/webhooks/{id}?top={top}", HX_Request="true")
         assert (tried(region), "1 newer" in region.words) == (tried(listed), True)
@@ -330,7 +331,7 @@ async def test_attempts_of_one_message(api: Api, pool: Pool, tenant: Tenant, own
     assert await listed(f"message={ids[0]}") == [(first, "3"), (first, "2"), (first, "1")]
     assert await listed(f"message={ids[0]}&result=delivered") == [(first, "3")]
     assert await listed(f"message={ids[0]}&result=failed") == [(first, "2"), (first, "1")]
-    # A success at the first attempt is kept elsewhere.
+    # A success at the first attempt is stored elsewhere.
     assert await listed(f"message={ids[1]}") == [(at_once, "1")]
     assert await listed(f"message={ids[1]}&result=failed") == []
     page = await owner.get(f"/webhooks/{id}?message={UUID(int=9)}")
@@ -352,13 +353,14 @@ async def test_how_long_until_nothing_waits(pool: Pool, tenant: Tenant, owner: B
         await record(pool, tenant.actor, 2)
         page = await owner.get(f"/webhooks/{id}")
         assert "0.8 a minute are delivered: about 2 min 30 s until it is empty" in page.words
-        # What is tried again later waits for that, not for a pace.
+        # Events to be retried later wait for that time, not for the pace.
         await pool.execute("UPDATE queue SET due_at = due_at + interval '1 hour'")
         assert "a minute are delivered" not in (await owner.get(f"/webhooks/{id}")).words
 
 
 async def test_a_failure_is_laid_open_and_recovered(pool: Pool, tenant: Tenant, owner: Browser) -> None:
-    """Journey 6: an endpoint is dead, its attempt is looked into, the secret rotated, and all that was missed comes."""
+    """Journey 6: an endpoint is down, its attempts are inspected, the secret is rotated, and everything it missed is
+    delivered."""
     async with receiving(Options(status=500, answer=b'{"error":"<script>no disk</script>"}')) as receiver:
         page = await register(owner, receiver.url)
         id, old = id_in(page), secret_in(page)
@@ -369,7 +371,7 @@ async def test_a_failure_is_laid_open_and_recovered(pool: Pool, tenant: Tenant, 
         assert len(set(re.findall(r"/events/([0-9a-f-]{36})", page.text))) == 4
         here = f"/webhooks/{id}/events/{events[1]}"
         page = await owner.get(here)
-        # What was answered, from where, and what was sent, with the signature of what went out.
+        # The response and its origin, and the request, with its signature.
         assert "HTTP/1.1 500" in page.words
         assert "{&#34;error&#34;:&#34;&lt;script&gt;no disk" in page.text
         assert "Address 127.0.0.1 ·" in page.words
@@ -446,7 +448,7 @@ async def test_who_may_not_see_numbers_sees_none(pool: Pool, tenant: Tenant, own
         if may_reveal:
             revealed = await person.submit(page, here + "/reveal")
             assert revealed.text.count("+420777123456") >= 3
-            # A session that was left open reveals nothing, as with messages.
+            # A session left open reveals nothing, as with messages.
             await pool.execute("UPDATE sessions SET proved_at = now() - interval '11 minutes'")
             await person.asked_again("/account/password")
             asked = await person.submit(page, here + "/reveal")
@@ -550,7 +552,7 @@ async def test_charts_of_an_endpoint_and_times_of_ones_own(pool: Pool, owner: Br
     page = await owner.get(f"/webhooks/{id}")
     assert "0 attempts delivered, 3 failed." in page.words
     assert "No attempt received a 2xx response." in page.words
-    # Intervals of 24 hours that begin at the hour are not named as if they were days.
+    # Intervals of 24 hours that start at some hour are not labelled as if they were days.
     await pool.execute("UPDATE users SET time_zone = 'Asia/Kolkata'")
     await clock_session(owner)
     month = await owner.get(f"/webhooks/{id}?range=30d")

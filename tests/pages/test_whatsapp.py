@@ -1,4 +1,4 @@
-"""WhatsApp on pages: templates and numbers in plain words, and sending a template by hand."""
+"""WhatsApp on pages: templates and numbers in plain words, and sending a template manually."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_a_template_is_chosen_filled_in_and_sent_once(pool: Pool, owner: B
     assert (fields["p1"], fields["p2"], fields["to"], fields["reference"]) == ("Ana", "7", TO, "order-7")
     fragment = await owner.get(page.path, HX_Request="true")
     assert fragment.text.lstrip().startswith('<p class="lead" id="state"')
-    # A time to delivery is not called that to reading.
+    # The time to delivery is not labelled as that to reading.
     await pool.execute(
         "UPDATE whatsapp_messages SET status = 'read', sent_at = accepted_at + interval '1 second',"
         " delivered_at = accepted_at + interval '2 seconds', read_at = accepted_at + interval '1 hour'"
@@ -131,7 +131,7 @@ async def test_in_test_mode_the_outcome_is_chosen_and_contacts_are_suggested(
 async def test_a_message_is_sent_again_as_what_it_was(
     pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser, made: Made
 ) -> None:
-    """From its page, which has it as code and says what it cost."""
+    """From its page, which shows it as code and what it cost."""
     template = await making.message(pool, made, to=TO, price=30_000)
     page = await owner.get(f"/messages/{template}")
     assert f'href="/send?again={template}"' in page.text
@@ -151,7 +151,7 @@ async def test_a_message_is_sent_again_as_what_it_was(
     page = await owner.get(f"/send?again={reply}")
     assert page.path == f"/send?channel=reply&again={reply}"
     assert ">On its way</textarea>" in page.text
-    # What was erased is not made up, and what a test cost is said of its own digits.
+    # Erased data is not made up, and the outcome of a test is explained by its own digits.
     await pool.execute("UPDATE whatsapp_messages SET content = NULL")
     assert "The same from a program" not in (await owner.get(f"/messages/{template}")).words
     test = await making.message(pool, made, to="+258841230003", mode="test")
@@ -174,7 +174,7 @@ async def test_the_page_of_a_message_has_the_values_outside_its_text(
     page = await owner.get(f"/messages/{sent}")
     for said in ("Hello Ana, it was shipped.", "Header A-42", "End of the URL t0k"):
         assert said in page.words, page.words
-    # Where the template takes other values now, they are the text.
+    # If the template takes other values now, they are shown as its text.
     await pool.execute("UPDATE whatsapp_templates SET components = $2::text::jsonb WHERE id = $1", template, "[]")
     page = await owner.get(f"/messages/{sent}")
     assert ("A-42, Ana, t0k" in page.words, "Header A-42" in page.words) == (True, False)
@@ -188,7 +188,7 @@ async def test_a_message_that_waits_for_whatsapp_says_what_for(pool: Pool, owner
         return re.sub(r"<[^>]*>", "", page.text.partition('<h2 id="why"')[2].partition("<li>")[2].partition("</li>")[0])
 
     assert "others are ahead of it" in await waits()
-    # The limit of its portfolio, which counts neither people who were reached already nor those whose window is open.
+    # The limit of its portfolio, which counts neither people who were messaged already nor those with an open window.
     limited = "WhatsApp's limit is reached: 2 people in 24 hours. It is sent once others may be written to."
     portfolio = await pool.fetchval("SELECT portfolio FROM whatsapp_accounts WHERE id = $1", made.account_id)
     await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = 2")
@@ -215,12 +215,12 @@ async def test_a_message_that_waits_for_whatsapp_says_what_for(pool: Pool, owner
 async def test_a_template_that_was_edited_after_its_message_was_sent_says_so(
     pool: Pool, tenant: Tenant, owner: Browser, made: Made
 ) -> None:
-    """What stands there is not what they read."""
+    """The present template is not what they read."""
     template = await making.template(pool, made.organization_id, made.account_id, name="shipped")
     graph_id = await pool.fetchval("SELECT graph_id FROM whatsapp_templates WHERE id = $1", template)
 
     async def read(text: str, minutes: int, status: str = "APPROVED") -> None:
-        """Meta's list `minutes` ago."""
+        """Meta's list, read `minutes` ago."""
         raw = {"id": graph_id, "name": "shipped", "language": "en", "status": status, "category": "UTILITY"}
         one = whatsapp_objects.template(raw | {"components": [{"type": "BODY", "text": text}]})
         assert one is not None
@@ -249,16 +249,16 @@ async def test_a_template_that_was_edited_after_its_message_was_sent_says_so(
     thread = await pool.fetchval("SELECT id FROM inbox_threads")
     bubbles = (await owner.get(f"/inbox/{thread}")).words
     assert bubbles.count("edited since") == 1
-    # Where it takes other values now, there is more reason to.
+    # If it takes other values now, there is more reason to.
     await read("Hi {{1}}.", 5)
     assert said in (await owner.get(f"/messages/{later}")).words
-    # Of one that never left, nobody read anything else.
+    # Nobody read a message that was never sent.
     await pool.execute("UPDATE whatsapp_messages SET delivered_at = NULL, sent_at = NULL WHERE id = $1", later)
     assert said not in (await owner.get(f"/messages/{later}")).words
 
 
 async def test_a_message_has_the_text_of_its_own_account(pool: Pool, owner: Browser, made: Made) -> None:
-    """Another account of the organization has a template of the same name, which was edited later."""
+    """Another account of the organization has a template with the same name, which was edited later."""
     account_id, _ = await making.account(pool, made.organization_id, made.app)
     components = [{"type": "BODY", "text": "Another text for {{1}} and {{2}}."}]
     await making.template(pool, made.organization_id, account_id, components=components)
@@ -314,7 +314,7 @@ async def test_templates_in_words(pool: Pool, tenant: Tenant, owner: Browser, ma
 
 
 async def test_every_reason_is_told_in_both_languages(pool: Pool, owner: Browser, made: Made) -> None:
-    """Journey 5, for the codes of WhatsApp: those of SMS are read in the browser."""
+    """Journey 5, for WhatsApp's codes: those of SMS are tested in the browser."""
     id = await making.message(pool, made)
     for code, known in entries()["whatsapp_failure"].items():
         await pool.execute(

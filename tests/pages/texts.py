@@ -1,4 +1,4 @@
-"""Every text that a page can show: of templates, of screens, and of the rules whose refusals a page repeats."""
+"""Every text that a page can show: in templates, in screens, and in rules whose refusals a page repeats."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from heliograph.webhooks.samples import SUMMARIES
 from tests.house.project import ROOT
 
 PACKAGE = ROOT / "heliograph"
-#: Modules whose refusals pages show as they are.
+#: Modules whose refusals pages show verbatim.
 RULES = ("people", "pages", "dashboard", "console")
 SHOWN_RULES = {
     "accounts/api_keys/lifecycle.py": {"KeyNotActive", "KeyReplaced", "TooManyActiveKeys"},
@@ -75,7 +75,7 @@ SHOWN_RULES = {
     "base/errors.py": {"Invalid", "NotFound", "Unavailable"},
     "api/shapes/refusals.py": {"RateLimited"},
 }
-#: Modules of rules whose "There is no such ..." is what a page of a wrong address says.
+#: Modules whose "There is no such ..." a page with a wrong address shows.
 MISSING = (
     "contacts/notes.py",
     "contacts/records.py",
@@ -138,7 +138,7 @@ def texts() -> set[str]:
 
 @functools.cache
 def sentences() -> frozenset[str]:
-    """What is told to operators anywhere (`base.sentences`), and what is kept as a word and told as a sentence."""
+    """Texts for operators anywhere (`base.sentences`), and what is stored as a word and shown as a sentence."""
     found: set[str] = set()
     for path in PACKAGE.rglob("*.py"):
         source = path.read_text()

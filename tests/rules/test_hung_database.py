@@ -29,7 +29,7 @@ from tests.processes import until, until_true
 from tests.rules.factories import blocked, organization, send
 from tests.wire import wire
 
-#: Connection timeout in the URL: longer than LONG, which a client that waits out a silent host exceeds.
+#: In the URL: so long that a process which waits for a silent host's own timeout exceeds LONG.
 HANGS = "connect_timeout=600"
 #: Longer than anything takes here, and shorter than waiting for a statement's end.
 LONG = 20.0
