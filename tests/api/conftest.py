@@ -70,7 +70,7 @@ class Api:
             return answer.status, answer.headers, msgspec.json.decode(raw) if raw else None
 
     async def raw(self, *pieces: bytes, pause: float = 0.0, wait: float = 120.0, eof: bool = False) -> bytes:
-        """Send bytes as they are and read until the server closes, or stops talking for `wait` seconds."""
+        """Send bytes as they are, and read until the server closes, or sends nothing for `wait` seconds."""
         reader, writer = await asyncio.open_connection(*self.address)
         answer = b""
         try:
@@ -94,7 +94,7 @@ class Api:
         return answer
 
 
-#: Nobody is told to come back later because the machine stood still for some seconds.
+#: No test is refused because the machine stood still for some seconds.
 DEFAULTS: dict[str, Any] = {
     "secret_key": SECRET_KEY,
     "drain_seconds": 2.0,
@@ -106,7 +106,7 @@ DEFAULTS: dict[str, Any] = {
 
 @contextlib.asynccontextmanager
 async def running(database_url: str, **changed: Any) -> AsyncIterator[Api]:
-    """A server on uvloop, as in production, in a thread of its own; patient, where the machine is busy."""
+    """A server on uvloop, as in production, in a thread of its own; with long timeouts, for busy machines."""
     settings = Settings(
         database_url=database_url,
         **(DEFAULTS | changed),

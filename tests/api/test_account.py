@@ -157,7 +157,7 @@ async def test_dates_bound_the_ledger(api: Api, tenant: Tenant, pool: Pool) -> N
     ):
         status, _, body = await api.ask("GET", f"/usage?{wrong}", headers=tenant.headers)
         assert (status, body["error"]["details"]["fields"][0]["field"]) == (400, field), wrong
-    # A cursor is of its organization and its dates.
+    # A cursor belongs to its organization and its dates.
     _, _, page = await api.ask("GET", "/usage?limit=1", headers=tenant.headers)
     other = await make_tenant(pool)
     for query, headers in ((f"dateFrom={first}&", tenant.headers), ("", other.headers)):
@@ -166,7 +166,8 @@ async def test_dates_bound_the_ledger(api: Api, tenant: Tenant, pool: Pool) -> N
 
 
 async def test_the_ledgers_sum_is_what_remains_at_every_commit(database_url: str, pool: Pool) -> None:
-    """Two web processes accept while operators grant, adjust and refund and a period begins; one looks all the time."""
+    """Two web processes accept while operators grant, adjust and refund and a period begins; a reader checks all the
+    time."""
     tenant = await make_tenant(pool, amount=40)
     done = asyncio.Event()
 

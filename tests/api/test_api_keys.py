@@ -147,7 +147,7 @@ async def test_five_active_keys_of_fifty_at_once(api: Api, tenant: Tenant, pool:
     assert {code for status, code in answers if status == 409} == {"api_key_active_limit_reached"}
     assert await pool.fetchval("SELECT count(*) FROM api_keys WHERE status = 'active'") == 5
     created = [id for status, id in answers if status == 201]
-    # One that is revoked, suspended or past its date makes place for another.
+    # A revoked, suspended or expired key makes room for another.
     assert (await api.ask("DELETE", f"/api-keys/{created[0]}", headers=tenant.headers))[0] == 200
     assert (await create(51))[0] == 201
     assert (await create(52))[0] == 409
@@ -230,13 +230,13 @@ async def test_what_contains_a_key_contains_what_it_creates(api: Api, tenant: Te
         status, made = await create(bound, **given)
         assert (status, made["apiKey"]["allowed_ips"]) == (201, has), made
         await api.ask("DELETE", f"/api-keys/{made['apiKey']['id']}", headers=tenant.headers)
-    # A daily limit, also of a key that a limited one would otherwise create to be limited anew.
+    # A daily limit, also that of a key which a limited one would otherwise create to be limited anew.
     async with pool.acquire() as conn:
         await spending.limit(conn, tenant.id, segments=5, key_id=tenant.key_id)
     status, body = await create(tenant.headers)
     assert (status, body["error"]["code"]) == (403, "api_key_limited")
     async with pool.acquire() as conn:
-        # A limit of the whole organization contains all of its keys anyway.
+        # A limit of the whole organization includes all of its keys anyway.
         await spending.limit(conn, tenant.id, segments=5)
         await spending.limit(conn, tenant.id, segments=None, key_id=tenant.key_id)
     assert (await create(tenant.headers))[0] == 201

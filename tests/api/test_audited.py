@@ -1,5 +1,5 @@
-"""What keys do over HTTP is in the audit log, with the key, the request and where it came from; so is who knocks with
-a key that is none."""
+"""Everything that keys do over HTTP is in the audit log, with the key, the request and its origin; so are attempts with
+invalid keys."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_each_kind_of_change_names_key_request_and_address(api: Api, tenan
     await change("DELETE", f"/webhooks/{endpoint['id']}")
     spec = {"name": "Sale", "content": "hi", "recipients": ["+258841234567"], "scheduledAt": "2099-01-01T00:00:00Z"}
     status, _, _ = await api.ask("POST", "/campaigns", json=spec, headers=tenant.headers)
-    assert status == 400  # what is refused is no change
+    assert status == 400  # a refused request changes nothing
     campaign = (await change("POST", "/campaigns", json=spec | {"scheduledAt": None}))["campaign"]
     await change("DELETE", f"/campaigns/{campaign['id']}")
 
@@ -72,7 +72,7 @@ async def test_keys_that_are_none_are_counted_by_address(database_url: str, pool
         for number in range(5):
             status, _, _ = await api.ask("GET", "/account", headers={"x-api-key": f"hg_live_{number}"})
             assert status == 401
-    # A process that ends writes what it has counted.
+    # A process writes its counts when it ends.
     rows = await pool.fetch("SELECT * FROM audit_log WHERE action = 'authentication.failed' ORDER BY id")
     assert [(row["who"], row["object_id"], row["count"]) for row in rows] == [("unknown", "127.0.0.1", 5)]
     assert UUID(str(rows[0]["id"])).version == 7

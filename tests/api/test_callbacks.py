@@ -30,7 +30,7 @@ from tests.rules.whatsapp_factories import APP_SECRET, KEY, VERIFY_TOKEN, make_a
 from .conftest import Api, running
 from .test_guard import Counting
 
-#: As Meta writes it: escapes in lower case, and a slash escaped too.
+#: As Meta writes it: lower-case escapes, and slashes escaped too.
 ACCENTED = (
     rb'{"object":"whatsapp_business_account","entry":[{"id":"1","changes":[{"field":"messages","value":{"metadata":'
     rb'{"phone_number_id":"2"},"contacts":[{"profile":{"name":"Amal B\u00e9n"},"wa_id":"212600000017"}],"messages":['
@@ -65,7 +65,7 @@ async def greet(api: Api, app: UUID | str, **query: str) -> tuple[int, Any, byte
 
 
 async def stored(pool: Pool) -> list[bytes]:
-    """Bodies of what is stored, in the order in which it came."""
+    """Bodies of what is stored, in order of arrival."""
     rows = await pool.fetch("SELECT id, body FROM whatsapp_callbacks ORDER BY id")
     return [unseal(KEY, row["body"], context(row["id"])) for row in rows]
 
@@ -210,7 +210,7 @@ async def test_other_methods(api: Api, app: UUID) -> None:
 
 
 async def test_a_callback_that_says_it_is_compressed_is_stored_as_it_came(api: Api, pool: Pool, app: UUID) -> None:
-    """What is signed is what came. Nothing here unpacks anything, so nothing can grow in memory."""
+    """The signature covers the bytes as sent. Nothing here decompresses anything, so nothing can grow in memory."""
     bomb = gzip.compress(b'{"fill":"' + b"x" * 1_000_000 + b'"}')
     assert (await post(api, app, bomb, content_encoding="gzip"))[0] == 200
     assert await stored(pool) == [bomb]
@@ -251,7 +251,7 @@ async def test_a_body_past_the_limit_is_refused_however_it_comes(narrow: Api, po
 
 
 class Refusing(CallbackIntake):
-    """Knows every app, and takes nothing; remembers what it raised for as long as that is there."""
+    """Knows every app, and stores nothing; holds weak references to what it raised."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool, AppBook(pool, KEY), KEY)
@@ -267,8 +267,8 @@ class Refusing(CallbackIntake):
 
 
 async def test_what_was_refused_is_gone_from_memory_at_once(pool: Pool, app: UUID) -> None:
-    """The error that refuses a body knows the frames that hold it: were it kept, a flood of 3 MB bodies would stay
-    until the garbage collector comes, which here is rare."""
+    """The error that refuses a body references the frames that hold it: if it were kept, a flood of 3 MB bodies would
+    stay until the garbage collector runs, which is rare here."""
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
@@ -294,7 +294,7 @@ async def test_what_was_refused_is_gone_from_memory_at_once(pool: Pool, app: UUI
 
 @pytest.fixture
 async def strict(database_url: str) -> AsyncIterator[Api]:
-    """A server that soon has enough of an address."""
+    """A server that soon refuses an address."""
     async with running(database_url, rate_failures=3) as found:
         yield found
 
@@ -303,7 +303,7 @@ async def strict(database_url: str) -> AsyncIterator[Api]:
 async def test_failures_are_counted_by_address_and_what_is_genuine_is_taken_all_the_same(
     strict: Api, pool: Pool, app: UUID, how: str
 ) -> None:
-    """Meta may come through the same proxy as whoever guesses."""
+    """Meta may come through the same proxy as an attacker."""
 
     async def fail() -> tuple[int, Any, bytes]:
         if how == "token":
@@ -311,7 +311,7 @@ async def test_failures_are_counted_by_address_and_what_is_genuine_is_taken_all_
         forged = {"x_hub_signature_256": signature(ACCENTED, "another secret")} if how == "signature" else {}
         return await post(strict, app if how == "signature" else uuid4(), ACCENTED, **forged)
 
-    # Should the minute turn on the way, there are three more.
+    # If the minute ends meanwhile, there are three more.
     answers = [await fail() for _ in range(7)]
     statuses = [status for status, _, _ in answers]
     assert statuses[:3].count(429) == 0
@@ -328,7 +328,7 @@ LARGE = 4_000_000
 
 
 async def stall(api: Api, app: UUID, source: str) -> asyncio.StreamWriter:
-    """A large callback, signed wrongly, that stops shortly before its end."""
+    """A large callback with a wrong signature that stops shortly before its end."""
     _, writer = await asyncio.open_connection(*api.address, local_addr=(source, 0))
     head = f"POST /in/whatsapp/{app} HTTP/1.1\r\nHost: x\r\nContent-Length: {LARGE}\r\n"
     writer.write(f"{head}X-Hub-Signature-256: {signature(b'')}\r\n\r\n".encode())
@@ -343,11 +343,11 @@ async def test_stalled_bodies_turn_no_genuine_callback_away(database_url: str, p
     # No deadline helps.
     async with running(database_url, body_deadline_seconds=120.0) as api:
         stalled = await asyncio.gather(*(stall(api, app, "127.0.0.9") for _ in range(13)))
-        # From elsewhere there is room for whatever comes; what is small finds some in any case.
+        # From elsewhere there is room for anything; small bodies always find some.
         assert (await post(api, app, large))[0] == 200
         small = await raw_post(api, app, ACCENTED, "127.0.0.9")
         assert small.startswith(b"HTTP/1.1 200 ")
-        # A large one of the same address gets the place of one that stands still; Meta comes again as well.
+        # A large one from the same address gets the place of a stalled one; Meta's retry does as well.
         async with asyncio.timeout(120):
             while not (await raw_post(api, app, large, "127.0.0.9")).startswith(b"HTTP/1.1 200 "):
                 pass
@@ -357,7 +357,7 @@ async def test_stalled_bodies_turn_no_genuine_callback_away(database_url: str, p
 
 
 async def raw_post(api: Api, app: UUID, body: bytes, source: str) -> bytes:
-    """The answer to a genuine callback from this address; nothing if it was broken off."""
+    """The response to a genuine callback from this address; nothing if it was aborted."""
     reader, writer = await asyncio.open_connection(*api.address, local_addr=(source, 0))
     head = f"POST /in/whatsapp/{app} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
     writer.write(f"{head}X-Hub-Signature-256: {signature(body)}\r\n\r\n".encode() + body)
@@ -405,6 +405,6 @@ async def test_without_the_database_meta_is_asked_to_come_again(
     async def is_taken() -> bool:
         return (await post(api, app, ACCENTED))[0] == 200
 
-    # If somebody saw the database away, it is back for all with the next look.
+    # If somebody noticed that the database was down, it is back for all with the next check.
     await until(is_taken)
     assert await stored(pool) == [ACCENTED, ACCENTED]

@@ -1,5 +1,5 @@
-"""Callbacks as the simulated Graph API sends them, past the door and through a worker's inbox: mixed, shuffled,
-doubled, for two organizations on one app, and forged.
+"""Callbacks as the simulated Graph API sends them, through the API and a worker's inbox: mixed, shuffled, doubled, for
+two organizations on one app, and forged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def two(pool: Pool) -> tuple[Made, Made]:
 
 @pytest.fixture
 async def graph(api: Api, two: tuple[Made, Made]) -> AsyncIterator[GraphSimulator]:
-    """Meta, with both their accounts."""
+    """Meta, with the accounts of both."""
     acme, other = two
     options = quick(
         app_secret=APP_SECRET,
@@ -140,7 +140,7 @@ async def test_statuses_move_messages_and_money_once(
 
 
 async def _sent(api: Api, graph: GraphSimulator, pool: Pool, one: Made, user: str) -> UUID:
-    """A template that the simulator took; the same message is here as accepted."""
+    """A template that the simulator accepted; the same message is stored here as accepted."""
     place = await conversation(pool, one, to=user, opened=None)
     id = await outbound(
         pool, one, to=user, category="utility", age=timedelta(minutes=1), conversation_id=place, queued=False

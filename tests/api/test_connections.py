@@ -1,5 +1,5 @@
-"""How many connections there may be and what may lie unsent in them: no address keeps others out, and nobody who does
-not read fills the memory.
+"""How many connections there may be and how much may be unsent in them: no address keeps others out, and a client that
+does not read does not fill the memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def connect(api: Api, source: str = "127.0.0.1") -> Streams:
 
 
 async def ask(streams: Streams) -> int:
-    """The status of an answer on this connection."""
+    """The status of a response on this connection."""
     reader, writer = streams
     writer.write(ASK)
     head = await reader.readuntil(b"\r\n\r\n")
@@ -106,7 +106,7 @@ async def test_thousands_of_silent_connections_of_one_address_keep_nobody_out(da
 
 
 class Sample:
-    """A connection that is watched, without a socket."""
+    """A watched connection, without a socket."""
 
     def __init__(self, *, is_idle: bool = True) -> None:
         self.deadline = float("inf")
@@ -178,14 +178,14 @@ def test_who_takes_nothing_ends_and_who_takes_a_little_does_not() -> None:
     registry.sweep(111.0)
     assert (stuck.ended, slow.ended) == ("aborted", "")
     registry.remove(stuck)
-    # One that had nothing unsent for long has all the time there is.
+    # One that has had no unsent data for long has all the time there is.
     slow.left = 0
     registry.sweep(112.0)
     slow.written, slow.left = 900, 400
     registry.sweep(500.0)
     registry.sweep(509.0)
     assert slow.ended == ""
-    # All together have too much: the one that moved last longest ago goes.
+    # Together they have too much: the one that has made no progress for longest is closed.
     registry.add(fresh)
     fresh.written = fresh.left = 700
     registry.sweep(509.5)
@@ -193,7 +193,7 @@ def test_who_takes_nothing_ends_and_who_takes_a_little_does_not() -> None:
 
 
 def of_server(api: Api) -> list[tuple[str, int]]:
-    """(state, bytes not confirmed by the client) of the server's ends, as the kernel has them."""
+    """(state, bytes not acknowledged by the client) of the server's ends, as the kernel reports them."""
     port = f":{api.address[1]:04X}"
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return [(row[3], int(row[4].split(":")[0], 16)) for row in rows if row[1].endswith(port) and row[3] != "0A"]
@@ -201,7 +201,7 @@ def of_server(api: Api) -> list[tuple[str, int]]:
 
 @contextlib.asynccontextmanager
 async def not_reading(api: Api, number: int) -> AsyncIterator[list[socket.socket]]:
-    """Clients that ask for 64 large answers at once and read none."""
+    """Clients that request 64 large responses at once and read none."""
     opened = []
     for _ in range(number):
         sock = socket.socket()
@@ -222,7 +222,7 @@ async def test_answers_that_nobody_reads_are_bounded_for_each_and_for_all(databa
         running(database_url, max_unsent_bytes=bound, body_deadline_seconds=120.0) as api,
         not_reading(api, 48) as opened,
     ):
-        # Some are cut off, since all of them together have more than may be.
+        # Some are closed, since all of them together exceed the limit.
         await until(lambda: sum(state == ESTABLISHED for state, _ in of_server(api)) < len(opened))
         await until(lambda: sum(unsent for _, unsent in of_server(api)) <= bound)
         assert max(unsent for _, unsent in of_server(api)) < 262_144
@@ -232,14 +232,14 @@ async def test_answers_that_nobody_reads_are_bounded_for_each_and_for_all(databa
 async def test_what_is_cut_off_leaves_nothing_in_the_kernel(database_url: str) -> None:
     async with running(database_url, body_deadline_seconds=0.5) as api, not_reading(api, 16) as opened:
         for sock in opened[:4]:
-            sock.shutdown(socket.SHUT_WR)  # as one that is done asking, and still does not read
+            sock.shutdown(socket.SHUT_WR)  # like one that has sent all its requests, and still does not read
         await until(lambda: not of_server(api))
 
 
 async def test_what_has_ended_does_not_wait_for_the_garbage_collector(database_url: str) -> None:
-    """Which comes so seldom that the connections of an attack would be thousands until then."""
+    """Otherwise the garbage collector runs so rarely that an attack's connections would be thousands until then."""
     gc.collect()
-    # What is there already, all the collected tests, need not be gone through again and again below.
+    # The collected tests need not be visited by each collection below.
     gc.freeze()
     gc.disable()
     try:

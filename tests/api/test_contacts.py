@@ -121,7 +121,7 @@ async def test_a_number_has_one_contact(api: Api, tenant: Tenant, pool: Pool) ->
         if status == 409:
             assert answer["error"]["code"] == "contact_already_exists"
             assert answer["error"]["details"] == {"id": id}
-    # It is no matter of other organizations.
+    # Other organizations do not count.
     status, _ = await create(api, await make_tenant(pool), **ANA)
     assert status == 200
 

@@ -1,10 +1,10 @@
 """Nothing of Meta's reaches a customer: no id, no text, no evidence of a price.
 
-Everything that Meta says here, and everything that is stored beside what customers see, carries a mark. What callbacks
-say comes through the whole way of a callback; then every column of every WhatsApp table is marked that is not listed
-as SHOWN. Every operation below /whatsapp is asked, successfully and in vain, and so are the events: no mark may show.
+Everything that Meta says here, and everything stored beside what customers see, carries a mark. Callbacks are processed
+in full; then every column of every WhatsApp table that is not listed as SHOWN is marked. Every operation below
+/whatsapp is requested, successfully and not, and so are the events: no mark may show.
 
-An operation that is added to the document, or a column that is added to a table, is in this test at once.
+An operation that is added to the document, or a column that is added to a table, is included automatically.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tests.rules.whatsapp_factories import Made
 from .conftest import Api, Tenant
 
 MARK = "LEAK"
-#: Of a message's price, in millionths; as it would be shown, too.
+#: Of a message's price, in millionths; and as it would be shown.
 PRICES = ("7654321", "7.654321", "8765432", "8.765432")
-#: What customers wrote or are meant to see, and keys of the tables that a send looks things up in.
+#: What customers wrote or may see, and keys of the tables that a send looks things up in.
 SHOWN = {
     "whatsapp_numbers": {"display_phone_number", "digits", "verified_name"},
     "whatsapp_templates": {"name", "language", "body_preview", "components"},
@@ -64,7 +64,7 @@ PRICING = {"billable": True, "pricing_model": f"{MARK} model", "type": "regular"
 
 
 class Walk:
-    """The operations below /whatsapp, and what a tenant asks them for."""
+    """The operations below /whatsapp, and a tenant's requests for them."""
 
     def __init__(self, api: Api, tenant: Tenant, document: dict[str, Any], ids: dict[str, str]) -> None:
         self._api, self._tenant, self._ids = api, tenant, ids
@@ -77,7 +77,7 @@ class Walk:
         self.needles: set[str] = {MARK, *PRICES}
 
     async def ask(self, method: str, path: str, body: Any = None) -> int:
-        """Ask, look for marks in all that comes back, and return the status."""
+        """Make the request, search the whole response for marks, and return the status."""
         url = f"{self._api.base_url}/v1{path}"
         async with self._api.session.request(method, url, json=body, headers=self._tenant.headers) as answer:
             told = f"{dict(answer.headers)} {await answer.text()}"
@@ -87,7 +87,7 @@ class Walk:
             return answer.status
 
     async def ask_all(self) -> None:
-        """Every operation, once so that it succeeds and then so that it is refused."""
+        """Every operation, once successfully and once refused."""
         for method, path, described in self.operations:
             place = path.format(**self._ids)
             if method == "GET":
@@ -157,7 +157,7 @@ async def test_nothing_of_metas_reaches_a_customer(api: Api, tenant: Tenant, poo
 
 
 async def tried(pool: Pool, made: Made, sent: list[UUID]) -> None:
-    """An attempt to send each, with what Meta said to it."""
+    """An attempt to send each, with Meta's response."""
     for number, id in enumerate(sent):
         await pool.execute(
             "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at, code,"
@@ -189,7 +189,7 @@ def said_of_messages(made: Made, sent: list[UUID]) -> list[Change]:
 
 
 def said_by_users(made: Made) -> list[Change]:
-    """Messages of kinds that carry ids of Meta's."""
+    """Messages of kinds that contain Meta's ids."""
     media = {"id": f"{MARK} media", "mime_type": "image/jpeg", "sha256": f"{MARK} digest", "url": f"https://{MARK}/x"}
     context = {"from": made.digits, "id": f"wamid.{MARK}0"}
     referral = {"source_type": "ad", "source_id": MARK, "source_url": f"https://{MARK}", "ctwa_clid": MARK}
@@ -231,7 +231,7 @@ async def said_of_the_account(pool: Pool, made: Made) -> list[Change]:
 
 
 async def mark_all(pool: Pool) -> list[str]:
-    """Mark every column that takes any text; returns which do. The others are closed sets."""
+    """Mark every column that takes any text; returns those columns. The others are closed sets."""
     marked = []
     for table, column, kind in await pool.fetch(COLUMNS):
         if column in SHOWN.get(table, ()):

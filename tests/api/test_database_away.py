@@ -39,13 +39,13 @@ async def test_requests_are_refused_while_the_database_hangs_and_answered_afterw
                 api.ask("GET", "/account", headers=tenant.headers),
                 api.ask("GET", "/sms/messages", headers=tenant.headers),
             )
-            # Those that come later wait for nothing.
+            # Later requests do not wait at all.
             told.append(await post("/sms/send", BODY, "during"))
         for status, headers, body in told:
             assert (status, body["error"]["code"]) == (503, "service_unavailable")
             assert int(headers["retry-after"]) >= 1
         assert (await vital(api))["database"] == "down"
-        # Whoever sent these cannot be known. They are counted all the same.
+        # The senders of these cannot be known. They are counted all the same.
         failed = measures.REQUESTS.values.get(("sendSms", "503", "service_unavailable"), 0)
         strange = stranger.headers | {"idempotency-key": "strange"}
         assert (await api.ask("POST", "/sms/send", json=BODY, headers=strange))[0] == 503
@@ -74,11 +74,11 @@ async def test_an_outage_is_summed_up_and_not_logged_with_each_request(database_
             before = refused()
             for _ in range(5):
                 assert (await api.ask("GET", "/sms/messages", headers=tenant.headers))[0] == 503
-            # Those of a known key are counted a second later.
+            # Requests with a known key are counted a second later.
             await until(lambda: refused() >= before + 5)
             line.thaw()
             await until(lambda: len(said("database is back")) == len(said("database is away")))
-    # Each kind of error at most once; none if a test before this one was refused for the same reason.
+    # Each kind of error at most once; none if an earlier test was refused for the same reason.
     kinds = [one["error"] for one in said("database unavailable") if "request_id" in one]
     assert len(kinds) == len(set(kinds))
     ends = said("database is back")
@@ -86,9 +86,9 @@ async def test_an_outage_is_summed_up_and_not_logged_with_each_request(database_
     assert all(end["seconds"] > 0 for end in ends)
 
 
-#: What a server says that can begin no session: its files or an extension's are gone or cannot be read, it has no room,
-#: no memory or no slot, it is starting, stopping or was dropped, its catalogue is damaged, the database is not there,
-#: and a code that nobody knows yet.
+#: The errors of a server that cannot start a session: its files or an extension's are gone or unreadable, it has no
+#: room, no memory or no slot, it is starting, stopping or was dropped, its catalogue is damaged, the database does not
+#: exist, and an unknown code.
 SESSIONLESS = [
     "58P01",
     "58030",
@@ -118,7 +118,7 @@ async def test_a_server_that_can_begin_no_session_is_away_whatever_it_says(datab
             assert (code, is_down(at_once.value), is_down(later.value)) == (code, True, True)
         await line.refuse("")
         assert await before.fetchval("SELECT 1") == 1
-        with pytest.raises(asyncpg.InternalServerError) as fault:  # a statement's own, on a server that is well
+        with pytest.raises(asyncpg.InternalServerError) as fault:  # a statement's own error, on a server that works
             await before.execute("DO $$ BEGIN RAISE 'internal' USING ERRCODE = 'XX000'; END $$")
         assert not is_down(fault.value)
         before.terminate()
@@ -154,7 +154,7 @@ async def is_at(api: Api, state: str) -> bool:
     return (await vital(api))["database"] == state
 
 
-# As PostgreSQL says it when a table's file cannot grow.
+# As PostgreSQL reports it when a table's file cannot grow.
 FULL = """
 CREATE FUNCTION has_no_room() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -178,7 +178,7 @@ async def test_health_says_that_nothing_can_be_stored_until_something_is(
         await as_administrator(FULL)
         assert await send("full") == 503
         await until_true(partial(is_at, api, "degraded"))
-        # Lists are still served: a load balancer must not take every process away.
+        # Lists are still served: a load balancer must not take every process out of service.
         async with api.session.get(f"{api.base_url}/readyz") as answer:
             assert answer.status == 200
         assert (await api.ask("GET", "/sms/messages", headers=tenant.headers))[0] == 200

@@ -60,7 +60,7 @@ async def test_health_says_that_a_clock_differs(database_url: str, pool: Pool) -
     try:
         async with running(database_url, clock_shift="3600:running") as api:
             await until_true(lambda: skewed(api))
-            # What it does is right all the same: its time is the database's.
+            # It still works correctly: its time is the database's.
             _, _, body = await api.ask("GET", "/health")
             there = await pool.fetchval("SELECT now()")
         assert abs(datetime.fromisoformat(body["time"]) - there) < timedelta(seconds=60)
@@ -79,7 +79,7 @@ async def test_one_organizations_bad_credential_is_no_fault_of_the_service(datab
     await pool.execute("UPDATE whatsapp_accounts SET held_until = now() WHERE id = $1", held.account_id)
 
     async def queue() -> str:
-        """What a process says that has not looked before."""
+        """The response of a process that has not checked before."""
         async with running(database_url) as api:
             _, _, body = await api.ask("GET", "/health")
             return str(body["checks"]["queue"])
@@ -90,14 +90,14 @@ async def test_one_organizations_bad_credential_is_no_fault_of_the_service(datab
     await message(pool, other)
     await pool.execute("UPDATE queue SET due_at = now() - interval '1 hour'")
     assert await queue() == "degraded"
-    # What operators hold is not late either: a restored installation holds all that waits.
+    # Held work is not late either: a restored installation holds everything that waits.
     await pool.execute("INSERT INTO queue_holds (id, kind) VALUES ($1, 'sms')", uuid7())
     assert await queue() == "degraded"
     await pool.execute("INSERT INTO queue_holds (id, kind) VALUES ($1, 'whatsapp')", uuid7())
     assert await queue() == "ok"
 
 
-# What each session has read is known at once only within its transaction.
+# What a session has read is known at once only within its transaction.
 READ = "SELECT coalesce(seq_tup_read + idx_tup_fetch, 0) FROM pg_stat_xact_user_tables WHERE relname = 'queue'"
 WAITING = """
 INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
@@ -107,14 +107,15 @@ SELECT $1, $2, $3, $4, now() - $5::interval, id FROM unnest($6::uuid[]) AS one (
 
 @pytest.mark.fresh_database
 async def test_health_costs_the_same_however_many_messages_of_campaigns_wait(pool: Pool) -> None:
-    """Those of two million took longer than the probe waits, so no process was ready. What is late shows among them."""
+    """Those of two million rows took longer than the probe waits, so no process was ready. Late ones show among
+    them."""
 
     async def fill(kind: str, line: int, lane: int, ago: timedelta, count: int = 1, whose: int = 1) -> None:
         ids = [uuid7() for _ in range(count)]
         await conn.execute(WAITING, kind, UUID(int=line), lane, UUID(int=whose), ago, ids)
 
     async def look() -> tuple[float, int]:
-        """How late it says that the queue is, and the rows that it has read."""
+        """How late it reports the queue to be, and the rows that it has read."""
         before = await conn.fetchval(READ)
         row = await conn.fetchrow(health.CHECK, clock.MOST, 10, 5)
         assert row is not None
@@ -140,7 +141,7 @@ async def test_health_costs_the_same_however_many_messages_of_campaigns_wait(poo
 
 
 async def test_what_waits_for_room_at_a_supplier_is_as_old_as_its_place(database_url: str, pool: Pool) -> None:
-    """It is put back each few seconds, due anew, and keeps its place."""
+    """It is put back every few seconds, due again, and keeps its place."""
     await message(pool, await made(pool))
     await pool.execute("UPDATE queue SET due_at = now(), since = now() - interval '1 hour'")
     async with running(database_url) as api:

@@ -1,5 +1,5 @@
-"""Clients that public generators make of the OpenAPI document, compiled and used against the server. Neither side is
-told of the other: openapi-python-client, openapi-typescript with tsc, and openapi-generator for Python and Java.
+"""Clients that public generators create from the OpenAPI document, compiled and used with the server. Neither side
+knows the other: openapi-python-client, openapi-typescript with tsc, and openapi-generator for Python and Java.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / ".peers" / "bin"
 NODE_MODULES = ROOT / ".peers" / "npm" / "node_modules"
 SCRIPTS = Path(__file__).parent / "peers"
-#: Lives of seconds: compile little, and share nothing.
+#: JVM options for runs of seconds: compile little, and share nothing.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 NO_EXTRAS = "models,apis,supportingFiles,modelDocs=false,apiDocs=false,modelTests=false,apiTests=false"
 
 
 async def run(*command: str | Path, place: Path) -> bytes:
-    """What it prints. It must end well and find no fault."""
+    """The command's output. It must succeed and report no problem."""
     assert NODE_MODULES.exists(), "`make .peers/npm/stamp` installs the generators"
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -52,7 +52,7 @@ async def fetch_document(api: Api, place: Path) -> None:
 
 
 async def openapi_generator(place: Path, generator: str, *options: str) -> None:
-    """Makes a client in `place`/`generator`. A schema that it does not understand fails it."""
+    """Generate a client in `place`/`generator`. A schema that the generator does not understand fails the test."""
     log = await run(
         PEERS / "openapi-generator-cli",
         *("generate", "-i", "openapi.json", "-g", generator, "-o", generator),
@@ -157,7 +157,7 @@ async def test_a_python_client_that_openapi_generator_makes_sends(
     }
 
 
-#: The generated sources are marked with an annotation that Java has not had since version 11.
+#: The generated sources have an annotation that Java has not had since version 11.
 GENERATED = (
     "package javax.annotation; public @interface Generated { String[] value(); String date(); String comments(); }"
 )
@@ -175,7 +175,7 @@ async def test_a_java_client_that_openapi_generator_makes_compiles_and_sends(
         properties = f"openApiNullable=false,{packages}"
         await openapi_generator(tmp_path, "java", "--library", "native", "--additional-properties", properties)
         (tmp_path / "Generated.java").write_text(GENERATED)
-        # What the client runs on, the generator itself brings along.
+        # The generator itself contains the libraries that the client needs.
         (library,) = (ROOT / ".peers").glob("lib/python*/site-packages/openapi_generator_cli/openapi-generator.jar")
         sources = [*(tmp_path / "java" / "src" / "main").rglob("*.java"), SCRIPTS / "UseClient.java"]
         compiled = ("-d", "classes", "-proc:none", "-nowarn", "-cp", library)

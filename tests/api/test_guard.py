@@ -1,4 +1,4 @@
-"""What surrounds every operation: the order of checks, the envelope, the headers."""
+"""What every operation has in common: the order of checks, the envelope, the headers."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_the_order_of_checks(database_url: str, pool: Pool) -> None:
             status, answered, body = await api.ask("POST", "/sms/send", headers=headers, **options)
             return status, code_of(body), answered
 
-        # Scope before size; the rate headers stand on a 403 as well.
+        # Scope before size; a 403 has the rate headers as well.
         status, code, headers = await post(reader, data=too_large)
         assert (status, code) == (403, "api_key_scope_required")
         assert headers["X-RateLimit-Remaining"] == "2"
@@ -116,7 +116,7 @@ async def test_the_order_of_checks(database_url: str, pool: Pool) -> None:
         # Scope before rate.
         for _ in range(4):
             assert (await post(reader, data=b""))[:2] == (403, "api_key_scope_required")
-        # Buckets are apart.
+        # Buckets are separate.
         assert (await api.ask("GET", "/webhooks", headers=full.headers))[0] == 200
 
 
@@ -209,7 +209,7 @@ async def test_bodies_that_are_no_use(api: Api, tenant: Tenant) -> None:
         assert answered["X-RateLimit-Limit"]
 
 
-# Escaped, half of a surrogate pair is JSON: what is wrong is the field, as with NUL.
+# Half of a surrogate pair is valid JSON if escaped: what is wrong is the field, as with NUL.
 HALVES = [
     (b'{"to":"+258841234567","message":"a\\ud800b"}', "message"),
     (b'{"to":"+258841234567","message":"a","clientReference":"\\uDE00\\uD83D"}', "clientReference"),
@@ -315,7 +315,8 @@ async def test_a_field_that_is_spelled_otherwise_is_meant(api: Api, tenant: Tena
 
 
 async def test_what_is_wrong_is_said_in_words_of_json(api: Api, tenant: Tenant) -> None:
-    """Not in those of the library that reads it: its floats, its patterns, and the standards it knows by number."""
+    """Not in the words of the library that parses it: its floats, its patterns, and the standards it knows by
+    number."""
     headers = tenant.headers | {"Idempotency-Key": "k"}
     a_time = "must be a time with its zone, such as `2026-03-01T12:00:00Z`"
     said = {
@@ -359,7 +360,7 @@ async def test_patterns_are_said_in_words(api: Api, tenant: Tenant) -> None:
 
 def test_every_pattern_of_a_request_has_its_words() -> None:
     def patterns(kind: Any) -> set[str]:
-        """Of a type of msgspec's and all within it."""
+        """Of a type of msgspec's and all types within it."""
         if isinstance(kind, msgspec.inspect.StrType):
             return {kind.pattern} - {None}
         within = [getattr(kind, name, None) for name in ("type", "item_type", "key_type", "value_type")]
@@ -448,7 +449,7 @@ async def test_revocation_holds_within_a_second(api: Api, tenant: Tenant, pool: 
 async def test_an_organization_that_asks_for_very_much_at_once_waits_for_itself(
     api: Api, tenant: Tenant, pool: Pool, key: Callable[[], str]
 ) -> None:
-    """It took all connections to the database: of everybody else's requests, sends too, three of four were 503."""
+    """It used to take all connections to the database: three of four requests of everybody else, sends too, got 503."""
     other = await make_tenant(pool)
     async with pool.acquire() as conn, conn.transaction():
         ended, _ = await lifecycle.issue(conn, tenant.actor, name="ended", profile="sms")
@@ -505,7 +506,7 @@ async def test_a_rate_limit_of_its_own_holds_everywhere_and_is_given_back(
         answered = (await api.ask("GET", "/webhooks", headers=tenant.headers))[1]
         return bool(answered["X-RateLimit-Limit"] == limit)
 
-    # What is asked while a change spreads is far less than a hundred million.
+    # Requests while a change spreads are far fewer than a hundred million.
     async with (
         running(database_url, rate_reads=100_000_000) as one,
         running(database_url, rate_reads=100_000_000) as two,
@@ -515,7 +516,7 @@ async def test_a_rate_limit_of_its_own_holds_everywhere_and_is_given_back(
         await limit(5)
         for api in (one, two):
             await until_true(partial(is_told, api, "5"))
-        # Eleven requests are more than five of two minutes each.
+        # Eleven requests exceed the limits of two minutes with five each.
         answers = [await (one, two)[turn % 2].ask("GET", "/webhooks", headers=tenant.headers) for turn in range(11)]
         assert {status for status, _, _ in answers} <= {200, 429}
         refused = [(headers, body) for status, headers, body in answers if status == 429]
@@ -541,7 +542,7 @@ async def test_sends_count_against_a_limit_of_their_own(api: Api, pool: Pool, te
     ]
     assert {headers["X-RateLimit-Limit"] for _, headers, _ in answers} == {"2"}
     statuses = [status for status, _, _ in answers]
-    # Should the minute turn on the way, there are two more.
+    # If the minute ends meanwhile, there are two more.
     assert statuses[:1] == [202]
     assert set(statuses) == {202, 429}
     assert await pool.fetchval("SELECT count(*) FROM messages") == statuses.count(202) <= 4
@@ -549,7 +550,7 @@ async def test_sends_count_against_a_limit_of_their_own(api: Api, pool: Pool, te
 
 
 class Counting:
-    """A pool that counts how often it is asked."""
+    """A pool that counts its uses."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -595,7 +596,7 @@ async def test_guesses_while_an_address_is_locked_out_cost_no_query(pool: Pool, 
         status: int = sent[-2]["status"]
         return status
 
-    # Should the minute turn on the way, there are enough for the next one.
+    # If the minute ends meanwhile, there are enough for the next one.
     statuses = [await guess(spelling.new_secret("live")) for _ in range(7)]
     assert set(statuses) == {401, 429}
     if statuses[-1] == 429:
@@ -616,7 +617,7 @@ async def test_requests_that_need_no_key_are_bounded_by_address(database_url: st
         assert 1 <= int(headers["Retry-After"]) <= 60
         async with api.session.get(api.base_url + "/docs") as answer:
             assert (answer.status, (await answer.json())["error"]["code"]) == (429, "rate_limit_exceeded")
-        # Load balancers ask as often as they like, and keys have limits of their own.
+        # Load balancers may poll as often as they like, and keys have limits of their own.
         for path in ("/livez", "/readyz", "/v1/health"):
             async with api.session.get(api.base_url + path) as answer:
                 assert answer.status == 200
@@ -647,7 +648,7 @@ async def test_without_the_database_nothing_is_accepted(
         await as_administrator(f'ALTER DATABASE "{name}" CONNECTION LIMIT -1')
 
         async def is_back() -> bool:
-            """The process looks at the database every so often while that is away."""
+            """The process checks the database from time to time while it is down."""
             status, answered, _ = await api.ask("POST", "/sms/send", json=SEND, headers=headers)
             return (status, answered.get("x-idempotency-status")) == (202, "replayed")
 

@@ -1,13 +1,13 @@
-"""Another organization's ids, on every operation that the OpenAPI document has.
+"""Another organization's ids, with every operation in the OpenAPI document.
 
-The document is walked for everything that takes an id: path, query and body. Each of them gets an id of another
-organization and one that never existed, and the two answers must be the same to the byte; and so must be what is asked
-of the database and how many rows it returns, so that the time of an answer tells nothing either. Every list gets the
-other organization's cursor. Meanwhile nothing of the other organization may change, and nothing of it may show in any
-answer.
+The document is searched for everything that takes an id: path, query and body. Each of them gets an id of another
+organization and one that never existed, and the two responses must be identical to the byte; and so must be the
+database statements and the numbers of rows they return, so that the response time gives nothing away either. Every list
+gets the other organization's cursor. Meanwhile nothing of the other organization may change, and nothing of it may show
+in any response.
 
-An operation that is added to the document is in this test at once. If it takes an id of a kind that is not in SAMPLES,
-or is a list of something that no tenant here has, the test fails and says so.
+An operation that is added to the document is included automatically. If it takes an id of a kind that is not in
+SAMPLES, or lists something that no tenant here has, the test fails and says so.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.statements import StatementRecorder, recording_statements
 
 from .conftest import Api, Tenant, make_tenant, running
 
-#: What each id stands for, by the name that it goes by, or by operation and name where the name alone says nothing.
+#: The object that each id refers to, by the id's name, or by operation and name if the name alone is ambiguous.
 SAMPLES = {
     "messageId": "message",
     "campaignId": "campaign",
@@ -57,16 +57,16 @@ SAMPLES = {
     "audience_import": "import",
     "audienceImport": "import",
 }
-#: Bodies of requests whose example is of another time, or has no place for one of its ids.
+#: Bodies of requests whose example has outdated times, or no place for one of its ids.
 BODIES: dict[str, dict[str, Any]] = {
     "createCampaign": {"name": "Sale", "message_template": "Hello", "audience_import": None},
     "replayWebhookEvents": {"from": iso(clock.now() - timedelta(hours=1)), "to": iso(clock.now())},
 }
-#: What is written a second after its request: what the organization itself did before would look like a change.
+#: Tables written a second after their request: the organization's own earlier requests would look like a change.
 LATE = frozenset({"requests", "request_counts"})
-#: A sample may be in a state of which they say no; of what is somebody else's they say nothing.
+#: A sample may be in a state that these operations refuse; about another organization's objects they reveal nothing.
 STATEFUL = frozenset({"pauseCampaign", "resumeCampaign"})
-#: Answers of these are the same for everybody.
+#: Their responses are the same for everybody.
 PUBLIC = frozenset({"getApiIndex", "getHealth", "getOpenApiDocument"})
 #: A mark in everything that the other organization wrote.
 MARK = "alpha"
@@ -74,7 +74,7 @@ _IS_ID = re.compile(r"(?:^id|_ids?|[a-z]Ids?)$").search
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """A place of an operation that takes an id. `path`: where it stands in a body."""
+    """A place in an operation that takes an id. `path`: where it is in a body."""
 
     place: str
     name: str
@@ -82,7 +82,7 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """An operation as the document describes it. `body`: an example of one; None if it takes none."""
+    """An operation as documented. `body`: an example of one; None if it has none."""
 
     id: str
     method: str
@@ -92,12 +92,12 @@ class Operation(msgspec.Struct, frozen=True):
     body: dict[str, Any] | None
 
     def sample(self, slot: Slot) -> str | None:
-        """The kind of thing that a slot's id stands for."""
+        """The kind of object that a slot's id refers to."""
         return SAMPLES.get(f"{self.id}.{slot.name}") or SAMPLES.get(slot.name)
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What can be told apart from outside, the id that was asked for left out."""
+    """Everything that can be distinguished from outside, except for the requested id."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -105,7 +105,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def operations(document: dict[str, Any]) -> list[Operation]:
-    """Every operation: what only asks comes first, what deletes comes last."""
+    """Every operation: reads first, deletions last."""
     found = []
     for path, methods in document["paths"].items():
         for method, described in methods.items():
@@ -134,7 +134,7 @@ def operations(document: dict[str, Any]) -> list[Operation]:
 
 
 def ids_of(document: dict[str, Any], schema: dict[str, Any], name: str = "") -> Iterator[tuple[str | int, ...]]:
-    """Where in a body ids stand."""
+    """The places of ids in a body."""
     schema = resolved(document, schema)
     if name and is_id(name, schema):
         yield ()
@@ -188,7 +188,7 @@ SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = 'public' AND c.relkind IN ('r', 'p') AND NOT c.relispartition
  ORDER BY 1
 """
-# When a key was last used is written a while after it was used.
+# The time of a key's last use is written some time after its use.
 ROWS = "SELECT (to_jsonb(row) - 'last_used_at')::text FROM {} AS row WHERE organization_id = $1 ORDER BY 1"
 
 
@@ -208,7 +208,7 @@ VALUES ($1, $2, $2, $3, 'HELIOGRAPH', $4, 1, $5, now())
 
 
 class Party:
-    """An organization that asks, and what it owns: two of each kind, so that every list has a second page."""
+    """An organization that makes requests, and what it owns: two of each kind, so that every list has a second page."""
 
     def __init__(self, api: Api, tenant: Tenant, name: str) -> None:
         self.api, self.tenant, self.name = api, tenant, name
@@ -224,7 +224,7 @@ class Party:
         hidden: tuple[str, ...] = (),
         query: dict[str, str] | None = None,
     ) -> Answer:
-        """Ask with these ids; slots without one keep what this party owns. `hidden`: ids that are asked for."""
+        """Make a request with these ids; slots without one get this party's own. `hidden`: the ids requested."""
         path, body, query = operation.path, operation.body, dict(query or {})
         for slot in operation.slots:
             kind = operation.sample(slot)
@@ -245,7 +245,7 @@ class Party:
             return Answer(answer.status, shown, text)
 
     async def make(self, pool: Pool) -> None:
-        """Own two of everything, all of it written with this party's name."""
+        """Own two of everything, all of it containing this party's name."""
         at = iso(clock.now() + timedelta(hours=1))
         digits = str(self.tenant.id.int)[-6:]
         for number in (1, 2):
@@ -295,7 +295,7 @@ class Party:
         self.marks |= {*self.own.values()}
 
     async def _make_history(self, pool: Pool) -> None:
-        """Events, attempts to deliver them and a replay that is over: what only a worker makes."""
+        """Events, attempts to deliver them and a finished replay: everything that only a worker makes."""
         organization, endpoint = self.tenant.id, UUID(self.own["endpoint"])
         for _ in range(2):
             id = uuid7()
@@ -335,7 +335,7 @@ class Party:
         return answer
 
     async def state(self, pool: Pool) -> dict[str, list[str]]:
-        """Every row of this organization, in every table that has rows of organizations."""
+        """Every row of this organization, in every table with rows of organizations."""
         state = {}
         for (table,) in await pool.fetch(TENANT_TABLES):
             if table in LATE:
@@ -383,8 +383,8 @@ async def test_another_organizations_ids_are_as_unknown_as_any(database_url: str
 
 
 async def check_id(operation: Operation, slot: Slot, stranger: Party, other: Party, database: StatementRecorder) -> int:
-    """An id of another organization, and one that never existed: the same answer, after the same statements, of which
-    there were so many."""
+    """An id of another organization, and one that never existed: the same response, after the same statements; returns
+    their number."""
     foreign, missing = other.own[str(operation.sample(slot))], str(uuid7())
     answers, looked = [], []
     for id in (foreign, missing):
@@ -394,7 +394,7 @@ async def check_id(operation: Operation, slot: Slot, stranger: Party, other: Par
     where = f"{operation.id}: {slot.name}"
     assert answers[0] == answers[1], where
     assert looked[0] == looked[1], where
-    if operation.method == "GET" and slot.place == "query":  # a filter, which fits nothing
+    if operation.method == "GET" and slot.place == "query":  # a filter, which matches nothing
         assert (answers[0].status, msgspec.json.decode(answers[0].body)["items"]) == (200, []), where
     else:
         assert answers[0].status in ((404,) if slot.place == "path" else (400, 404, 409)), where
@@ -406,7 +406,7 @@ async def check_id(operation: Operation, slot: Slot, stranger: Party, other: Par
 
 
 async def check_cursor(operation: Operation, cursor: str, stranger: Party, other: Party) -> None:
-    """A cursor of another organization's is refused as one that was made up."""
+    """A cursor of another organization is refused like an invalid one."""
     answers = [
         await stranger.call(operation, {}, query={"limit": "1", "cursor": text}) for text in (cursor, "A" * len(cursor))
     ]
@@ -416,9 +416,9 @@ async def check_cursor(operation: Operation, cursor: str, stranger: Party, other
 
 
 def check_marks(operation: Operation, answer: Answer, other: Party) -> None:
-    """Nothing that the other organization owns or wrote is in the answer."""
+    """Nothing that the other organization owns or wrote is in the response."""
     shown = answer.body.lower()
-    # The log of the stranger's requests repeats the ids that it asked for, and nothing of what they stand for.
+    # The log of the stranger's requests repeats the ids that it requested, and nothing of their objects.
     marks = other.marks - {*other.own.values()} if operation.id == "listRequests" else other.marks
     assert [mark for mark in (*marks, MARK) if mark.lower() in shown] == [], operation.id
 
@@ -437,10 +437,10 @@ async def cursors_of(party: Party, listed: list[Operation]) -> dict[str, str]:
 
 
 async def check_that_the_samples_are_good(listed: list[Operation], owner: Party) -> None:
-    """What is unknown to others is known to its owner; else the answers above would say nothing."""
+    """The ids unknown to others are known to their owner; otherwise the responses above would say nothing."""
     for operation in listed:
         for slot in operation.slots:
             answer = await owner.call(operation, {slot: owner.own[str(operation.sample(slot))]})
-            # What is not in the state for it is known all the same.
+            # An object in the wrong state is still known.
             known = answer.status < 300 or (operation.id in STATEFUL and answer.status == 409)
             assert known, (operation.id, slot.name, answer.body)

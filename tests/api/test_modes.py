@@ -56,7 +56,7 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def delivered(pool: Pool, tenant: Tenant, id: str) -> None:
-    """The network's word, as a worker records it."""
+    """A receipt from the network, as a worker records it."""
     moves = [status.Move(tenant.id, UUID(id), one, datetime.now(UTC), was_sent=True) for one in ("sent", "delivered")]
     async with pool.acquire() as conn, conn.transaction():
         for move in moves:
@@ -66,7 +66,7 @@ async def delivered(pool: Pool, tenant: Tenant, id: str) -> None:
 async def test_each_key_sees_and_changes_its_own_side_only(
     api: Api, tenant: Tenant, pool: Pool, sides: tuple[Side, Side], settled: None
 ) -> None:
-    """Everything there is, made on both sides, and asked for and changed from the other one."""
+    """Everything there is, created on both sides, and requested and changed from the other one."""
     made: dict[str, dict[str, str]] = {}
     later = (datetime.now(UTC) + timedelta(days=1)).isoformat()
     for side in sides:
@@ -110,7 +110,7 @@ async def test_each_key_sees_and_changes_its_own_side_only(
         for method, path, body in requests:
             code, answer = await side.ask(method, path, body)
             assert (code, answer["error"]["code"]) == (404, "not_found"), (side.mode, method, path, answer)
-    # Nothing of all that changed anything.
+    # None of that changed anything.
     assert await pool.fetchval("SELECT count(*) FROM webhook_endpoints WHERE status = 'active'") == 2
     assert await pool.fetchval("SELECT count(*) FROM api_keys WHERE status = 'active'") == 4
     assert await pool.fetchval("SELECT count(*) FROM campaigns WHERE status = 'scheduled'") == 2
@@ -129,7 +129,7 @@ async def test_an_event_goes_to_endpoints_and_keys_of_its_mode(
         answer = await api.ask("POST", "/sms/send", json={"to": TO, "message": "hi"}, headers=headers)
         messages[side.mode] = answer[2]["message"]["id"]
         await delivered(pool, tenant, messages[side.mode])
-    # What concerns things that are shared is live.
+    # Events about shared objects are live.
     async with pool.acquire() as conn:
         shared = events.Event(tenant.id, uuid7(), "sender_id.approved", "r", "{}", datetime.now(UTC))
         await events.record(conn, [shared])
@@ -172,7 +172,7 @@ async def test_what_is_shared_a_test_key_reads_and_does_not_change(sides: tuple[
 
 
 async def test_limits_hold_for_both_sides_together(sides: tuple[Side, Side]) -> None:
-    """Five active keys and ten active endpoints are the organization's, whoever makes them."""
+    """The organization has five active keys and ten active endpoints, in both modes together."""
     live, tester = sides
     for side in (live, tester, live):
         await side.make("/api-keys", {"name": "a", "profile": "sms_only", "mode": side.mode})
@@ -189,7 +189,7 @@ async def test_limits_hold_for_both_sides_together(sides: tuple[Side, Side]) -> 
 
 
 async def test_a_cursor_is_of_the_mode_that_it_was_given_in(sides: tuple[Side, Side]) -> None:
-    """Under one path there are two lists: a place in the one is none in the other."""
+    """One path has two lists: a position in one is not valid in the other."""
     live, tester = sides
     for side in sides:
         for number in range(2):

@@ -1,5 +1,5 @@
-"""Opt-outs over HTTP: listed in pages, added for somebody who asked, lifted only by who added them; and what handsets
-wrote."""
+"""Opt-outs over HTTP: listed in pages, added on request, lifted only by those who added them; and keywords from
+handsets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_an_opt_out_is_added_holds_and_is_lifted(api: Api, tenant: Tenant,
     assert status == 201, answer
     assert answer["optOut"] | {"recipient": "+258841234567", "source": "organization"} == answer["optOut"]
     assert (await ask(api, tenant, "POST", "/opt-outs", json=body))[1] == answer
-    # What is answered is called as it is asked for: an opt-out that was read can be added elsewhere as it is.
+    # Fields have the same names in responses and requests: an opt-out that was read can be added elsewhere as it is.
     assert (await ask(api, tenant, "POST", "/opt-outs", json={"recipient": answer["optOut"]["recipient"]}))[0] == 201
     send = {"to": "+258841234567", "message": "hi"}
     headers = tenant.headers | {"Idempotency-Key": "k"}
@@ -74,7 +74,7 @@ async def test_nobody_lifts_what_somebody_said_themselves(api: Api, tenant: Tena
 
 async def test_the_list_has_pages_and_finds_one_person(api: Api, tenant: Tenant, pool: Pool) -> None:
     at = clock.now()
-    # Two of one moment: the page ends between them.
+    # Two of the same moment: the page ends between them.
     since = [at, at - timedelta(hours=1), at - timedelta(hours=1), at - timedelta(days=9)]
     wanted = [OptOut(tenant.id, f"+25884123456{n}", each, optouts.OPERATOR) for n, each in enumerate(since)]
     async with pool.acquire() as conn:

@@ -22,7 +22,7 @@ from .test_replays import another_key
 
 
 async def write(pool: Pool) -> None:
-    """What is due, as a worker does it."""
+    """Do the work that is due, like a worker."""
     work = ExportWork(pool)
     while await work.round():
         pass
@@ -48,7 +48,7 @@ async def test_a_file_is_asked_for_written_and_read(api: Api, tenant: Tenant, po
     assert set(exporting.COLUMNS) == set(contact)
     assert (await ask("GET", f"/exports/{export['id']}/content", params={"part": "1"}))[0] == 404
     assert [one["id"] for one in (await ask("GET", "/exports"))[1]["items"]] == [export["id"]]
-    # What does not narrow this kind would be taken to have narrowed it.
+    # A filter that does not apply to this kind would seem to have been applied.
     day = "2026-03-01T00:00:00Z"
     for wrong in (
         {"dateFrom": day},

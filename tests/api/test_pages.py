@@ -24,7 +24,7 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 
 
 async def fetched(api: Api, path: str) -> str:
-    """A page, which must be there, be HTML, and keep to its policy."""
+    """A page, which must exist, be HTML, and keep to its policy."""
     async with api.session.get(api.base_url + path, headers={"Accept": BROWSER}) as answer:
         assert (answer.status, answer.content_type) == (200, "text/html"), path
         assert answer.headers["content-security-policy"] == POLICY
@@ -62,7 +62,7 @@ async def test_an_address_that_leads_nowhere_is_a_page_for_browsers_and_an_error
     for accept, kind in ((BROWSER, "text/html"), ("*/*", "application/json"), ("application/json", "application/json")):
         for path in ("/mesages", "/messages/nobody/here/at/all", f"{guide.PATH}/nothing"):
             async with api.session.get(api.base_url + path, headers={"Accept": accept}) as answer:
-                # What the dashboard owns is a page for everybody.
+                # Paths of the dashboard are pages for everybody.
                 wanted = "text/html" if path.startswith("/messages") else kind
                 assert (answer.status, answer.content_type) == (404, wanted), (path, accept)
         async with api.session.get(api.base_url + "/v1/mesages", headers={"Accept": accept}) as answer:
@@ -91,7 +91,7 @@ async def refused_bytes(api: Api, request: bytes) -> bytes:
 
 
 async def test_a_refusal_names_its_request_and_leads_to_its_page(api: Api, tenant: Tenant) -> None:
-    """Whoever refuses: a rule, the guard, the door for callbacks, or the connection itself."""
+    """Whatever refuses: a rule, the guard, the check of callbacks, or the connection itself."""
     asked = (
         ("POST", "/v1/sms/send", {"json": {}, "headers": tenant.headers}),
         ("GET", "/v1/contacts", {}),
@@ -161,7 +161,7 @@ async def test_a_slash_behind_the_front_of_documents_does_no_harm(api: Api) -> N
 
 
 async def page_at(api: Api, path: str) -> str:
-    """A page, which may have a script of its own."""
+    """A page, which may have scripts of its own."""
     async with api.session.get(api.base_url + path, headers={"Accept": BROWSER}) as answer:
         assert (answer.status, answer.content_type) == (200, "text/html"), path
         return await answer.text()
@@ -175,7 +175,7 @@ async def test_the_guide_is_searched(api: Api) -> None:
 
     (first, excerpt), *_ = await answers("quiet hours")
     assert (first, "<mark>quiet</mark> <mark>hours</mark>" in excerpt) == ("/guide/routing#quiet-hours", True)
-    # All words, wherever they stand; capitals and accents do not matter, and a word may be only begun.
+    # All words, in any place; case and accents do not matter, and a word may be incomplete.
     assert "/guide/operations" in {urldefrag(path)[0] for path, _ in await answers("BACKUP restör point in time")}
     assert "/docs/errors/quota_exceeded" in {path for path, _ in await answers("quota_exceeded")}
     found = await answers("message")

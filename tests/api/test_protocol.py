@@ -1,4 +1,5 @@
-"""Bytes as hostile clients send them: each is answered in the envelope or closed, in time, without affecting others."""
+"""Bytes as hostile clients send them: each gets a response in the envelope or is closed, in time, without affecting
+others."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ OVER = 120
 
 @pytest.fixture
 async def api(database_url: str) -> AsyncIterator[Api]:
-    """It closes a connection on which nothing comes, which ends `raw`."""
+    """It closes idle connections, which ends `raw`."""
     async with running(database_url, body_deadline_seconds=OVER, keep_alive_seconds=0.5) as found:
         yield found
 
@@ -110,7 +111,7 @@ async def test_what_is_not_http_is_refused_in_the_envelope(api: Api) -> None:
         assert refusal(answer) == (status, CODES[status]), request[:80]
 
     await asyncio.gather(*(check(request, status) for request, status in MALFORMED))
-    # The same a byte at a time, as far as it is short.
+    # The same one byte at a time, if it is short.
     short = [(request, status) for request, status in MALFORMED if len(request) < 300]
     async with asyncio.timeout(120):
         for request, status in short:
@@ -156,7 +157,7 @@ async def test_what_stands_in_a_trailer_decides_nothing(api: Api, tenant: Tenant
     bearer = b"Authorization: Bearer " + tenant.secret.encode()
     answer = await api.raw(CHUNKED_POST + b"\r\n" + CHUNKED_BODY + bearer + b"\r\n\r\n")
     assert parse(answer)[0] == 401
-    # One that contradicts the head does not count either, and the connection goes on.
+    # One that contradicts the head does not count either, and the connection continues.
     trailer = b"X-Api-Key: other\r\nHost: b\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
     head = b"".join(b"%b: %b\r\n" % item for item in named.items())
     after = b"GET /v1/ HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
@@ -180,7 +181,7 @@ async def test_trailers_count_as_the_head_does(api: Api, tenant: Tenant) -> None
             pieces = [trailer[at : at + size] for at in range(0, len(trailer), size)]
             answer = await api.raw(head + CHUNKED_BODY, *pieces)
             assert refusal(answer) == (431, "request_headers_too_large"), trailer[:20]
-    # What is gathered before a chunk's bytes counts too; many small chunks are no trailer.
+    # Bytes collected before a chunk's data count too; many small chunks are not a trailer.
     answer = await api.raw(head + b"5;" + b"x" * 1_000_000)
     assert refusal(answer) == (431, "request_headers_too_large")
     small = b"".join(b"1;note=0123456789\r\n%c\r\n" % byte for byte in BODY + b" " * 5_000)
@@ -290,7 +291,7 @@ async def test_http_1_0_stays_1_0_whatever_it_offers(api: Api, tenant: Tenant) -
             answer = await api.raw(*pieces, pause=0.05)
             status, headers, _ = parse(answer)
             assert (status, headers["connection"]) == (202, "close"), answer
-    # No Host is needed in it, and chunks do not exist in it.
+    # It needs no Host, and has no chunks.
     offer = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
     assert parse(await api.raw(b"GET /v1/ HTTP/1.0\r\n" + offer + b"\r\n"))[0] == 200
     chunked = b"POST /v1/sms/send HTTP/1.0\r\nTransfer-Encoding: chunked\r\n" + offer + b"\r\n0\r\n\r\n"
@@ -316,7 +317,7 @@ async def test_expect_100_continue(api: Api, tenant: Tenant) -> None:
     expect = send_request(tenant, "Expect: 100-continue", "Connection: close", length=len(BODY))
     answer = await api.raw(expect, BODY, pause=0.2)
     assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 202 ")
-    # Refused before the body: no invitation to send it.
+    # Refused before the body: no 100 Continue.
     large = send_request(tenant, "Expect: 100-continue", length=10**9)
     assert refusal(await api.raw(large)) == (413, "payload_too_large")
 
@@ -331,7 +332,7 @@ async def test_large_bodies_are_refused_early_and_cost_no_memory(api: Api, tenan
     block = b"x" * 65536
 
     async def pour(head: bytes, *, chunked: bool) -> bytes:
-        """Send up to 1 GB, until there is an answer."""
+        """Send up to 1 GB, until there is a response."""
         reader, writer = await asyncio.open_connection(*api.address)
         writer.write(head)
         answer = asyncio.create_task(reader.read())
@@ -387,7 +388,7 @@ async def test_a_client_that_does_not_read_is_cut_off(hasty: Api) -> None:
 async def busy(
     hasty: Api, tenant: Tenant, source: str = "127.0.0.1"
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection in the midst of a request's body."""
+    """A connection in the middle of a request's body."""
     reader, writer = await asyncio.open_connection(*hasty.address, local_addr=(source, 0))
     writer.write(send_request(tenant, "Expect: 100-continue", length=len(BODY)))
     assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -1,5 +1,5 @@
-"""Behind nginx and HAProxy with the configurations of `docs/proxies.md`: keys' address lists and the count of bad keys
-go by the client's address, and no client can choose its own.
+"""Behind nginx and HAProxy with the configurations of `docs/proxies.md`: keys' address lists and the count of invalid
+keys use the client's address, and no client can choose its own.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def test_behind_a_proxy_clients_have_their_own_addresses(
         proxy(kind, api.address, tmp_path) as front,
     ):
         assert (await ask(front, ADMITTED, listed))[0] == 200
-        # A client that claims to be another one is itself all the same. Should the minute turn, there are more tries.
+        # A client that claims another address still counts as itself. If the minute ends, there are more attempts.
         lies: list[dict[str, str]] = [
             {},
             {"X_Forwarded_For": ADMITTED},
@@ -68,7 +68,7 @@ async def test_behind_a_proxy_clients_have_their_own_addresses(
         assert set(statuses) == {401, 429}
         assert (await ask(front, ADMITTED, "hg_live_nonsense"))[0] == 401
         assert (await ask(front, ADMITTED, listed))[0] == 200
-        # Who comes past the proxy is believed in nothing.
+        # A client that bypasses the proxy is not believed.
         for lie in lies:
             assert (await ask(api.address, "127.0.0.7", listed, **lie))[0] in (401, 429)
 
@@ -96,7 +96,7 @@ async def test_with_the_proxy_protocol_a_trusted_connection_begins_with_it_and_n
         # Nothing in the request says otherwise.
         lying = request.replace(b"Host: a\r\n", b"Host: a\r\nX-Forwarded-For: " + ADMITTED.encode() + b"\r\n")
         assert parse(await api.raw(prefix(OTHER, 4711) + lying))[0] == 401
-        # The proxy itself, as its health checks ask.
+        # The proxy itself, as in its health checks.
         assert parse(await api.raw(bare + b"GET /readyz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"))[0] == 200
         line = f"PROXY TCP4 {ADMITTED} 127.0.0.1 4711 80\r\n".encode()
         assert parse(await api.raw(line + request))[0] == 200
@@ -132,7 +132,7 @@ async def test_with_the_proxy_protocol_each_client_has_its_share_of_connections(
             writer.write(prefix(f"192.0.2.{number // 3}", 1) + once)
             assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
             held.append(reader)
-        # The first of each client had to make room for its third.
+        # The first connection of each client had to make room for its third.
         for number in (0, 3):
             assert not (await held[number].read()).count(b"HTTP/1.1")
         assert [reader.at_eof() for reader in held] == [True, False, False, True, False, False]

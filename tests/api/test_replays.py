@@ -23,7 +23,7 @@ Answer = tuple[int, str | None, Any]
 
 
 async def another_key(pool: Pool, tenant: Tenant, **spec: Any) -> dict[str, str]:
-    """The headers of one more key of the organization."""
+    """The headers of another key of the organization."""
     async with pool.acquire() as conn:
         _, secret = await lifecycle.issue(conn, tenant.actor, name="another", **({"profile": "full_access"} | spec))
     return {"x-api-key": secret}
@@ -162,7 +162,7 @@ async def test_two_spellings_of_a_request_are_one_payload(api: Api, tenant: Tena
 async def test_a_campaign_is_replayed_after_its_time_and_under_other_settings(
     api: Api, tenant: Tenant, pool: Pool
 ) -> None:
-    """What a campaign is judged by is looked at once: the time, smart encoding, the sender, the audience."""
+    """What a campaign depends on is checked at once: the time, smart encoding, the sender, the audience."""
     await pool.execute("UPDATE organizations SET smart_encoding = true")
     text = "\u201cQuoted\u201d " + "x" * 900
     body = {"name": "Sale", "content": text, "recipients": ["+258841234567"]}
@@ -174,10 +174,10 @@ async def test_a_campaign_is_replayed_after_its_time_and_under_other_settings(
 
 
 async def test_what_was_scheduled_is_replayed_after_its_time(api: Api, tenant: Tenant, pool: Pool) -> None:
-    """The door hands the time on as it is written, and leaves judging it to those who know the key."""
+    """The API passes the time on as written, and leaves judging it to the code that knows the key."""
     long_ago = "2020-01-01T00:00:00Z"
     send = {"to": "+258841234567", "message": "hi", "sendAt": long_ago}
-    # Spelled out or left out, the defaults are the same spec.
+    # Written out or left out, the defaults are the same spec.
     send |= {"deliveryGuarantee": "at_least_once", "class": "transactional"}
     campaign = {"name": "Sale", "content": "hi", "recipients": ["+258841234567"], "scheduledAt": long_ago}
     spec = await campaigns.canonical(reader(campaigns.CreateCampaign)(msgspec.json.encode(campaign)))
@@ -227,7 +227,7 @@ async def test_a_suspended_organization_is_told_so_before_anything_is_looked_up(
     for number, (path, body) in enumerate(requests):
         status, _, answer = await ask(api, tenant.headers, str(number), "POST", path, body)
         assert (status, answer["error"]["code"]) == (403, "organization_suspended"), path
-    # What is wrong with the fields themselves comes first, as the order of checks has it.
+    # Errors in the fields themselves come first, by the order of checks.
     wrong: list[tuple[str, str, Any]] = [
         ("POST", "/campaigns", {"name": "a", "content": "{{nobody}}", "recipients": ["+258841234567"]}),
         ("POST", "/webhooks", {"url": "https://example.com/", "subscribed_events": ["nothing"]}),

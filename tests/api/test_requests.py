@@ -1,4 +1,4 @@
-"""The log of requests: what is kept, what never is, and how accepted sends are reconstructed from their messages."""
+"""The log of requests: what is stored, what never is, and how accepted sends are reconstructed from their messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def ask(api: Api, tenant: Tenant, method: str, path: str, **more: Any) -> 
 
 
 async def logged(api: Api, tenant: Tenant, count: int, query: str = "") -> list[Any]:
-    """The list, once it has so many entries."""
+    """The list, once it has this many entries."""
     found: list[Any] = []
 
     async def is_there() -> bool:
@@ -46,7 +46,7 @@ async def test_refusals_mutations_and_accepted_sends_are_one_list(api: Api, pool
     _, conflict, _ = await ask(api, tenant, "POST", "/sms/send", json=body | {"message": "Other"}, headers=key)
     await ask(api, tenant, "POST", "/contacts", json={"name": "Ana Silva", "phone": PHONE})
     await ask(api, tenant, "GET", f"/sms/messages/{PHONE}")
-    await ask(api, tenant, "GET", "/contacts")  # a read that succeeds is counted and no more
+    await ask(api, tenant, "GET", "/contacts")  # a successful read is only counted
     items = await logged(api, tenant, 5)
     assert [(one["operation"], one["status"], one["errorCode"], one["idempotency"]) for one in items] == [
         ("getSmsMessage", 400, "validation_error", None),
@@ -97,7 +97,7 @@ async def test_refusals_mutations_and_accepted_sends_are_one_list(api: Api, pool
     first = (await ask(api, tenant, "GET", "/requests?limit=3"))[2]
     second = (await ask(api, tenant, "GET", f"/requests?limit=3&cursor={first['nextCursor']}"))[2]
     assert [*first["items"], *second["items"]] == items
-    # Each of these is refused, and so listed itself, sooner or later.
+    # Each of these is refused, and so is listed itself sooner or later.
     status, _, refused = await ask(api, tenant, "GET", "/requests?path=sms")
     assert (status, refused["error"]["details"]["fields"][0]["field"]) == (400, "path")
     for query, field, message in (
@@ -119,7 +119,7 @@ async def test_refusals_mutations_and_accepted_sends_are_one_list(api: Api, pool
     counted = await pool.fetch("SELECT operation, sum(count)::int AS n FROM request_counts GROUP BY 1")
     assert {row["operation"]: row["n"] for row in counted}["listContacts"] == 1
 
-    # One of them, by its own id and by its x-request-id, with what was sent after the same key.
+    # One of them, by its own id and by its x-request-id, with other requests with the same key.
     for id in (items[2]["id"], items[2]["requestId"]):
         found = (await ask(api, tenant, "GET", f"/requests/{id}"))[2]
         assert found["request"]["errorCode"] == "idempotency_conflict"

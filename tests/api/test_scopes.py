@@ -16,7 +16,7 @@ from .conftest import Api, make_tenant, running
 
 
 async def call(api: Api, operation: Operation, secret: str) -> tuple[int, Any]:
-    """(status, body) of a request that names nothing that exists, with a body that cannot be read: whoever may make it
+    """(status, body) of a request that names nothing that exists, with an unreadable body: a request that is allowed
     changes nothing."""
     path = re.sub(r"\{\w+\}", lambda _: str(uuid.uuid4()), operation.path.removesuffix("/"))
     headers = {"Idempotency-Key": str(uuid.uuid4()), "Content-Type": "application/json"}

@@ -39,7 +39,7 @@ async def test_a_sender_id_is_asked_for_decided_on_and_listed(api: Api, tenant: 
     assert (default["value"], default["status"], default["is_default"]) == ("HELIOGRAPH", "approved", True)
     assert (rejected["status"], rejected["rejection_reason"]) == ("rejected", "whose name is it")
     assert rejected["reviewed_at"].endswith("Z")
-    # Rejected: pending again, as it is spelled now.
+    # Rejected: pending again, with the new spelling.
     status, _, body = await api.ask("POST", "/sender-ids", json={"value": "ACME Lda"}, headers=tenant.headers)
     assert (status, body["senderId"]) == (201, asked | {"value": "ACME Lda"})
     await review(pool, tenant.actor, asked["id"], "approved")

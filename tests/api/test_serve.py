@@ -67,7 +67,7 @@ async def listening(process: Forked, port: int) -> None:
 
 async def test_two_processes_are_exact_in_quota_rate_and_idempotency(database_url: str, pool: Pool) -> None:
     tenant = await make_tenant(pool, amount=80)
-    #: Answers by the window that they were counted in, which is told by its end.
+    #: Responses by the window in which they were counted, which is identified by its end.
     windows: dict[str, list[int]] = {}
     async with (
         processes(database_url, number=2, rate_sms_send="160") as (url, _),
@@ -83,8 +83,8 @@ async def test_two_processes_are_exact_in_quota_rate_and_idempotency(database_ur
                 windows.setdefault(answer.headers["x-ratelimit-reset"], []).append(answer.status)
                 return answer.status, answered["message"]["id"] if answer.status == 202 else answered["error"]["code"]
 
-        # Each key twice, 100 keys, a quota of 80, then 40 more requests than the window has. Whether they meet the end
-        # of a minute is chance; each window is exact.
+        # Each key twice, 100 keys, a quota of 80, then 40 more requests than the window has. Whether the minute ends
+        # meanwhile is chance; each window is exact.
         first = await asyncio.gather(*(post(number) for number in [*range(100), *range(60)]))
         rest = await asyncio.gather(*(post(number) for number in range(40)))
     accepted = [answer for status, answer in first if status == 202]
@@ -114,7 +114,7 @@ async def test_a_process_that_is_told_to_stop_answers_what_it_has_begun(
         writer.write(head.encode() + body[:10])
         await writer.drain()
         async with asyncio.timeout(120):
-            # Then the head has been read.
+            # By then the head has been read.
             while not await pool.fetchval("SELECT EXISTS (SELECT FROM api_keys WHERE last_used_at IS NOT NULL)"):
                 await pool.execute("SELECT pg_sleep(0.01)")
         process.send_signal(kind)
@@ -141,7 +141,7 @@ async def test_before_it_takes_no_more_it_says_so(database_url: str, pool: Pool)
         root = url.removesuffix("/v1")
 
         async def ask(address: str) -> tuple[int, str, bool]:
-            """(status, body, whether the connection ends)"""
+            """(status, body, whether the connection closes)"""
             async with session.get(address) as answer:
                 return answer.status, await answer.text(), answer.headers.get("Connection") == "close"
 
@@ -155,12 +155,12 @@ async def test_before_it_takes_no_more_it_says_so(database_url: str, pool: Pool)
         await until_true(is_stopping)
         assert await ask(root + "/livez") == (200, '{"status":"live"}', True)
         assert (await ask(url + "/health"))[0] == 503
-        # What comes all the same, on new connections too, is taken.
+        # Requests that come all the same, on new connections too, are served.
         body = {"to": "+258841234567", "message": "Hello"}
         headers = tenant.headers | {"Idempotency-Key": "k"}
         async with session.post(url + "/sms/send", json=body, headers=headers) as answer:
             assert (answer.status, answer.headers["Connection"]) == (202, "close")
-        # A second signal does not wait.
+        # After a second signal it does not wait.
         os.kill(process.pid, signal.SIGTERM)
         async with asyncio.timeout(120):
             assert await process.wait() == -signal.SIGTERM
@@ -219,7 +219,7 @@ async def test_an_address_that_is_taken_is_an_error(database_url: str) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(CannotListen, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
             bound("127.0.0.1", port)
-        # The console's own address is the one that is named, not that of the API.
+        # The console's own address is shown, not that of the API.
         given = {"HELIOGRAPH_DATABASE_URL": database_url, "HELIOGRAPH_SECRET_KEY": "k" * 40}
         settings = from_environment(given | {"HELIOGRAPH_CONSOLE_LISTEN": f"127.0.0.1:{port}"})
         with pytest.raises(CannotListen, match=f"cannot listen on 127.0.0.1:{port}: "):

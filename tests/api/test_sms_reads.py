@@ -160,7 +160,7 @@ async def test_filters_in_every_spelling(client: Client) -> None:
     for number in ("+258840000001", "258840000001", " 258840000001"):
         assert await client.ids(recipient=number) == [second]
     assert (await client.ask("GET", "/sms/messages?recipient=+258840000001"))[1]["items"][0]["id"] == second
-    # A send takes a sender's name in any case, and so does the list of what was sent.
+    # A send accepts a sender's name in any case, and so does the list of messages.
     for name in ("HELIOGRAPH", "heliograph"):
         assert await client.ids(sender=name) == [second, first]
     assert await client.ids(sender="HELIO") == []
@@ -233,13 +233,13 @@ async def test_cancel(client: Client, pool: Pool) -> None:
     assert await client.ids(status="canceled") == [id]
 
     other = await client.send()
-    # An attempt whose outcome nobody knows yet: the supplier may have the message.
+    # An attempt of unknown outcome: the supplier may have the message.
     await pool.execute("UPDATE queue SET attempt = 1, begun_at = now() WHERE id = $1", other)
     status, body = await client.ask("DELETE", f"/sms/messages/{other}")
     assert (status, body["error"]["code"]) == (409, "message_not_cancelable")
     assert body["error"]["details"] == {"status": "sending"}
     assert await pool.fetchval("SELECT count(*) FROM queue WHERE id = $1", other) == 1
-    # It ended, and the supplier took nothing.
+    # It ended, and the supplier accepted nothing.
     await pool.execute("UPDATE queue SET begun_at = NULL WHERE id = $1", other)
     assert (await client.ask("DELETE", f"/sms/messages/{other}"))[0] == 200
 
@@ -294,7 +294,7 @@ async def test_a_preview(client: Client, tenant: Tenant, pool: Pool) -> None:
 
 
 async def test_a_preview_counts_segments_as_the_send_does(api: Api, tenant: Tenant, pool: Pool) -> None:
-    """With accents left out, what would be eleven segments of UCS-2 is five of GSM-7."""
+    """Without accents, eleven segments of UCS-2 are five of GSM-7."""
     await pool.execute("UPDATE organizations SET replace_accents = true")
     body, headers = BODY | {"message": "\u00e3" * 700}, tenant.headers | {"Idempotency-Key": "long"}
     status, _, shown = await api.ask("POST", "/sms/preview", json=body, headers=headers)

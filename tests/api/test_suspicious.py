@@ -1,4 +1,5 @@
-"""The guard over HTTP: what one process learns about a range the others know, and a challenged send is accepted."""
+"""The guard over HTTP: what one process learns about a range is known to the others, and a challenged send is
+accepted."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ async def test_two_processes_refuse_and_take_the_send_that_was_challenged(
             status, answered, body = await api.ask("POST", "/sms/send", json=BODY | fields, headers=headers)
             return status, answered.get("x-idempotency-status"), body
 
-        # A process reads the ranges while messages come in, once a second.
+        # A process reads the ranges once a second while messages arrive.
         tries = 0
         for api in (first, second):
 
@@ -40,14 +41,14 @@ async def test_two_processes_refuse_and_take_the_send_that_was_challenged(
         status, _, body = await ask(first, "code")
         assert (status, body["error"]["code"]) == (403, "challenge_required")
         before = await pool.fetchval("SELECT count(*) FROM messages")
-        # The same send, on another process: accepted once, and replayed with and without the field.
+        # The same send, to another process: accepted once, and replayed with and without the field.
         stored = await ask(second, "code", challengePassed=True)
         assert stored[:2] == (202, "stored")
         for api, fields in ((first, {"challengePassed": True}), (second, {}), (first, {})):
             assert (await ask(api, "code", **fields))[1:] == ("replayed", stored[2])
         assert await pool.fetchval("SELECT count(*) FROM messages") == before + 1
         assert await pool.fetchval("SELECT count(*) FROM guard_challenges") >= 1
-        # The preview answers as the send.
+        # The preview responds like the send.
         for fields, expected in (({}, 403), ({"challengePassed": True}, 200)):
             status, _, body = await first.ask("POST", "/sms/preview", json=BODY | fields, headers=tenant.headers)
             assert status == expected, body

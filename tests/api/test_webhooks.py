@@ -61,7 +61,7 @@ async def test_a_mutation_with_a_key_is_done_once(api: Api, tenant: Tenant, pool
     assert sorted(kind for _, kind, _ in answers) == ["replayed"] * 5 + ["stored"]
     assert {(status, body) for status, _, body in answers} == {(201, answers[0][2])}
     assert await pool.fetchval("SELECT count(*) FROM webhook_endpoints") == 1
-    # What is kept for the replay does not show the secret.
+    # The response stored for replays does not contain the secret.
     kept = await pool.fetchval("SELECT body FROM idempotency")
     assert "signingSecret" not in kept
     assert "whsec" not in kept

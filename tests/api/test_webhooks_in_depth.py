@@ -127,7 +127,7 @@ async def test_attempts_by_result_kind_and_time(api: Api, tenant: Tenant, pool: 
     made = ((sent, "timeout"), (failed, "refused"), (example, "refused"), (uuid7(), "delivered"))
     for n, (event_id, result) in enumerate(made):
         await tried(pool, tenant, path, event_id, 1, result)
-        # Times are told to the millisecond: two within one would be the same bound.
+        # Times are shown in milliseconds: two within one would be the same bound.
         at = clock.now() - timedelta(minutes=10 - n)
         await pool.execute("UPDATE webhook_attempts SET started_at = $1 WHERE event_id = $2", at, event_id)
     _, _, listed = await api.ask("GET", path + "/attempts", headers=tenant.headers)

@@ -69,7 +69,7 @@ async def test_ids_of_others_and_of_nothing(api: Api, tenant: Tenant, pool: Pool
         assert (status, refused["error"]["code"]) == (400, "validation_error")
     stranger = await make_tenant(pool)
     assert (await api.ask("GET", f"/whatsapp/campaigns/{id}", headers=stranger.headers))[0] == 404
-    # SMS campaigns are as they were: what WhatsApp sends is none of them.
+    # SMS campaigns are as they were: those sent on WhatsApp are not among them.
     for method in ("GET", "DELETE"):
         assert (await api.ask(method, f"/campaigns/{id}", headers=tenant.headers))[0] == 404
     _, _, page = await api.ask("GET", "/campaigns", headers=tenant.headers)

@@ -108,7 +108,7 @@ class Client:
         return answered[0], answered[2]
 
     async def read(self, path: str, **query: Any) -> Any:
-        """The body of an answer that succeeds."""
+        """The body of a successful response."""
         status, body = await self.get(path, **query)
         assert (status, body["success"]) == (200, True), body
         return body
@@ -120,7 +120,7 @@ class Client:
         return [item["id"] for item in page["items"]]
 
     async def refused(self, path: str, **query: Any) -> list[str]:
-        """The fields that a 400 names."""
+        """The fields named in a 400."""
         status, body = await self.get(path, **query)
         assert (status, body["error"]["code"]) == (400, "validation_error"), body
         return [one["field"] for one in body["error"]["details"]["fields"]]
@@ -199,7 +199,7 @@ async def test_a_message_is_read_as_it_is_listed(client: Client, made: Made, poo
 
 
 async def test_what_people_write_is_read_until_it_is_erased(client: Client, made: Made, pool: Pool) -> None:
-    """The text, what it answers, how they came to write and what they call themselves; no id of Meta's."""
+    """The text, the message it answers, what led them to write and their profile name; no id of Meta's."""
     sent = await message(pool, made, status="sent", queued=False)
     await pool.execute(
         "INSERT INTO whatsapp_wamids VALUES ((now() AT TIME ZONE 'UTC')::date, $1, 'wamid.OURS', $2, $3, now())",

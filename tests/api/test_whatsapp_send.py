@@ -158,7 +158,7 @@ async def test_what_is_refused_for_how_things_are(api: Api, tenant: Tenant, made
     await pool.execute("UPDATE wallets SET available = 0, total = reserved + consumed")
     assert await said(template(made)) == (409, "wallet_insufficient_funds")
     await pool.execute("UPDATE whatsapp_accounts SET state = 'paused'")
-    async with asyncio.timeout(120):  # a number is remembered for half a second
+    async with asyncio.timeout(120):  # a number is cached for half a second
         while await said(template(made)) != (409, "whatsapp_phone_number_unavailable"):
             continue
 
@@ -179,7 +179,7 @@ async def test_sends_count_in_the_window_of_mutations(database_url: str, pool: P
     made = await whatsapp_factories.made(pool, organization_id=tenant.id)
     statuses = []
     async with running(database_url, rate_mutations=3) as api:
-        while 429 not in statuses:  # a minute that turns meanwhile allows more
+        while 429 not in statuses:  # if the minute ends meanwhile, more are allowed
             assert len(statuses) < 12
             status, _, body = await api.ask("POST", PATH, json=template(made), headers=tenant.headers)
             statuses.append(status)
@@ -219,7 +219,7 @@ async def test_a_user_id_gets_texts_and_templates_but_no_codes(
 async def test_a_users_messages_are_listed_by_any_of_their_names(
     api: Api, tenant: Tenant, made: Made, pool: Pool
 ) -> None:
-    """As conversations are: a Brazilian may be written to with the ninth digit, and writes without it."""
+    """By conversation: a Brazilian may be messaged with the ninth digit, and writes without it."""
     names = ["+5511987654321", "+551187654321", "BR.1349000000000001"]
     async with pool.acquire() as conn, conn.transaction():
         await people.link(conn, [(tenant.id, names[0], names[2])])

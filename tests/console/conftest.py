@@ -47,8 +47,8 @@ async def set_up(browser: Browser, token: str, password: str = PASSWORD) -> str:
 
 
 async def signed_in(pool: Pool, browser: Browser, role: str = "root", email: str = "eva@example.com") -> Any:
-    """An operator of a role, signed in: as `set_up` leaves them, without its four pages, which have tests of their own.
-    They took a fifth of the time of hundreds of tests."""
+    """An operator with a role, signed in: as `set_up` leaves them, without its four pages, which have tests of their
+    own. They took a fifth of the time of hundreds of tests."""
     user, _ = await make_operator(pool, email, role)
     by, secret = Principal("operator", user.id, name="Eva"), factors.new_secret()
     key = factors.seal_key(Settings(secret_key=SECRET_KEY))
@@ -71,7 +71,7 @@ async def root(pool: Pool, browser: Browser) -> Browser:
 
 @pytest.fixture
 def settings() -> Settings:
-    """As the server of these tests has them, as far as secrets are concerned."""
+    """Settings with the secrets of these tests' server."""
     return Settings(secret_key=SECRET_KEY)
 
 

@@ -150,7 +150,7 @@ async def test_names_that_wait_or_are_suspended_are_told_and_what_was_decided_be
     words = (await root.get("/console/approvals")).words
     assert "Decided before" in words
     assert "too vague" in words
-    # Where it is approved outside of the queue, too.
+    # Also if it is approved outside the queue.
     words = (await root.get(f"/console/organizations/{tenant.id}/keys")).words
     assert "Looks like “MOZBANK” of Banco de Maputo." in words
     assert "One character away from “M0ZBANKS” of Banco de Maputo." in words
@@ -159,7 +159,7 @@ async def test_names_that_wait_or_are_suspended_are_told_and_what_was_decided_be
 async def test_a_near_name_is_found_among_many_that_begin_like_it(
     pool: Pool, tenant: Tenant, root: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or it is said that not all were compared."""
+    """Otherwise the page says that not all were compared."""
     async with pool.acquire() as conn:
         bank = await organizations.create(conn, name="Banco de Maputo")
         their = Actor(bank.id, None, "live", frozenset(), "active")
@@ -174,7 +174,7 @@ async def test_a_near_name_is_found_among_many_that_begin_like_it(
     words = (await root.get("/console/approvals")).words
     assert ("“MOZBANKS” of Banco de Maputo." in words, said in words) == (True, False)
     monkeypatch.setattr(approvals, "LOOKED", 100)
-    # What renews itself is content with what was found; who opens the page gets it anew.
+    # A refresh uses the previous comparison; opening the page makes a new one.
     renewed = await root.get("/console/approvals", **{"HX-Request": "true"})
     assert ("“MOZBANKS” of Banco de Maputo." in renewed.words, said in renewed.words) == (True, False)
     for page in ("/console/approvals", f"/console/organizations/{tenant.id}/keys"):
@@ -239,7 +239,8 @@ async def test_a_rejection_is_read_before_it_is_made(pool: Pool, tenant: Tenant,
     page = await root.submit(page, here, reason="Send us <b>your</b> licence.", do="look")
     assert page.status == 200
     assert "The sender ID “PADARIA” was rejected." in page.words
-    assert page.text.count("Send us &lt;b&gt;your&lt;/b&gt; licence.") == 2  # in the field, and as it will be read
+    # in the field, and in the form in which it will be read
+    assert page.text.count("Send us &lt;b&gt;your&lt;/b&gt; licence.") == 2
     part = await root.get(f"{here}?canned=generic", hx_request="true")
     assert "networks do not carry such names" in part.words
     assert "<html" not in part.text
@@ -294,7 +295,7 @@ async def test_the_organization_is_asked_and_answers(
     assert "Padaria Central Lda" in page.words
     token = page.form(f"{here}/approve")["_token"]
     await root.submit(page, f"{here}/approve")
-    # It is decided: nothing is asked any more, nobody waits for an answer.
+    # It is decided: nothing is asked any more, and nobody waits for an answer.
     assert (await root.post(f"{here}/ask", {"_token": token, "question": "Why?"})).status == 409
     page = await other_browser.get("/senders")
     assert "The operator asks" not in page.words

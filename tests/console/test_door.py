@@ -1,4 +1,5 @@
-"""Access to the console: only a link starts it, a second factor is mandatory, cookies work in their realm only."""
+"""Access to the console: it starts only with a link, a second factor is mandatory, and cookies work only in their
+realm."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ async def test_from_the_link_to_the_console(pool: Pool, browser: Browser, other_
     assert page.path == "/console/login"
     assert page.status == 200
     secret = await set_up(browser, token)
-    # The last step leads on to what an installation needs first, and that to a page which is there.
+    # The last step leads to what an installation needs first, and that to an existing page.
     page = await browser.get("/console/setup/next")
     for path in ("/", "/console/organizations/new", "/console/suppliers/new", "/console"):
         assert f'href="{path}"' in page.text
@@ -41,12 +42,12 @@ async def test_from_the_link_to_the_console(pool: Pool, browser: Browser, other_
     page = await other_browser.submit(await other_browser.get("/console/setup"), "/console/setup", link=token)
     assert page.status == 422
     assert "used already" in page.words
-    # From another browser: the password alone is half of it.
+    # From another browser: the password alone is only half of a sign-in.
     page = await other_browser.get("/console/operators")
     assert page.path == "/console/login?next=/console/operators"
     page = await other_browser.submit(page, "/console/login", email="eva@example.com", password=PASSWORD)
     assert "Code from your authenticator app" in page.words
-    # A code is good once; the next one is of the next step.
+    # A code is valid once; the next one belongs to the next time step.
     wrong = await other_browser.submit(page, "/console/login/code", code="000000")
     assert wrong.status == 422
     later = pyotp.TOTP(secret).generate_otp(factors.clock.milliseconds() // 1000 // factors.STEP + 1)
@@ -71,7 +72,7 @@ async def test_a_session_without_a_factor_gets_the_setup_and_nothing_else(
         assert (await browser.get(path)).path == "/console/setup/factor", path
     page = await browser.post("/console/operators", {"_token": token_of, "email": "x@example.com", "role": "root"})
     assert page.path == "/console/setup/factor"
-    # A password is set, and the factor never: whoever guesses that password gets nowhere.
+    # A password is set, and the factor never: guessing the password gets nobody in.
     async with pool.acquire() as conn:
         assert len(await accounts.list_all(conn)) == 1
         found = await conn.fetchrow("SELECT * FROM users WHERE id = $1", user.id)
@@ -89,7 +90,7 @@ async def test_a_session_without_a_factor_gets_the_setup_and_nothing_else(
 async def test_no_cookie_of_one_realm_opens_the_other(
     pool: Pool, tenant: Tenant, browser: Browser, other_browser: Browser
 ) -> None:
-    # The same person is an owner and a root: two sessions all the same.
+    # The same person is an owner and a root operator: still two sessions.
     await make_operator(pool, "eva@example.com")
     owner = await make_person(pool, tenant, "eva@example.com")
     page = await browser.sign_in("eva@example.com")
@@ -97,13 +98,13 @@ async def test_no_cookie_of_one_realm_opens_the_other(
     async with pool.acquire() as conn:
         token = await links.make(conn, SYSTEM, user_id=owner.id, realm="console")
     assert (await browser.get("/console/operators")).path.startswith("/console/login")
-    # The session's value under the console's name is not one of its sessions.
+    # The session's value in the console's cookie is not one of its sessions.
     jar = {cookie.key: cookie.value for cookie in browser.session.cookie_jar}
     assert "hg" in jar
     assert "hgc" not in jar
     other_browser.session.cookie_jar.update_cookies({"hgc": jar["hg"]})
     assert (await other_browser.get("/console/operators")).path.startswith("/console/login")
-    # Nor does a link to the console sign in to the dashboard.
+    # Nor does a link for the console sign in to the dashboard.
     assert (await other_browser.enter(token)).status == 422
     await set_up(other_browser, token)
     jar = {cookie.key: cookie.value for cookie in other_browser.session.cookie_jar}
@@ -134,7 +135,7 @@ async def test_a_member_with_a_factor_is_no_operator(
 async def test_the_dashboard_sets_up_no_factor_that_opens_the_console(
     pool: Pool, settings: Settings, browser: Browser, other_browser: Browser
 ) -> None:
-    # Somebody who has passkeys alone, or has not come to the second step: the dashboard lets a password in.
+    # Somebody who has only passkeys, or has not reached the second step: the dashboard accepts a password.
     user, token = await make_operator(pool, "eva@example.com")
     page = await browser.submit(await browser.get("/console/setup"), "/console/setup", link=token)
     await browser.submit(page, "/console/setup/account", name="Eva", password=PASSWORD)
@@ -147,7 +148,7 @@ async def test_the_dashboard_sets_up_no_factor_that_opens_the_console(
         page = await other_browser.get(path)
         assert page.path == "/account", path
         assert "set up authenticator apps and passkeys in the console" in page.words
-    # A form from before they became an operator, or one of somebody who needs no page.
+    # A form from before they became an operator, or one sent without a page.
     secret = factors.new_secret()
     sealed = seal(factors.seal_key(settings), secret.encode(), f"offer/{user.id}").hex()
     given = {"sealed": sealed, "code": pyotp.TOTP(secret).now()}
@@ -157,7 +158,7 @@ async def test_the_dashboard_sets_up_no_factor_that_opens_the_console(
         assert "set up authenticator apps and passkeys in the console" in page.words
     async with pool.acquire() as conn:
         assert await conn.fetchval("SELECT totp IS NULL FROM users WHERE id = $1", user.id)
-        # Who is no operator any more, sets up their own.
+        # A former operator sets up their own account.
         await conn.execute("DELETE FROM operators")
     page = await other_browser.post("/account/factor", fields | given)
     assert 'class="codes"' in page.text, page.words
@@ -166,7 +167,7 @@ async def test_the_dashboard_sets_up_no_factor_that_opens_the_console(
 async def test_no_factor_is_set_up_while_somebody_becomes_an_operator(
     pool: Pool, tenant: Tenant, settings: Settings, other_browser: Browser
 ) -> None:
-    """Whoever made the account may try all day: what is under way at that moment would open the console afterwards."""
+    """Whoever created the account may have left a sign-in in progress, which would open the console afterwards."""
     user = await make_person(pool, tenant, "eva@example.com")
     token = (await other_browser.sign_in("eva@example.com")).form("/logout")["_token"]
     secret = factors.new_secret()
@@ -188,7 +189,7 @@ async def test_no_factor_is_set_up_while_somebody_becomes_an_operator(
 async def test_who_made_the_account_of_a_later_operator_is_none(
     pool: Pool, tenant: Tenant, settings: Settings, browser: Browser, other_browser: Browser
 ) -> None:
-    """An organization invites any address, and whoever has the link makes the account."""
+    """An organization can invite any address, and whoever has the link creates the account."""
     user = await make_person(pool, tenant, "eva@example.com")
     key, secret = factors.seal_key(settings), factors.new_secret()
     async with pool.acquire() as conn:
@@ -208,12 +209,12 @@ async def test_who_made_the_account_of_a_later_operator_is_none(
     async with pool.acquire() as conn:
         assert await keeping.list_all(conn, user_id=user.id) == []
         assert await factors.codes_left(conn, user_id=user.id) == 0
-    # The operator comes by their link, and is a member as before.
+    # The operator uses their link, and is a member as before.
     await set_up(browser, token, password="another one that is long")
     assert (await browser.get("/console/operators")).status == 200
     async with pool.acquire() as conn:
         assert await conn.fetchval("SELECT count(*) FROM memberships WHERE user_id = $1", user.id) == 1
-        # Adding once more changes nothing.
+        # Adding them once more changes nothing.
         await accounts.add(conn, SYSTEM, user_id=user.id, email="eva@example.com", role="support")
     assert (await browser.get("/console/operators")).status == 200
 
@@ -262,7 +263,7 @@ async def _apart(pool: Pool, here: Browser, there: Browser) -> None:
         style = page.text.partition('href="/assets/')[2].partition('"')[0]
         assert (await there.get(f"/assets/{style}")).status == 200
         assert (await here.get("/console/login")).status == 404
-        # Who has no way but to the console reads the runbook and its stylesheet there.
+        # Somebody who can only reach the console reads the runbook and its stylesheet there.
         guide = await there.get("/guide/runbook")
         assert (guide.status, "HeliographDown" in guide.words) == (200, True)
         sheet = guide.text.partition('href="/docs/')[2].partition('"')[0]

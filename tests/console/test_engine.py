@@ -50,7 +50,7 @@ KEY = derive_key(SECRET_KEY, "suppliers")
 async def test_now_names_what_is_wrong_with_its_remedy(pool: Pool, root: Browser) -> None:
     page = await root.get("/console/now")
     assert page.status == 200
-    # No worker runs in this test, and no supplier is there.
+    # No worker runs in this test, and there is no supplier.
     assert "wrong" in page.words
     assert "No worker is running: nothing is sent." in page.words
     assert "What to do" in page.words
@@ -71,7 +71,7 @@ async def test_what_is_wrong_is_told_since_when(pool: Pool) -> None:
 
 
 async def test_of_many_findings_some_are_only_named(pool: Pool, root: Browser) -> None:
-    """The failures are told whole; of those behind them, which they are and since when."""
+    """Failures are shown in full; warnings behind them only by name and time."""
     async with pool.acquire() as conn:
         for n in range(15):
             values = {"host": "127.0.0.1", "port": 2775, "system_id": "a"}
@@ -106,7 +106,7 @@ async def test_of_many_findings_that_say_the_same_some_are_named(pool: Pool, roo
 
 
 def test_that_no_worker_runs_comes_before_what_follows_from_it() -> None:
-    """Sessions of suppliers are missed some seconds before their worker is."""
+    """Missing supplier sessions are noticed some seconds before their worker is."""
     names = [sentences.said("supplier %(name)s", name=f"carrier-{n:02}") for n in range(20)]
     lost = [Check(name, "failed", sentences.said("no session bound"), quoted("Look.")) for name in names]
     paused = Check(sentences.said("supplier %(name)s", name="old"), "warning", quoted("paused"), quoted("Resume."))
@@ -148,7 +148,7 @@ async def test_what_was_counted_only_so_far_says_that_there_is_more(pool: Pool, 
 
 
 class Asking:
-    """What a look needs of a request."""
+    """The part of a request that a check needs."""
 
     def __init__(self, pool: Pool, settings: Settings) -> None:
         self._pool, self.services = pool, SimpleNamespace(settings=settings)
@@ -192,7 +192,7 @@ async def test_a_look_asks_the_same_once(pool: Pool, settings: Settings) -> None
     assert cache.database.room is not None, "the tests' database is on this machine"
 
 
-@pytest.mark.fresh_database  # idle sessions report late what their last test has counted
+@pytest.mark.fresh_database  # idle sessions report their last test's statistics late
 async def test_rates_are_those_between_two_looks(pool: Pool, api: Api, tenant: Tenant) -> None:
     clock = [100.0]
     watch = Watch(monotonic=lambda: clock[0])
@@ -235,7 +235,7 @@ async def test_now_names_what_is_missing_and_whose_quota_ends(pool: Pool, tenant
 async def test_workers_say_what_they_run_and_occupy(pool: Pool, root: Browser, settings: Settings) -> None:
     await Worker(settings, pool, channels={})._beat()
     await pool.execute("INSERT INTO workers (id, name, started_at, seen_at) VALUES ($1, 'old', now(), now())", uuid4())
-    # A minute without a sign, and a worker is gone: none of these steps need be fast.
+    # After a minute without a heartbeat, a worker is gone: none of these steps need be fast.
     await pool.execute("UPDATE workers SET seen_at = now() + interval '50 seconds'")
     async with pool.acquire() as conn:
         mine, old = sorted(await state.workers(conn), key=lambda one: one.name == "old")
@@ -287,7 +287,7 @@ def test_receipts_of_all_suppliers_are_added_up() -> None:
 
 
 async def test_work_is_held_and_released(pool: Pool, tenant: Tenant, root: Browser, settings: Settings) -> None:
-    # What a held supplier would carry goes through others, which is said before it is held.
+    # Messages for a held supplier go through others, which the page says before it is held.
     await add(pool, settings, "main")
     aside = "Only messages that no other supplier may carry wait"
     assert aside in (await root.get("/console/queue/hold?look=yes&supplier=main")).words
@@ -367,7 +367,7 @@ async def test_health_tells_which_backup_was_brought_up_and_when(pool: Pool, roo
     await taken(1, "NULL")
     assert "No restore has been tested yet" in (await root.get("/console/health")).words
     assert "2.0 MB never /backups/1" in (await root.get("/console/health")).words
-    # The one that was brought up may be none of those that are listed.
+    # The given one may not be among those listed.
     await taken(40, "now() - interval '2 hours'")
     page = await root.get("/console/health")
     assert "Restore last tested: 2 hours ago" in page.words
@@ -398,7 +398,7 @@ async def test_the_bell_tells_what_is_wrong_until_it_is_seen_and_what_waits(
     assert "Mark as read" not in page.words
     assert "workers: none seen" in page.words, "what is wrong stays until it is right"
     assert " new" not in (await browser.get("/console/state", hx_request="true")).words
-    # What comes after it is news again.
+    # Whatever comes after it is news again.
     async with pool.acquire() as conn:
         await sender_ids.request(conn, tenant.actor, value="PADARIA 2")
     assert "Mark as read" in (await browser.get("/console/notices")).words
@@ -411,7 +411,7 @@ async def test_the_bell_is_silent_about_what_its_operator_chose(pool: Pool, tena
     page = await root.get(here)
     for said in ("A supplier has no session", "A sender ID waits for a decision", "sends no mails"):
         assert said in page.words, said
-    # Each form field that is left out is not ticked.
+    # A form field that is left out counts as unticked.
     hidden = {name: value for name, value in page.form(here).items() if name.startswith("_")}
     page = await root.post(here, hidden | {"check.failed mail": "1"})
     assert (page.path, "Saved." in page.words) == (here, True)
@@ -447,7 +447,7 @@ async def test_work_is_withdrawn_and_hurried(pool: Pool, tenant: Tenant, api: Ap
     await pool.execute("UPDATE queue SET tries = 2, due_at = now() + interval '1 hour' WHERE id = $1", UUID(ids[0]))
     page = await root.get("/console/queue")
     assert "Waiting for another try" in page.words
-    # The rows are of what was chosen, as the sums are.
+    # The rows match the selection, as the sums do.
     for chosen, is_shown in (("kind=sms", True), ("kind=webhook", False), ("older_than=2h", False)):
         listed = await root.get(f"/console/queue?{chosen}")
         for heading in ("Waiting for another try", "First in the queue"):
@@ -593,7 +593,7 @@ async def test_the_console_and_the_command_line_tell_the_same_of_what_waits(
     await pool.execute("UPDATE messages SET expires_at = now() - interval '1 minute' WHERE id = ANY ($1)", ids[1:4])
     page = await root.get("/console/queue")
     row = page.text.partition('<caption class="unseen">Waiting</caption>')[2].partition("</table>")[0]
-    # Beside their number, only what there is of them is named.
+    # Beside the count of affected rows, only existing kinds are named.
     cells = dict(re.findall(r'data-name="([^"]*)">([^<]*)<', row)) | dict(re.findall(r">([^<>:]+): ([0-9]+)<", row))
     names = {
         "Rows": "rows",
@@ -635,7 +635,7 @@ async def test_a_worker_is_drained_and_resumed(pool: Pool, root: Browser) -> Non
     page = await root.submit(page, f"/console/queue/workers/{id}/resume")
     assert "host:1 takes work again." in page.words
     assert await pool.fetchval("SELECT drain FROM workers WHERE id = $1", id) is None
-    # One that was told to end is on its way.
+    # One that was told to stop is stopping.
     await root.submit(form, f"/console/queue/workers/{id}/drain", then="end")
     assert (
         await root.post(f"/console/queue/workers/{id}/resume", form.form(f"/console/queue/workers/{id}/drain"))
@@ -652,7 +652,7 @@ async def test_now_tells_of_web_processes_durability_and_the_disk(pool: Pool, ro
     )
     page = await root.get("/console/now")
     assert "web:7 ● answers 0.9 123 MB" in page.words
-    # All between 32 and 64 ms; those of this test's own server do not say otherwise.
+    # All between 32 and 64 ms; the requests of this test's own server do not change that.
     assert "95 of 100 accepted within 0.06 s" in page.words
     off = [
         name

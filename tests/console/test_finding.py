@@ -28,7 +28,7 @@ async def make_supplier(pool: Pool) -> uuid.UUID:
 
 
 async def led(browser: Browser, pasted: str) -> str:
-    """Where the palette leads from there."""
+    """The page to which the palette leads from there."""
     where = f"{browser.base_url}/console/go"
     async with browser.session.get(where, params={"q": pasted}, allow_redirects=False) as answer:
         assert answer.status == 303, pasted
@@ -64,7 +64,7 @@ async def test_what_was_pasted_leads_to_its_page(pool: Pool, tenant: Tenant, roo
 
 
 async def accepted(pool: Pool, tenant: Tenant, *named: str) -> list[uuid.UUID]:
-    """Messages that a supplier accepted under these ids, one after the other."""
+    """Messages that a supplier accepted with these ids, one after the other."""
     supplier, messages = await make_supplier(pool), [uuid.uuid4() for _ in named]
     for hours, (message, name) in enumerate(zip(reversed(messages), reversed(named), strict=True)):
         await pool.execute(
@@ -85,7 +85,7 @@ async def accepted(pool: Pool, tenant: Tenant, *named: str) -> list[uuid.UUID]:
     [
         ("188b2c", "188B2C"),
         ("7926919", "0007926919"),
-        ("1608492", "188B2C"),  # the account's ids are decimal, and on the supplier's page they are hexadecimal
+        ("1608492", "188B2C"),  # the account's ids are decimal, and on the supplier's pages they are hexadecimal
         ("188b2c", "1608492"),
         ("120c3c19cdd04ba4bc0bc09e9532ffc7", "120C3C19-CDD0-4BA4-BC0B-C09E9532FFC7"),
     ],
@@ -102,7 +102,7 @@ async def test_a_suppliers_id_is_found_however_it_is_written(
 
 
 async def test_a_suppliers_id_is_first_what_it_says(pool: Pool, tenant: Tenant, root: Browser) -> None:
-    # 0x100 is 256: another message's id, which is newer.
+    # 0x100 is 256: the id of another, newer message.
     message, _ = await accepted(pool, tenant, "100", "256")
     assert await led(root, "100") == f"/console/messages/{message}"
 
@@ -120,7 +120,7 @@ async def test_a_sender_leads_to_those_who_have_it(pool: Pool, tenant: Tenant, r
         for value in ("PADARIA", "Acm"):
             await sender_ids.request(conn, tenant.actor, value=value)
     assert await led(root, "padaria") == "/console/senders?search=padaria"
-    # The beginning of an organization's name is what it was before.
+    # The beginning of an organization's name is found as before.
     assert await led(root, "acm") == "/console/organizations?search=acm"
     assert await led(root, "padar") == "/console/organizations?search=padar"
 
@@ -211,7 +211,7 @@ async def test_an_id_of_any_kind_leads_to_where_it_is_whichever_organization_has
         assert await led(root, str(ids[kind])) == place, kind
     for id in (who.number_id, who.template_id):
         assert await led(root, str(id)) == places["account"]
-    # The list begins with the campaign.
+    # The list starts with the campaign.
     assert "Delivery day" in (await root.get(places["whatsapp_campaign"])).words
 
 

@@ -21,7 +21,7 @@ BLOCK, HERE = "25884123", "/console/guard"
 
 
 async def hold(pool: Pool, tenant: Tenant, kind: str = "block", of: str = BLOCK, waiting: int = 2) -> UUID:
-    """A range that is held, with messages that wait for it."""
+    """A held range, with messages that wait for it."""
     async with pool.acquire() as conn, conn.transaction():
         await rules.configure(conn, tenant.id, policy="hold")
         found = Found(tenant.id, of, kind, ("thousand", "neighbours"), 80)
@@ -59,7 +59,7 @@ async def test_what_is_held_stands_there_with_its_reason_and_is_released(
 async def test_what_is_only_noted_is_not_said_to_be_held(pool: Pool, tenant: Tenant, root: Browser) -> None:
     id = await hold(pool, tenant, waiting=0)
     assert "Held now 1" in (await root.get(HERE)).words
-    # It goes by what its organization chose since: messages do, too.
+    # It follows the organization's latest choice, as messages do.
     async with pool.acquire() as conn:
         await rules.configure(conn, tenant.id, policy="monitor")
     page = await root.get(HERE)
@@ -103,7 +103,7 @@ async def test_an_organizations_rules_are_seen_and_changed(pool: Pool, tenant: T
     listed = await root.get(HERE)
     for said in ("Refuse them", "One-time codes 1,500", "3 ranges"):
         assert said in listed.words, said
-    # What is saved again stays; an event ends by choice, and the usual is a policy too.
+    # Saving it again changes nothing; an event can be ended by choice, and `usual` is a policy too.
     page = await root.submit(page, here, policy="refuse")
     async with pool.acquire() as conn:
         assert await rules.rules_of(conn, tenant.id) == known

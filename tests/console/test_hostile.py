@@ -1,5 +1,5 @@
-"""Whatever stands in an address or a form of the console: it is refused or shown as text, and is never an error of
-ours; and tricks with paths, headers and methods open nothing."""
+"""Whatever is in an address or a form of the console: it is refused or shown as text, and never causes an unexpected
+error; and tricks with paths, headers and methods open nothing."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .conftest import PASSWORD, Browser, make_operator, running, set_up, signed_
 SCRIPT = '"><img src=/evil onerror=evil()><script>evil()</script>{{7*7}}'
 #: In place of an id, quoted for an address.
 IDS = ("x", "..%2f..%2fetc", "%00", "%22%3E%3Cscript%3E", "0" * 36, "%D9%A1" * 4, "a" * 2000, "%ff%fe", "1'--")
-#: Longer than most fields may be. A hundred fields of it are less than a form may have, so that it gets to them.
+#: Longer than most fields may be. A hundred fields of it are less than a form may have, so that they are all read.
 LONG = "x" * 500
 #: In every field of a form.
 VALUES = (
     *(SCRIPT, "\u202egnp.exe", "=HYPERLINK(1)", LONG, "\x00", "-1", "9" * 40, "NaN", "%s%n", "\U0001f600"),
     *("", "1", "2026-02-30", "9999-12-31T23:59:59Z", "999999d"),
 )
-#: Names of fields that forms of the console have.
+#: Names of fields in the console's forms.
 FIELD = re.compile(r'name="([a-z][\w.]*)"')
 ENDS = ("/console/logout", "/console/account/sessions/end")
 
@@ -47,7 +47,7 @@ def inert(text: str) -> bool:
 
 
 async def names(browser: Browser, paths: Iterable[str]) -> list[str]:
-    """Of all fields of these pages."""
+    """All field names of these pages."""
     found: set[str] = set()
     for path in paths:
         found |= set(FIELD.findall((await browser.get(path)).text))
@@ -89,7 +89,7 @@ async def test_whatever_is_typed_into_a_form_is_refused_or_text(tenant: Tenant, 
             page = await root.post(path, fields)
             assert page.status < 500, (route.path, value[:20], page.words[:300])
             assert page.status != 413, "nobody has looked at what was typed"
-            # A file is kept and not shown, and says of whom it is in their own words.
+            # A file is downloaded and not shown, and names people in their own words.
             is_file = page.headers.get("content-disposition", "").startswith("attachment")
             assert is_file or inert(page.text), (route.path, value[:20])
 
@@ -97,7 +97,7 @@ async def test_whatever_is_typed_into_a_form_is_refused_or_text(tenant: Tenant, 
 async def raw(
     base_url: str, target: str, *, method: str = "GET", body: str = "", **headers: str
 ) -> tuple[int, str, str]:
-    """(status, location, body) of a request as it is written here: clients would tidy it up."""
+    """(status, location, body) of a request exactly as written here: clients would normalize it."""
     at = urllib.parse.urlsplit(base_url)
     reader, writer = await asyncio.open_connection(at.hostname, at.port)
     try:
@@ -165,7 +165,7 @@ async def test_an_address_of_its_own_is_nowhere_else(database_url: str, pool: Po
                 headers = {"Cookie": f"hgc={cookie}", "Host": f"127.0.0.1:{port}"}
                 assert WALL in (await raw(there.base_url, "/console/now", **headers))[2]
                 for target in ("/console/now", *spellings("/console/now")):
-                    # Nor by the session of an operator, and the name of the console's host.
+                    # Nor with an operator's session and the console's host name.
                     status, _, body = await raw(api.base_url, target, **headers)
                     assert (status in (303, 400, 404, 405), WALL in body) == (True, False), (target, status)
             finally:
@@ -196,7 +196,7 @@ async def test_no_form_is_taken_that_another_page_sent(pool: Pool, root: Browser
         for given, headers in tricks:
             body = urllib.parse.urlencode({"_token": given, "reason": "x"} if given else {"reason": "x"})
             if route.is_public and headers == own:
-                continue  # nobody is signed in there, so no form is anybody's
+                continue  # nobody is signed in there, so no form belongs to anybody
             path = filled(route, str(uuid.uuid4()))
             status, _, _ = await raw(root.base_url, path, method="POST", body=body, **form | headers)
             assert status == 403, (route.path, headers, status)
@@ -223,13 +223,13 @@ async def test_what_is_one_organizations_is_not_found_below_another(pool: Pool, 
     for path in (*(there + one for one in paths), *approvals):
         page = await root.post(path, {"_token": token, "_once": uuid.uuid4().hex, "reason": "x", "question": "x"})
         assert page.status == 404, (path, page.status, page.words)
-    # Ending what is not there is no error, and ends nothing.
+    # Ending something that does not exist is no error, and ends nothing.
     for path in (f"/invitations/{invitation}/withdraw", f"/notes/{note}/remove"):
         assert (await root.post(there + path, {"_token": token})).status == 200
     assert await pool.fetchval("SELECT count(*) FROM organization_notes") == 1
     assert await pool.fetchval("SELECT count(*) FROM invitations") == 1
     assert await pool.fetchval("SELECT count(*) FROM audit_log") == before
-    # Below its own it is there.
+    # Under its own address it exists.
     assert (await root.post(f"{here}/notes/{note}/remove", {"_token": token})).path == f"{here}/notes"
 
 

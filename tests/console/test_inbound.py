@@ -35,7 +35,7 @@ async def test_one_of_any_state_is_found_by_its_id(pool: Pool, tenant: Tenant, r
     for number, id in enumerate((rows[0]["id"], rows[1]["message_id"], rows[2]["id"]), 1):
         page = await root.get(f"/console/go/{id}")
         assert page.path.startswith("/console/inbound?after=")
-        # The list begins with it.
+        # The list starts with it.
         latest = page.text.partition('id="latest"')[2]
         assert latest.count(f"…{TO[-4:]}") == number
 
@@ -61,7 +61,7 @@ async def test_a_number_that_nobody_has_is_given_to_an_organization(
         assert told in page.words, page.words
     for hidden in ("my code", TO[1:]):
         assert hidden not in page.text
-    # Texts stand behind a reason.
+    # Texts are shown only for a reason.
     assert (await root.submit(page, f"{HERE}/reveal", reason=" ")).status == 422
     shown = await root.submit(page, f"{HERE}/reveal", reason="ticket 815")
     assert "my code is 4711" in shown.words
@@ -85,7 +85,7 @@ async def test_a_number_that_nobody_has_is_given_to_an_organization(
     assert sorted(one.text or "" for one in found) == ["again", "my code is 4711"]
     page = await root.submit(page, f"{HERE}/retry")
     assert "2 messages are checked again." in page.words
-    # Where two operators approve, the number is nobody's until the second one does.
+    # If two operators have to approve, the number belongs to nobody until the second one does.
     await hear(pool, said("x", to="258866666666"))
     await work(pool)
     async with pool.acquire() as conn:
@@ -95,7 +95,7 @@ async def test_a_number_that_nobody_has_is_given_to_an_organization(
     )
     assert "It is theirs once another operator does so too." in page.words
     assert "258866666666" in page.words
-    # Who may not approve is not offered it, and who may not look sees no text.
+    # Someone who may not approve is not offered it, and someone who may not look sees no text.
     await hear(pool, said("x", to="258877777777"))
     await signed_in(pool, other_browser, "auditor", "rui@example.com")
     seen = await other_browser.get(HERE)

@@ -91,7 +91,7 @@ async def test_an_announcement_ends_by_itself_and_empty_values_restore(pool: Poo
 
 
 async def test_a_mail_to_oneself(pool: Pool, root: Browser) -> None:
-    """Without a server there is no button, and the address says why; the whole way is in the tests of mails."""
+    """Without a server there is no button, and the page says why; actual sending is covered by the tests of mails."""
     page = await root.get("/console/settings")
     assert "HELIOGRAPH_SMTP_URL is not set" in page.words
     token = page.form("/console/settings")["_token"]
@@ -112,7 +112,7 @@ async def test_two_operators_approve_a_sender_id(
     assert "It is approved once another operator does so too." in page.words
     assert "It waits for another operator." in page.words
     assert f"{here}/approve" not in page.text
-    # Once more by the same operator, as by a page that was open: it still waits.
+    # Again by the same operator, from a page opened earlier: it still waits.
     page = await root.post(f"{here}/approve", {"_token": page.form("/console/logout")["_token"]})
     assert "PADARIA" in page.words
     await signed_in(pool, other_browser, "operator", "rui@example.com")
@@ -137,7 +137,7 @@ async def test_where_two_approve_no_page_says_that_one_did(
         await installation.change(conn, SHELL, {"four_eyes": "true"})
 
     async def knows() -> bool:
-        # Pages remember what is set for two seconds.
+        # Pages cache these settings for two seconds.
         return "Waits for another operator's approval" in (await root.get("/console/organizations/new")).words
 
     await until_true(knows)
@@ -171,7 +171,7 @@ async def test_two_shells_and_a_rejection(pool: Pool, tenant: Tenant) -> None:
         asked = await sender_ids.request(conn, tenant.actor, value="PADARIA")
         first = await sender_ids.review(conn, by("eva"), id=asked.id, status="approved")
         assert first.status == "pending"
-        # A rejection needs no second one, and the next request begins anew.
+        # A rejection needs no second operator, and the next request starts again.
         rejected = await sender_ids.review(conn, by("eva"), id=asked.id, status="rejected", reason="No.")
         assert rejected.status == "rejected"
         await sender_ids.request(conn, tenant.actor, value="PADARIA")

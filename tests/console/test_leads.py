@@ -46,7 +46,7 @@ async def added(pool: Pool, name: str = "main", state: str = "active") -> UUID:
 
 
 def card(page: Page, check: str) -> str:
-    """What the wall says of a check."""
+    """The wall's text about a check."""
     found = [one for one in re.findall(r"<article class=\"card trouble.*?</article>", page.text, re.S) if check in one]
     assert len(found) == 1, (check, page.words)
     return str(found[0])
@@ -57,7 +57,7 @@ async def test_a_paused_supplier_is_resumed_from_the_wall(pool: Pool, root: Brow
     page = await root.get("/console/now")
     told = card(page, "supplier main")
     assert f'href="/console/suppliers/{id}"' in told
-    # Who only looks is led there, and offered nothing; who may not look is told.
+    # Someone who may only look is led there, and offered nothing; someone who may not look gets the text.
     await signed_in(pool, other_browser, "support", "rui@example.com")
     told = card(await other_browser.get("/console/now"), "supplier main")
     assert f'href="/console/suppliers/{id}"' in told
@@ -145,7 +145,7 @@ def test_each_finding_leads_to_where_it_is_mended() -> None:
         assert leads.lead(asking(may=False), check, seen).path == "", check.check
 
 
-#: Of an installation in which something waits.
+#: Of an installation with waiting work.
 standing = cast("Any", SimpleNamespace(suppliers=[], workers=[], queued={"sms": 1}))
 
 
@@ -174,7 +174,7 @@ async def test_the_guard_hits_those_whose_messages_wait_for_it(
     await long_queue(pool, other.id, 3)
     id = await suspicious(pool, tenant)
     assert await hits(pool, "guard") == leads.Affected(2, False, ["Acme"])
-    # However many they are, it counts no further than LOOK.
+    # However many there are, it counts no further than LOOK.
     monkeypatch.setattr(leads, "LOOK", 1)
     assert await hits(pool, "guard") == leads.Affected(2, True, ["Acme"])
     async with pool.acquire() as conn:
@@ -281,7 +281,7 @@ async def test_pages_that_are_watched_renew_themselves(pool: Pool, root: Browser
 
 
 async def test_how_fast_both_channels_deliver_is_on_the_wall(pool: Pool, tenant: Tenant, root: Browser) -> None:
-    # All within 4.1 s; what another hour, test messages and rows without durations say does not count.
+    # All within 4.1 s; another hour, test messages and rows without durations do not count.
     for hour, mode, channel, durations in (
         ("now()", "live", "sms", [0] * 11 + [90] + [0] * 20),
         ("now()", "live", "whatsapp", [0] * 11 + [9] + [0] * 20),

@@ -32,7 +32,7 @@ async def test_a_plan_brings_its_quota_and_ends(pool: Pool, tenant: Tenant, root
     assert "business" in page.words
     async with pool.acquire() as conn:
         assert (await quota.get(conn, tenant.id)).remaining == 50_000
-    # It says its terms, and the form has them: whoever changes one of them does not end the others.
+    # The page shows its terms, and the form contains them: changing one does not end the others.
     assert "business · 50,000 messages per period · periods of 3 months" in page.words
     await pool.execute("UPDATE quotas SET used = 1 WHERE organization_id = $1", tenant.id)
     page = await root.submit(page, f"{here(tenant)}/plan")
@@ -72,7 +72,7 @@ async def test_requests_stand_beside_their_limits(pool: Pool, tenant: Tenant, ro
     assert "None in this minute." in page.words
     other = await make_tenant(pool)
     windows = [(tenant, "reads", 1500), (tenant, "campaigns", 61), (other, "mutations", 17)]
-    # The minute may end before the page is made: then it is asked for again, with windows of the next.
+    # The minute may end before the page is rendered: then it is requested again, with windows of the next.
     while "Sends 2,500" not in page.words:
         await pool.executemany(
             "INSERT INTO rate_windows VALUES ($1, $2, $3, date_trunc('minute', now()), $4)"
@@ -80,7 +80,7 @@ async def test_requests_stand_beside_their_limits(pool: Pool, tenant: Tenant, ro
             [(one.id, one.key_id, bucket, taken) for one, bucket, taken in (*windows, (tenant, "sms_send", 2500))],
         )
         page = await root.get(f"{here(tenant)}/limits")
-    # The nearest to its limit first, and one beyond it; nobody else's.
+    # The one closest to its limit first, and one beyond it; no other organization's.
     for said in ("Campaigns 61 60 101.7 %", "Reads 1,500 3,000 50.0 %", "Sends 2,500 10,000 25.0 %"):
         assert said in page.words, page.words
     assert page.words.index("101.7 %") < page.words.index("50.0 %") < page.words.index("25.0 %")
@@ -160,7 +160,7 @@ async def test_who_closes_an_organization_reads_that_its_texts_are_lost(
         assert said not in (await who.get(path)).words
     async with pool.acquire() as conn:
         await text_keys.switch(conn, organization_id=tenant.id, on=True)
-        # What was sealed stays sealed with it.
+        # What was sealed stays sealed.
         await text_keys.switch(conn, organization_id=tenant.id, on=False)
     for who, path in pages:
         assert said in (await who.get(path)).words
@@ -213,7 +213,7 @@ async def test_its_own_rules_are_set(pool: Pool, tenant: Tenant, root: Browser) 
     assert (one.opt_out_words, one.reply_language) == (["FORA", "SAIR", "Chega"], "pt")
     assert (one.stop_reply, one.start_reply, one.help_reply) == ("Bye", None, "")
     assert (one.factor_required, one.session_hours, one.reveals) == (True, 8, False)
-    # It is shown as it was typed; and the same once more changes nothing.
+    # It is shown as typed; and the same input again changes nothing.
     shown = page.form(f"{here(tenant)}/settings")
     assert {name: shown[name] for name in ("reply_language", "stop_how", "stop_reply", "help_how")} == {
         name: typed[name] for name in ("reply_language", "stop_how", "stop_reply", "help_how")

@@ -38,7 +38,7 @@ async def test_traffic_is_that_of_live_messages(pool: Pool, tenant: Tenant, root
         assert said in page.words, said
     assert "South Africa" not in page.words
     assert "1,234" not in page.words
-    # A campaign that began then is marked, as on the organization's own home.
+    # A campaign that began then is marked, as on the organization's own home page.
     made = await whatsapp_factories.made(pool, organization_id=tenant.id)
     await whatsapp_factories.campaign(pool, made, name="Delivery day")
     await pool.execute("UPDATE campaigns SET started_at = now() - interval '1 hour'")
@@ -103,7 +103,7 @@ async def test_members_are_those_of_one_organization(pool: Pool, tenant: Tenant,
         assert said in page.words, page.words
     assert "eve@example.com" not in page.words
     assert f'href="{here}/members"' in (await root.get(here)).text
-    # Who signs in by passkey alone has a second factor, here as in the organization's own list.
+    # Someone who signs in by passkey alone has a second factor, here as in the organization's own list.
     await pool.execute("UPDATE users SET password = NULL WHERE email = 'ana@example.com'")
     await pool.execute(
         "INSERT INTO passkeys (id, user_id, credential_id, public_key, uses, name, created_at)"
@@ -134,7 +134,7 @@ async def test_history_is_filtered_and_of_one_organization(
     # Another organization in the address changes nothing.
     assert "Foreign" not in (await root.get(f"{here}/history?organization={other.id}")).words
     assert (await root.get(f"{here}/history?action=nothing")).status == 422
-    # A role that sees only its own acts in the audit log has no such tab.
+    # A role that sees only its own actions in the audit log has no such tab.
     await signed_in(pool, other_browser, "support", "sue@example.com")
     assert f"{here}/history" not in (await other_browser.get(f"{here}/traffic")).text
     assert (await other_browser.get(f"{here}/history")).status == 403
@@ -153,7 +153,7 @@ async def test_an_operator_pauses_resumes_and_cancels_a_campaign(pool: Pool, ten
     assert f"{here}/{id}/pause" not in page.text
     page = await root.submit(page, f"{here}/{id}/resume")
     assert "The campaign is resumed." in page.words
-    # One that waits for quota goes on by itself: the page does not say that it does already.
+    # A campaign that waits for quota resumes automatically: the page does not claim that it already does.
     await pool.execute("UPDATE campaigns SET status = 'paused', status_reason = 'quota_exceeded' WHERE id = $1", id)
     page = await root.post(f"{here}/{id}/resume", {"_token": page.form("/console/logout")["_token"]})
     assert "The campaign is resumed." not in page.words

@@ -60,7 +60,7 @@ async def test_one_is_added_tried_changed_and_removed(
     page = await root.submit(page, f"{path}/try", to="+258 84 123 0001")
     assert "+258841230001: network 643-03" in page.words
     assert supplier.looked_up == [PORTED[1:]]
-    # Without its country code it would be looked up, and charged, as a number of Viet Nam.
+    # Without its country code it would be looked up, and charged, as a Vietnamese number.
     for wrong in ("84", "841230001"):
         page = await root.submit(page, f"{path}/try", to=wrong)
         assert (page.status, 'href="#to"' in page.text) == (422, True), wrong

@@ -18,7 +18,7 @@ from .conftest import PASSWORD, Browser, signed_in
 
 
 async def recorded(pool: Pool, organization_id: UUID) -> list[tuple[str, str]]:
-    """(action, who) of what the organization's own audit log has from operators."""
+    """(action, who) of operators' entries in the organization's own audit log."""
     rows = await pool.fetch(
         "SELECT action, who FROM audit_log WHERE organization_id = $1 AND who = 'operator' ORDER BY id", organization_id
     )
@@ -129,7 +129,7 @@ async def test_a_member_is_found_below_their_own_organization_only(
     token = page.form(f"/console/organizations/{tenant.id}/members/{ana.id}/role")["_token"]
     assert (await root.post(f"{foreign}/link", {"_token": token})).status == 404
     assert await pool.fetchval("SELECT count(*) FROM sign_in_links WHERE user_id = $1", ana.id) == 0
-    # Who only sees organizations is offered nothing.
+    # Someone who may only view organizations is offered nothing.
     await signed_in(pool, other_browser, "support", "sue@example.com")
     page = await other_browser.get(f"/console/organizations/{tenant.id}/members")
     assert "ana@example.com" in page.words

@@ -130,7 +130,7 @@ async def test_a_message_that_was_received_is_not_called_delivered(
     pool: Pool, api: Api, tenant: Tenant, root: Browser
 ) -> None:
     await make_tenant(pool)
-    await sent(api, tenant)  # whoever sent something is searched
+    await sent(api, tenant)  # the sender of a message is found as well
     made, user = await whatsapp_factories.made(pool, organization_id=tenant.id), "+258842222222"
     for text in ("Where is my order?", "Hello?"):
         await Meta(pool).say(made, callback(made, text, clock.now() - timedelta(hours=1), by=user))
@@ -150,12 +150,13 @@ async def test_a_message_is_found(pool: Pool, api: Api, tenant: Tenant, root: Br
     page = await root.get("/console/messages?organization=acme&recipient=%2B258841234567")
     assert f"/console/messages/{id}" in page.text
     assert "841234567" not in page.words
-    # As people write it, and as the palette hands it on.
+    # As people write it, and as the palette passes it on.
     for written in ("%2B258+84+123+4567", "00258-84.123.4567", "258841234567"):
         page = await root.get(f"/console/messages?organization=acme&recipient={written}")
         assert f"/console/messages/{id}" in page.text, written
         assert ("Read as" in page.words) == (written == "258841234567"), written
-    # A national number is one of the organization's country; of whatever was read without a +, the page says as what.
+    # A national number belongs to the organization's country; for every number without a +, the page says how it was
+    # read.
     national = "/console/messages?organization=acme&recipient=84+123+4567"
     page = await root.get(national)
     assert ("No message matches" in page.words, "Read as +84 1234567." in page.words) == (True, True), page.words
@@ -327,7 +328,7 @@ async def test_messages_are_found_by_reference_and_by_request(
     _, theirs = await asked(api, other, to="+258841234567", clientReference="order-7")
     request, ours = await asked(api, tenant, to="+258841234567", clientReference="order-7")
     here = "/console/messages"
-    # Several organizations may use one reference: it is looked for among what all of them sent.
+    # Several organizations may use the same reference: it is searched for among all that were sent.
     page = await root.get(f"{here}?reference=order-7")
     assert (ours in page.text, theirs in page.text, "Acme" in page.words) == (True, True, True)
     assert "Everything that organizations sent" in page.words, "how far it looked"
@@ -339,16 +340,16 @@ async def test_messages_are_found_by_reference_and_by_request(
     assert (ours in page.text, theirs in page.text) == (True, False)
     assert "order-7" in page.words
     assert "No message matches" in (await root.get(f"{here}?reference=order-8&organization=acme")).words
-    # The id of a request says when it was made, and so whose it is.
+    # The id of a request contains its time, and leads to its organization.
     page = await root.get(f"{here}?request_id={request}")
     assert (ours in page.text, theirs in page.text) == (True, False)
     assert f'href="/console/organizations/{tenant.id}"' in page.text
-    # One that nobody made, also with times that no clock has.
+    # An id that does not exist, also with times that no clock has.
     for unknown in (uuid7(), UUID(int=SEVEN), UUID(int=(2**48 - 1 << 80) | SEVEN)):
         page = await root.get(f"{here}?request_id={unknown}")
         assert page.status in (200, 422), unknown
         assert ours not in page.text
-    # One that the program chose is looked for in its organization.
+    # An id chosen by a program is searched for in its organization.
     chosen = {"x-request-id": "job.17", "idempotency-key": "one"}
     body = {"to": "+258841234567", "message": TEXT}
     status, _, answer = await api.ask("POST", "/sms/send", json=body, headers=tenant.headers | chosen)
@@ -378,7 +379,7 @@ async def test_who_may_not_see_all_of_the_log_sees_their_own(pool: Pool, root: B
     assert "What you did." in page.words
     assert "rui@example.com" in page.words
     assert "eva@example.com" not in page.words
-    # Not even by asking for it.
+    # Not even by requesting it.
     assert "eva@example.com" not in (await other_browser.get("/console/audit?who=Eva")).words
     page = await root.get("/console/audit?who=Eva&action=operator.signed_in")
     assert "Operator signed in to the console" in page.words
@@ -423,13 +424,13 @@ async def test_the_log_is_taken_away_as_it_was_narrowed(
     file = await root.submit(await root.get(history), f"/console/audit/export?organization={other.id}", format="json")
     lines = [json.loads(line) for line in file.text.splitlines()]
     assert {line["organization_id"] for line in lines} == {str(other.id)}
-    # That it was taken is an entry, which the file has.
+    # The acceptance is an entry, which the file contains.
     assert lines[0]["action"] == "audit.exported"
     told = await pool.fetch("SELECT who, organization_id FROM audit_log WHERE action = 'audit.exported' ORDER BY id")
     assert [tuple(row) for row in told] == [("operator", tenant.id), ("operator", other.id)]
     wrong = await root.post("/console/audit/export?action=dancing", page.form(export))
     assert (wrong.status, "Choose one of the actions" in wrong.words) == (422, True)
-    # Of who sees only what they did themselves, only that.
+    # Someone who sees only their own actions sees only that.
     rui = await signed_in(pool, other_browser, "support", "rui@example.com")
     file = await other_browser.submit(await other_browser.get("/console/audit"), "/console/audit/export", format="json")
     lines = [json.loads(line) for line in file.text.splitlines()]
@@ -500,7 +501,7 @@ async def test_a_message_that_is_stuck_goes_elsewhere_or_is_said_to_have_ended(
         "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 minute', true, true FROM suppliers",
         uuid7(),
     )
-    # It waits in the line of the first one, and its answer was lost there.
+    # It waits in the first one's line, and its response was lost there.
     await pool.execute("UPDATE queue SET line = $1, attempt = 1, target_id = $1 WHERE kind = 'sms'", one)
     await pool.execute(
         "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)"
@@ -527,7 +528,7 @@ async def test_a_message_that_is_stuck_goes_elsewhere_or_is_said_to_have_ended(
     assert "Its outcome is set" in done.words
     assert await pool.fetchval("SELECT status FROM messages") == "delivered"
     assert f"{here}/decide" not in done.text
-    # Both audit logs say so, and the organization's names no supplier.
+    # Both audit logs say so, and the organization's does not name suppliers.
     rows = await pool.fetch(
         "SELECT action, reason, before, after FROM audit_log WHERE organization_id = $1 ORDER BY id", tenant.id
     )

@@ -54,7 +54,7 @@ async def test_what_is_refunded_is_chosen(pool: Pool, root: Browser, other_brows
         policy = await refunds.policy(conn)
     assert {name for name, is_refunded in policy.items() if is_refunded} == {"unsent", "unknown"}
     assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'refunds.changed'") == 2
-    # Who only sees has no form.
+    # Someone who may only view has no form.
     await signed_in(pool, other_browser, "auditor", "rui@example.com")
     seen = await other_browser.get(here)
     assert "unknown No receipt came" in seen.words
@@ -83,7 +83,7 @@ async def test_wallets_add_up_and_are_topped_up(
         assert said in wrong.words, wrong.words
     page = await root.submit(page, here, amount="250,50", currency="EUR", reason="invoice 7")
     assert "It is booked." in page.words
-    # The same form again, as Back and a double click do.
+    # The same form again, as sent by Back and by a double click.
     again = await root.post(here, page.form(here) | {"amount": "-0.5", "reason": "bank fee", "kind": "adjustment"})
     assert again.status == 200
     page = await root.get("/console/wallets")
@@ -93,7 +93,7 @@ async def test_wallets_add_up_and_are_topped_up(
         assert (await wallet.show(conn, tenant.actor)).total == 250_000_000
         who = await conn.fetch("SELECT DISTINCT who FROM audit_log WHERE action = 'wallet.changed'")
     assert [row["who"] for row in who] == ["operator"]
-    # Who only sees has no form.
+    # Someone who may only view has no form.
     await signed_in(pool, other_browser, "auditor", "rui@example.com")
     assert f'action="{here}"' not in (await other_browser.get(here)).text
 
@@ -118,7 +118,7 @@ async def test_rates_name_what_is_missing(pool: Pool, tenant: Tenant, root: Brow
             Rate("EUR", "marketing", "MZ", at - timedelta(days=2), 60_000),
         ]
         await rates.import_rates(conn, given[:3])
-    # Marketing is not sent at all: nothing is refused for want of its rates.
+    # Marketing is not sent at all: nothing is refused because it has no rates.
     page = await root.get("/console/rates")
     assert ("Authentication: no rate" in page.words, "Marketing" in page.words) == (True, False), page.words
     async with pool.acquire() as conn:
@@ -127,7 +127,7 @@ async def test_rates_name_what_is_missing(pool: Pool, tenant: Tenant, root: Brow
     assert "EUR Utility 1 €0.03" in page.words, page.words
     assert "1 rate" in page.words
     assert "EUR, Authentication: no rate applies to other countries" in page.words
-    # Nor for want of some of them; authentication from abroad costs as much as other authentication without its rate.
+    # Nor without some of these; without its own rate, authentication from abroad costs as much as other authentication.
     assert "EUR Marketing 1 –" in page.words, page.words
     assert page.words.count("no rate applies to other countries") == 1
     async with pool.acquire() as conn:
@@ -183,11 +183,11 @@ async def test_the_calendar_shows_changes_and_gaps(pool: Pool, root: Browser) ->
     assert f"Mozambique Utility · EUR {lent} €0.02 from 15 Mar 2027 €0.02" in words, words
     assert "Mozambique Marketing · EUR ✕ no rate ✕ no rate 1–10 €0.06 from 11 Feb 2027 €0.06 €0.07" in words
     assert "2 destinations have one price through all of these months." in words
-    # What lends stands outside of what is asked for.
+    # The category whose rate is used is outside the filter.
     narrow = (await root.get(f"{here}?from=2027-01&country=MZ")).words.partition("Calendar")[2]
     assert "Mozambique Utility · EUR broader rate" in narrow
     assert "all other countries Utility" not in narrow
-    # So does the rate of another category, of each of the countries that are shown.
+    # So is the rate of another category, for each country shown.
     async with pool.acquire() as conn:
         lent = [
             Rate("EUR", kind, "PT", day(at), 5_000)
@@ -292,10 +292,10 @@ async def test_a_month_is_locked_and_fetched(pool: Pool, root: Browser, other_br
     file = await root.get(f"{here}/file")
     assert hashlib.sha256(file.text.encode()).hexdigest() == locked.checksum
     assert sum(int(row["quantity"]) for row in csv.DictReader(io.StringIO(file.text))) == 1 - 7 - 7 + 100
-    # The present month, a month of nobody, and no month at all.
+    # The present month, a month without usage, and an invalid one.
     assert "not over" in (await root.get(f"/console/billing/{clock.now():%Y-%m}")).words
     assert (await root.get("/console/billing/nonsense")).status == 404
-    # Who only sees, fetches and does not lock.
+    # Someone who may only view downloads and does not lock.
     await signed_in(pool, other_browser, "auditor", "rui@example.com")
     assert (await other_browser.get(f"{here}/file")).text == file.text
     token = (await other_browser.get("/console/account")).form("/console/logout")["_token"]

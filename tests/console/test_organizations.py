@@ -39,7 +39,7 @@ async def test_an_organization_is_created_whole(pool: Pool, root: Browser, other
         one = await organizations.find(conn, reference="Padaria Sol")
         balance = await quota.get(conn, one.id)
     assert (one.state, one.country, one.allowed_countries, balance.remaining) == ("trial", "MZ", ["MZ"], 50_000)
-    # Until they accept, whoever may change organizations renews it.
+    # Until it is accepted, anybody who may change organizations can renew it.
     members = await root.get(f"/console/organizations/{one.id}/members")
     assert "dono@example.com" in members.words
     assert "Pending invitations" in members.words
@@ -107,7 +107,7 @@ async def test_organizations_are_found_and_leafed_through(pool: Pool, tenant: Te
     page = await root.get("/console/organizations")
     assert "Shop 59" in page.words
     assert "Acme" not in page.words
-    # In Portuguese, the keys of a keyboard have a word of their own.
+    # In Portuguese, keyboard keys have a different word.
     assert 'data-name="API keys"' in page.text
     older = re.search(r'rel="next" href="([^"]+)"', page.text)
     assert older
@@ -116,14 +116,14 @@ async def test_organizations_are_found_and_leafed_through(pool: Pool, tenant: Te
     page = await root.get("/console/organizations?search=shop%200&state=suspended")
     assert "Shop 07" in page.words
     assert "Shop 08" not in page.words
-    # What stands for anything in a pattern stands for itself.
+    # Wildcard characters stand for themselves.
     assert "No organization matches" in (await root.get("/console/organizations?search=%25")).words
 
 
 async def test_the_list_says_how_messages_fare(pool: Pool, tenant: Tenant, root: Browser) -> None:
     async with pool.acquire() as conn:
         quiet = await organizations.create(conn, name="Quiet")
-        # One transaction: it has one day, even around midnight.
+        # In one transaction, which has one day, even around midnight.
         async with conn.transaction():
             await conn.execute(
                 """
@@ -180,7 +180,7 @@ async def test_an_organization_was_active_when_a_member_was_last_seen_in_it(pool
     )
     async with pool.acquire() as conn:
         listed = {one.id: one.active_at for one in await overview.listed(conn)}
-    # Of members' own sessions in it, that of the second is the latest.
+    # Of its members' own sessions, the second one's is the latest.
     assert listed == {tenant.id: datetime(2026, 1, 3, tzinfo=UTC), other.id: None}
 
 
@@ -212,7 +212,7 @@ async def test_a_correction_of_the_quota_is_called_so(pool: Pool, tenant: Tenant
         "SELECT type FROM usage_ledger WHERE organization_id = $1 AND reason = 'invoice 7' ORDER BY id", tenant.id
     )
     assert [row["type"] for row in kinds] == ["grant", "adjustment", "adjustment"]
-    # What was chosen stays with what was typed.
+    # The selection is kept, and so is the input.
     wrong = await root.submit(page, f"{here}/quota", amount="x", reason="y", kind="adjustment")
     assert (wrong.status, wrong.form(f"{here}/quota")["kind"]) == (422, "adjustment")
 
@@ -266,7 +266,7 @@ async def test_notes_are_the_operators_own(pool: Pool, tenant: Tenant, root: Bro
     assert "ask Ana before suspending" in page.words
     page = await root.submit(page, here, body="<b>Second</b>")
     assert "&lt;b&gt;Second" in page.text
-    # Its people read neither the notes nor that there are some.
+    # Its people see neither the notes nor that there are any.
     rows = await pool.fetch(
         "SELECT organization_id, after FROM audit_log WHERE action = 'organization.noted' ORDER BY id"
     )

@@ -129,7 +129,8 @@ async def test_a_simulator_has_its_badge_wherever_receipts_name_it(pool: Pool, r
 
 
 async def test_a_long_report_is_leafed_through(pool: Pool, root: Browser) -> None:
-    """The newest days first; who has most messages says how they ended, and the file has everything."""
+    """The newest days first; the supplier with the most messages shows how they ended, and the file contains
+    everything."""
     names = [f"carrier-{number:02}" for number in range(22)]
     async with pool.acquire() as conn:
         for rank, name in enumerate(names, 1):
@@ -192,7 +193,7 @@ async def test_a_receipt_that_matches_nothing_is_cured_tried_again_and_matched(p
     for said in ("870928761", "another number base", "resp_id_base=hex", f"…{TO[-4:]}", "undelivered"):
         assert said in page.words, said
     assert TO[1:] not in page.text
-    # What it advises, at a press.
+    # Its advice, by a button.
     page = await root.submit(page, f"{here}/cure")
     assert "is set" in page.words
     page = await root.submit(page, f"{here}/{fingerprints['870928761']}/retry")
@@ -204,7 +205,7 @@ async def test_a_receipt_that_matches_nothing_is_cured_tried_again_and_matched(p
     page = await root.submit(await root.get(f"{here}?supplier=main"), f"{here}/retry")
     assert "1 receipt found its message." in page.words
     assert await status_of(pool, late) == "undelivered"
-    # By hand, for a reason.
+    # By hand, with a reason.
     (link,) = [one for one in page.text.split('"') if one.endswith(f"&amp;supplier={id}")]
     form = await root.get(link.replace("&amp;", "&"))
     match = f"{here}/{fingerprints['rewritten']}/match"
@@ -257,7 +258,7 @@ async def test_words_are_given_their_meaning(pool: Pool, root: Browser, other_br
     assert "Every state is understood" in page.words
     page = await root.submit(page, f"{here}/error", meaning="absent subscriber")
     assert page.form(f"{here}/error")["meaning"] == "absent subscriber"
-    # Who only sees reads what it means, and changes nothing.
+    # Someone who may only view sees what it means, and changes nothing.
     await signed_in(pool, other_browser, "auditor", "rui@example.com")
     page = await other_browser.get(here)
     assert "absent subscriber" in page.words
@@ -288,7 +289,7 @@ async def test_the_receipts_of_a_day_are_mailed_once(pool: Pool, root: Browser, 
             await reconciliation.count(conn, events, at)
         assert await daily.tell(conn, box=box, writes=writes, at=early) == 0
         assert await daily.tell(conn, box=None, writes=writes, at=late) == 0
-        # Those who see suppliers: not whoever sees money alone.
+        # For those who may see suppliers: not for those who may only see money.
         assert await daily.tell(conn, box=box, writes=writes, at=late) == 2
         assert await daily.tell(conn, box=box, writes=writes, at=late + timedelta(hours=1)) == 0, "once is enough"
         assert box is not None

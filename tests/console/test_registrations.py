@@ -32,7 +32,7 @@ async def test_a_registration_is_said_listed_and_changed(
         (one,) = await registrations.everywhere(conn, organization_id=tenant.id)
     assert (one.sender, one.country, one.supplier, one.state) == ("PADARIA", "MZ", "main", "pending")
     assert [entry[:2] for entry in await audit_entries(pool, sender.id)][-1] == ("sender_id.registered", "operator")
-    # The link of a line fills in the form.
+    # A line's link fills in the form.
     (link,) = [part for part in page.text.split('"') if part.startswith(f"{HERE}?") and "#register" in part]
     form = await root.get(link.replace("&amp;", "&").partition("#")[0])
     page = await root.submit(form, HERE, state="registered")

@@ -26,8 +26,9 @@ from .conftest import PASSWORD, Browser, Pool, signed_in
 from .test_messages import TEXT, sent
 
 ENDS = ("/console/logout",)
-#: What asks for the password again, beside all that changes money: what shows texts and numbers, makes or ends keys,
-#: people and organizations, erases what is kept, takes secrets or says where they are sent, or acts as somebody.
+#: Addresses that require the password again, besides those that change money: those that reveal texts and numbers,
+#: create or end keys, people and organizations, erase data, take secrets or change where they are sent, or act as
+#: somebody.
 PROVED = re.compile(
     r"/(reveal|password|email|key|app|token|connection|view|erase|kept|close|prove|link|role)$"
     r"|/console/(organizations/\{id\}/)?settings$|/console/(whatsapp|lookups)/new$|/organizations$|/organizations/\{id\}/(keys|members/invite)$"
@@ -47,7 +48,7 @@ def test_the_table_names_permissions_that_exist_and_stays_under_its_prefix() -> 
         assert route.path == "/console" or route.path.startswith("/console/"), route.path
         assert route.scope is None, route.path
         assert route.permission is None or route.permission in PERMISSIONS, route.path
-        # What is neither the door's nor one's own is nobody's by default.
+        # Except for signing in and one's own account, nothing is open to everybody by default.
         assert route.is_public or route.is_personal or route.permission, route.path
     for role in ROLES.values():
         assert role.permissions <= PERMISSIONS
@@ -74,7 +75,7 @@ async def test_a_session_that_was_left_open_reveals_and_pays_nothing(
     await pool.execute(FORGET)
 
     async def is_asked() -> bool:
-        # What a process remembers of a session is a second old at most.
+        # A process caches a session for a second at most.
         return (await root.get("/console/organizations/new")).status == 403
 
     await until_true(is_asked)
@@ -85,7 +86,7 @@ async def test_a_session_that_was_left_open_reveals_and_pays_nothing(
     assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'message.revealed'") == 0
     wrong = await root.submit(page, f"/console/messages/{id}/reveal", _password="not it, and long enough")
     assert (wrong.status, TEXT in wrong.text) == (422, False)
-    # What was typed is still there, so it is shown once the password is right.
+    # The input is still there, so the page is shown once the password is right.
     page = await root.submit(wrong, f"/console/messages/{id}/reveal", _password=PASSWORD)
     assert TEXT in page.words
 
@@ -118,7 +119,7 @@ async def test_the_rail_leads_nowhere_that_is_not_allowed(pool: Pool, browser: B
 async def test_no_page_leads_to_what_its_reader_may_not_open(
     pool: Pool, api: Api, tenant: Tenant, browser: Browser, role: str
 ) -> None:
-    """Nor has it a form for what they may not do."""
+    """Nor does it have forms for what they may not do."""
     message = await sent(api, tenant)
     await whatsapp_factories.made(pool)
     account = await pool.fetchrow("SELECT organization_id, id FROM whatsapp_accounts")
@@ -145,7 +146,7 @@ async def test_no_page_leads_to_what_its_reader_may_not_open(
             looked_at += 1
             route = TABLE.find(found)[0].get(method)
             may = route is not None and (route.permission or "now") in {*ROLES[role].permissions, "now"}
-            # A page that is refused names the way back.
+            # A refused page links back.
             wrong |= set() if may or page.status == 403 else {(path, method, found)}
     assert looked_at > 500
     assert wrong == set()

@@ -49,7 +49,7 @@ def at(supplier: UUID, place: int | str, weight: int | str = 1) -> dict[str, str
 
 
 async def added(browser: Browser, **typed: str) -> Any:
-    """A route by its form; its page."""
+    """Add a route with its form; returns its page."""
     page = await browser.submit(await browser.get(NEW), NEW, **{"name": "moz", "country": "MZ"} | typed)
     assert "Before it is saved" in page.words, page.words
     return await browser.submit(page, NEW, do="save")
@@ -70,7 +70,7 @@ async def test_a_route_is_added_after_a_look_at_what_it_moves(
     assert "The zeros of 643-98 cannot be checked" in page.words
     page = await root.submit(await root.get(NEW), NEW, name="moz", country="mz", note="as agreed", **at(backup, 10))
     assert "The zeros of" not in page.words
-    # Of two suppliers that share, one now carries all of Mozambique.
+    # Of two suppliers with shares, one now carries all of Mozambique.
     assert "It moves 20.5 % of yesterday's 100 messages." in page.words
     assert "20 from main to backup" in page.words
     async with pool.acquire() as conn:
@@ -146,7 +146,7 @@ async def test_a_change_is_shown_saved_and_undone(
     logged = await root.get("/console/audit?action=route.changed")
     assert "Suppliers main:10:1 → main:10:1, backup:20:3" in logged.words
     assert str(backup) not in logged.text
-    # By the notice's button, and by the history.
+    # With the notice's button, and from the history.
     entry = await pool.fetchval("SELECT id FROM audit_log WHERE action = 'route.changed'")
     undo = f"{path}/undo/{entry}"
     assert f'action="{undo}"' in page.text
@@ -199,11 +199,11 @@ async def test_a_route_is_paused_resumed_removed_and_brought_back(
     assert "is restored" in back.words
     one = await stored(pool)
     assert (one.note, one.state, [choice.supplier_id for choice in one.route.choices]) == ("keep", "paused", [backup])
-    # Twice is refused in words.
+    # A second time is refused with a message.
     page = await root.get(undo)
     assert page.status == 422
     assert "already a route" in page.words
-    # Nor what names a supplier that is gone.
+    # Nor one that names a removed supplier.
     await pool.execute("UPDATE suppliers SET state = 'removed' WHERE id = $1", backup)
     async with pool.acquire() as conn, conn.transaction():
         await rules.remove(conn, await rules.lock(conn, route="moz"))
@@ -226,7 +226,7 @@ async def test_shares_now_stand_beside_those_configured(
     assert "main 0 % configured: 75 % paused" in page.words
     assert "backup 100 % configured: 25 %" in page.words
     assert "100 %" in (await root.get("/console/routes/matrix")).words
-    # Shares that were measured, of an adaptive route.
+    # Measured shares of an adaptive route.
     async with pool.acquire() as conn:
         await suppliers.set_state(conn, supplier="main", state="active")
         async with conn.transaction():
@@ -278,7 +278,7 @@ async def test_who_has_no_rate_gets_nothing_of_a_route_that_requires_one(
     ):
         words = (await root.get(path)).words
         assert all(text in words for text in says), words
-    # One for some of its numbers: these it does carry.
+    # A supplier for some of its numbers: those it does carry.
     for card, times in (
         ("country,prefix,price,currency\n,25884,0.01,USD", 1),
         ("country,mcc,mnc,price,currency\n,643,04,0.01,USD", 1),
@@ -290,7 +290,7 @@ async def test_who_has_no_rate_gets_nothing_of_a_route_that_requires_one(
         await priced(card)
         words = (await root.get("/console/routes/matrix")).words
         assert words.count("has no rate there") == times, card
-    # Countries that share a calling code have rates of their own, by which workers send to their numbers.
+    # Countries that share a calling code have separate rates, by which workers route their numbers.
     for route, card, times in (
         ({"country": "US"}, "country,price,currency\nCA,0.01,USD", 1),
         ({"country": "RU"}, "country,price,currency\nKZ,0.01,USD", 1),
@@ -304,7 +304,7 @@ async def test_who_has_no_rate_gets_nothing_of_a_route_that_requires_one(
         ({"network": "302-720"}, "country,prefix,price,currency\n,1416,0.01,USD", 1),
         ({"country": "MZ"}, "country,mcc,mnc,price,currency\n,302,720,0.01,USD", 2),
         ({}, "country,price,currency\nPT,0.01,USD", 1),
-        # What its country costs says nothing of a network that is not carried.
+        # Its country's rate says nothing about a network that is not served.
         (
             {"network": "643-04"},
             "country,mcc,mnc,price,currency,reject\nMZ,,,0.01,USD,\nMZ,643,04,0,USD,yes",
@@ -334,7 +334,7 @@ async def test_a_simulator_has_its_badge_wherever_routes_name_it(
     page = await root.get(explained)
     assert (page.status, "simulated" in page.text) == (200, False), page.words
     for path, times in (
-        # Where no route decides, too.
+        # Also if no route decides.
         ("/console/routes", 2),
         ("/console/routes/matrix", 1),
         (f"/console/routes/{one}", 1),
@@ -344,7 +344,7 @@ async def test_a_simulator_has_its_badge_wherever_routes_name_it(
         assert page.text.count('class="tag simulated nowrap"') == times, path
         assert "toy simulator" in page.words, path
         assert "main simulator" not in page.words, path
-    # Where it is all that there is, it would be asked, and the page says what that means.
+    # If it is the only one, it would be used, and the page says what that means.
     await pool.execute("UPDATE suppliers SET state = 'removed' WHERE id = $1", main)
     await bound(pool, toy)
     page = await root.get(explained)
@@ -354,7 +354,7 @@ async def test_a_simulator_has_its_badge_wherever_routes_name_it(
 
 
 async def bound(pool: Pool, *ids: UUID) -> None:
-    """A worker holds a session at each of them."""
+    """A worker holds a session with each of them."""
     worker = UUID(int=1)
     await pool.execute(
         "INSERT INTO workers (id, name, started_at, seen_at) VALUES ($1, 'w', now(), now()) ON CONFLICT DO NOTHING",
@@ -407,7 +407,8 @@ async def test_it_says_where_a_message_would_go(
     page = await root.get(f"{path}?to=%2B258841234567&sender=ACME")
     assert "Nothing is sent at present: the organization is suspended" in page.words
     await pool.execute("UPDATE organizations SET state = 'active'")
-    # What waits is told from what ends at once: here since nobody has the price that the route asks for.
+    # Waiting messages are distinguished from those that end at once: here because nobody has the price that the route
+    # requires.
     await pool.execute("UPDATE routes SET rated = true")
     page = await root.get(f"{path}?to=%2B258841234567&sender=ACME")
     assert "The message would end at once, and be refunded: destination_unreachable" in page.words
@@ -415,7 +416,7 @@ async def test_it_says_where_a_message_would_go(
     await pool.execute("UPDATE suppliers SET state = 'paused'")
     page = await root.get(f"{path}?to=%2B258841234567&sender=ACME")
     assert "No supplier is available; the message would wait." in page.words
-    # Without its country code it would be explained as a number of Viet Nam.
+    # Without its country code it would be explained as a Vietnamese number.
     for query, field in (
         ("to=84", "to"),
         ("to=841234567", "to"),
@@ -453,12 +454,12 @@ async def test_a_preview_says_what_would_be_refused_and_looked_up(
     page = await root.submit(form, NEW, name="moz", country="MZ", **at(backup, 10))
     assert "After that, 80 of them would be refused" in page.words
     assert "80 from ACME to Mozambique" in page.words
-    # What the rules make of senders is counted in: one supplier carries all of it already.
+    # The effects of rules for senders are included: one supplier carries everything already.
     page = await root.submit(form, NEW, name="moz", country="MZ", **at(main, 10), **at(backup, 20))
     assert "It moves nothing of yesterday's 100 messages." in page.words
     assert "Nothing would be refused that" in page.words
     assert "looked up" not in page.words
-    # Rates are those of the country that a prefix is in, as when messages are sent.
+    # Rates are those of the country that a prefix belongs to, as when messages are sent.
     await pool.execute("UPDATE suppliers SET priority = 20 WHERE name = 'backup'")
     for name, id, country in (("main", main, "CA"), ("backup", backup, "US")):
         async with pool.acquire() as conn:
@@ -469,7 +470,7 @@ async def test_a_preview_says_what_would_be_refused_and_looked_up(
     assert "It moves nothing of yesterday's 140 messages." in page.words
     await pool.execute("DELETE FROM traffic_days WHERE country = 'US'")
     await pool.execute("UPDATE suppliers SET priority = 10 WHERE name = 'backup'")
-    # A route that asks for a price asks nobody who has none.
+    # A route that requires a price uses nobody without one.
     page = await root.submit(form, NEW, name="za", country="ZA", rated="yes", **at(main, 10))
     assert "20 from ACME to South Africa" in page.words
     async with pool.acquire() as conn:
@@ -527,7 +528,8 @@ async def test_a_route_is_found_and_says_what_it_earned(
 async def test_a_route_that_workers_skip_says_so_before_it_is_saved(
     pool: Pool, settings: Settings, root: Browser, main: UUID
 ) -> None:
-    # Workers skip a route none of whose suppliers carries there: nothing of it waits, and others decide.
+    # Workers skip a route if none of its suppliers serves the destination: nothing waits for it, and other routes
+    # decide.
     abroad = await add(pool, settings, "abroad", prefixes=["351"])
     skipped = "It decides nothing: none of its suppliers carries to its destination."
     page = await root.submit(await root.get(NEW), NEW, name="moz", country="MZ", **at(abroad, 10))
@@ -537,7 +539,7 @@ async def test_a_route_that_workers_skip_says_so_before_it_is_saved(
     assert skipped in page.words
     assert "decides nothing" in (await root.get("/console/routes")).words
     assert "its messages wait" not in page.words
-    # One whose suppliers carry there, but have no session, decides: its messages wait.
+    # A route whose suppliers serve it, but have no session, does decide: its messages wait.
     page = await root.submit(await root.get(NEW), NEW, name="pt", country="PT", **at(abroad, 10))
     assert "none of its suppliers is available now: its messages wait, or expire" in page.words, page.words
     assert skipped not in page.words
@@ -550,7 +552,7 @@ async def test_shares_without_a_route_are_those_of_the_suppliers_that_carry_ther
     assert "main : priority 10, weight 1 – 0 % configured: 100 %" in page.words, page.words
     await add(pool, settings, "abroad", prefixes=["351", "34"])
     page = await root.get("/console/routes")
-    # To Portugal and Spain both carry; to all other countries, main alone.
+    # Both serve Portugal and Spain; all other countries are served by main alone.
     here, others = page.words.split("Numbers that begin with 34, 351:")[1].split("All other numbers:")
     assert here.count("configured: 50 %") == 2, here
     assert ("main : priority 10, weight 1 – 0 % configured: 100 %" in others, "abroad" in others) == (True, False)

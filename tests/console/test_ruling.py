@@ -23,7 +23,7 @@ async def test_a_rule_for_senders_is_set_changed_and_removed(pool: Pool, root: B
     assert page.path == HERE, page.words
     for said in ("main", "all senders", "Argentina", "replaced: 90210", "since May"):
         assert said in page.words, said
-    # The link of a line fills in the form, which takes the rule's place.
+    # A line's link fills in the form, which replaces the rule.
     (link,) = [part for part in page.text.split('"') if part.startswith(f"{HERE}/sender?")]
     form = await root.get(link.replace("&amp;", "&"))
     page = await root.submit(form, f"{HERE}/sender", rule="register")

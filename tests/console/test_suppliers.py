@@ -1,4 +1,4 @@
-"""Suppliers: every option changed with its difference, passwords replaced, and what can be done about one."""
+"""Suppliers: every option changed after its difference is shown, passwords replaced, and the actions for one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.rules.factories import SUM_DAYS
 
 from .conftest import Browser, yesterday
 
-#: A series of a chart, as the script reads it.
+#: A chart's series, as the script reads it.
 TONE = re.compile(r'"tone":\s*"(\w+)"')
 SMPP = {"host": "127.0.0.1", "port": 2775, "system_id": "esme", "tls": False}
 
@@ -81,7 +81,7 @@ async def test_the_difference_is_shown_before_it_is_saved(pool: Pool, root: Brow
     # In words, not as it is stored.
     assert "weight: 1 → 3" in page.words
     assert '{"weight' not in page.words
-    # A field that is emptied goes back to its default.
+    # An emptied field is reset to its default.
     page = await root.submit(await root.get(path), path, **{"option.window": "", "option.final_states": ""})
     page = await root.submit(page, path, do="save")
     assert (await row(pool, id)).settings == SMPP
@@ -165,7 +165,7 @@ async def test_a_refused_change_names_its_fields_and_keeps_what_was_typed(
     wrong = await root.submit(page, path, do="save")
     assert wrong.status == 422
     assert "already a supplier with this name" in wrong.words
-    # Somebody was quicker.
+    # Somebody else was quicker.
     page = await root.submit(form, path, **{"option.window": "30"})
     async with pool.acquire() as conn:
         await suppliers.set_state(conn, supplier=str(id), state="paused")
@@ -249,7 +249,7 @@ async def test_a_pause_says_what_goes_where_instead(pool: Pool, root: Browser, s
     assert said in (await root.get(path)).words
     await add(pool, settings, "backup", priority=20)
     assert "900 by backup" in (await root.get(path)).words
-    # A simulator takes nothing over while another supplier is there, paused or not; once it is removed, it does.
+    # A simulator takes over nothing while there is another supplier, paused or not; once that is removed, it does.
     await add(pool, settings, "toy", priority=15, simulated=True)
     assert "900 by backup" in (await root.get(path)).words
     async with pool.acquire() as conn:
@@ -267,7 +267,7 @@ async def test_a_simulator_is_never_mistaken_for_a_supplier(pool: Pool, root: Br
         page = await root.get(path)
         assert "Live messages go to a simulator" in page.words, path
         assert "tag simulated" in page.text, path
-    # What it took and reported has a colour of its own in its charts.
+    # Its accepted and reported messages have different colours in its charts.
     real = await add(pool, settings, "real")
     async with pool.acquire() as conn:
         at = await conn.fetchval("SELECT now()")
@@ -375,7 +375,7 @@ async def test_the_list_says_what_is_found_of_each_and_what_to_do(
         )
         await heard.store(conn)
         await conn.execute("UPDATE supplier_health SET receipt_at = now() - interval '5 minutes'")
-        # What is noted late changes nothing, and nothing new is nothing to store.
+        # Late additions change nothing, and without news nothing is stored.
         await heard.store(conn)
         looked = await checks.run(conn, settings)
     wrong = [one for one in looked if one.check == "supplier lost"]
@@ -384,7 +384,7 @@ async def test_the_list_says_what_is_found_of_each_and_what_to_do(
     rows = {name: row for row in page.text.split("<tr>") for name in ("main", "lost") if f">{name}</strong>" in row}
     assert wrong[0].detail in rows["lost"]
     assert f"What to do:</strong> {commands(wrong[0].remedy)}" in rows["lost"]
-    # On a phone a cell's label stands beside one block, not beside columns of a letter each.
+    # On a phone a cell's label is beside one block, not beside columns one letter wide.
     assert re.search(r'data-name="State"><div>.*' + re.escape(wrong[0].detail) + r".*</div></td>", rows["lost"], re.S)
     assert "What to do" not in rows["main"]
     assert ">window 40 % full<" in rows["main"], rows["main"]
@@ -446,10 +446,10 @@ async def test_each_session_is_listed_with_its_last_pdus(pool: Pool, root: Brows
 @pytest.mark.parametrize(
     ("kind", "bound", "until", "says"),
     [
-        ("smpp", True, "1 minute", False),  # what the session before ended with
+        ("smpp", True, "1 minute", False),  # how the previous session ended
         ("smpp", False, "1 minute", True),
-        ("smpp", False, "-1 second", False),  # told by a worker that is gone
-        ("twilio", True, "1 minute", True),  # it has no session to lose: this is what became of its last message
+        ("smpp", False, "-1 second", False),  # reported by a worker that is gone
+        ("twilio", True, "1 minute", True),  # it has no session to lose: this is the outcome of its last message
     ],
 )
 async def test_an_error_is_told_while_it_holds(
@@ -484,7 +484,7 @@ async def test_an_account_over_http_has_its_last_request_and_answer(
     for said in ("w1", "POST", "429", ">3<"):
         assert said in first, said
     assert "429" not in second
-    # Without an address of ours it reports nothing, and every message ends as unknown after days.
+    # Without our public address it reports nothing, and every message ends as unknown after days.
     assert "Callback address ? HELIOGRAPH_PUBLIC_URL is not set" in page.words
     assert "Último pedido" in (await root.get(f"/console/suppliers/{web}", accept_language="pt")).words
 
@@ -535,7 +535,7 @@ async def test_its_requests_are_watched_over_http(pool: Pool, root: Browser, set
 async def test_its_state_and_what_is_found_are_of_one_moment(pool: Pool, root: Browser, settings: Settings) -> None:
     id = await add(pool, settings)
     pages = ("/console/suppliers", f"/console/suppliers/{id}", "/console/now")
-    # What was found is known for some seconds from here on, for the bell.
+    # The result is cached for some seconds from here on, for the bell.
     assert "no session bound" in (await root.get("/console/health")).words
     bound = (
         "INSERT INTO supplier_sessions (supplier_id, slot, worker_id, lease_until, bound, bound_at)"

@@ -29,7 +29,7 @@ MZ,643,04,0.0410,USD,2036-07-01,
 
 
 async def sent(browser: Browser, text: str, **typed: str) -> Page:
-    """The import's form with a text that was pasted."""
+    """The import's form with a pasted text."""
     token = (await browser.get(HERE)).form(HERE)
     form = aiohttp.FormData(default_to_multipart=True)
     for name in ("_token", "_once"):
@@ -43,7 +43,7 @@ async def sent(browser: Browser, text: str, **typed: str) -> Page:
 
 
 async def sent_again(browser: Browser, asked: Page, **typed: str) -> Page:
-    """The form of a page that asks for the password, which brings the file again."""
+    """The form on a page that asks for the password, which sends the file again."""
     assert 'enctype="multipart/form-data"' in asked.text
     form = aiohttp.FormData(default_to_multipart=True)
     for name, value in (asked.form(HERE) | typed).items():
@@ -61,7 +61,7 @@ async def listed(pool: Pool, kind: Any) -> list[tuple[str, int]]:
 async def test_a_file_is_read_and_compared_beside_the_event_loop(
     root: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that others are answered meanwhile."""
+    """So that other requests are served meanwhile."""
     on_loop = []
 
     def noted(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -129,7 +129,7 @@ async def test_differences_are_shown_before_a_card_is_imported(pool: Pool, root:
 
 
 async def test_a_rate_that_ends_is_told_before_it_does(pool: Pool, root: Browser, settings: Settings) -> None:
-    """A supplier without one may be asked no more, so nobody should learn of it from refused messages."""
+    """A supplier without one may no longer be used, so nobody should have to learn of it from refused messages."""
     main = str(await add(pool, settings, "main"))
     ends = "country,price,currency,effective_to\nMZ,0.03,USD,2036-06-01\nZA,0.02,USD,\n"
     assert "Imported: 2 added" in (await sent(root, ends, target=main, do="import")).words
@@ -145,7 +145,7 @@ async def test_a_session_that_was_left_open_imports_nothing_and_the_file_is_kept
     await pool.execute(FORGET)
 
     async def is_asked() -> bool:
-        # What a process remembers of a session is a second old at most.
+        # A process caches a session for a second at most.
         return (await root.get("/console/organizations/new")).status == 403
 
     await until_true(is_asked)

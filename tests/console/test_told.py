@@ -48,12 +48,12 @@ SAME = {"callbacks", "webhooks", "workers", "PostgreSQL %(version)s at %(where)s
 
 
 def english_of(text: str) -> str:
-    """The longest piece of a sentence that has no value in it."""
+    """The longest part of a sentence without a value."""
     return max(re.split(r"%\(\w+\)s|%%", text), key=len).strip()
 
 
 def is_told_in_english(words: str) -> list[str]:
-    """Sentences of the code that stand on a Portuguese page in English."""
+    """Sentences of the code that appear on a Portuguese page in English."""
     twins = catalogue("pt")
     return [
         text
@@ -202,12 +202,12 @@ async def test_what_happened_to_a_message_is_told_in_the_readers_language(
     for english in ("attempt", "supplier", "state", "due_at", "no room"):
         assert f" {english} " not in page.words.partition("O que aconteceu")[2].partition("O seu registo")[0], english
     assert "state Busy" in (await root.get(f"/console/messages/{id}")).words
-    # What the engine found out by itself, too.
+    # What the engine recorded by itself, too.
     for detail in (WORKER_DIED, SHOWN):
         await pool.execute("UPDATE attempts SET detail = $1", detail)
         page = await root.get(f"/console/messages/{id}", Cookie="hg-language=pt")
         assert (locale("pt").sentence(kept(detail)) in page.words, detail in page.words) == (True, False)
-    # With values in it, which are stored with the text, and with the supplier's own words behind ours.
+    # With values in it, which are stored with the text, and with the supplier's own words after ours.
     for detail, told in (
         ("segment 2 of 3: no answer in time", "segmento 2 de 3: sem resposta a tempo"),
         ("segment 2 of 3: no room in the window: Wait: a", "segmento 2 de 3: sem lugar na janela: Wait: a"),

@@ -31,8 +31,8 @@ __all__ = ["graph"]
 
 
 async def both(root: Browser, path: str, first: dict[str, str], then: dict[str, str], said: str = "") -> Any:
-    """Both opened the form before either sent it. `said` on the page between a form and what it saves, if there is
-    one. Returns the page of whoever came last, before they saved."""
+    """Both opened the form before either sent it. `said`: a text on the page between a form and saving, if there is
+    one. Returns the later person's page, before they saved."""
     forms = [await root.get(path) for _ in range(2)]
     page = await root.submit(forms[0], path, **first)
     if said:
@@ -71,10 +71,10 @@ async def test_of_a_supplier(pool: Pool, root: Browser, settings: Settings) -> N
     assert "1 setting changes" in page.words
     one = await test_suppliers.row(pool, id)
     assert (one.priority, one.weight, one.settings["window"]) == (5, 7, 20)
-    # The same field: the difference says what is in force.
+    # The same field: the difference shows the present value.
     page = await both(root, path, {"weight": "3"}, {"weight": "4"}, said="Workers apply changes")
     assert "weight 3 4" in page.words
-    # Whoever saves a difference that is not that any more goes on from how it stands.
+    # Saving a difference that no longer applies continues from the present state.
     forms = [await root.submit(await root.get(path), path, **{name: "9"}) for name in ("priority", "weight")]
     await root.submit(forms[0], path, do="save")
     page = await root.submit(forms[1], path, do="save")
@@ -125,7 +125,7 @@ async def test_of_the_installation(pool: Pool, root: Browser) -> None:
     async with pool.acquire() as conn:
         known = await installation.load(conn)
     assert (known.announcement, known.four_eyes, known.new_quota) == ("Slow to Angola", True, 500)
-    # Refused, and sent again: what was left is left still.
+    # Refused, and sent again: unchanged fields are still unchanged.
     form = await root.get(path)
     await root.submit(await root.get(path), path, announcement="Well again")
     wrong = await root.submit(form, path, new_quota="many")
@@ -142,7 +142,7 @@ async def test_of_the_guards_rules(pool: Pool, tenant: Tenant, root: Browser) ->
     async with pool.acquire() as conn:
         known = await rules.rules_of(conn, tenant.id)
     assert (known.policy, known.safe, known.limits) == ("refuse", ["25884000"], {"otp": 500})
-    # An event that somebody ended is not announced again by whoever left it as announced.
+    # An event that somebody ended is not announced again by somebody who left it as announced.
     await both(root, path, {"event": ""}, {"safe": "25885000"})
     async with pool.acquire() as conn:
         known = await rules.rules_of(conn, tenant.id)

@@ -21,7 +21,7 @@ WHY = "ticket 815: sends stand still"
 
 
 async def begun(browser: Browser, tenant: Tenant, reason: str = WHY) -> str:
-    """The token of a link that the console made."""
+    """The token of a link created by the console."""
     here = f"/console/organizations/{tenant.id}/view"
     page = await browser.submit(await browser.get(here), here, reason=reason)
     found = re.search(r'/view#([\w-]{43})"', page.text)
@@ -53,12 +53,12 @@ async def test_the_dashboard_is_seen_and_nothing_of_it_changed(
         if route.method == "GET":
             assert (await browser.get(path)).status < 500, path
         elif not route.is_harmless:
-            # By its role, or because nothing is changed by who views.
+            # Because of the role, or because nothing may be changed while viewing.
             assert (await browser.post(path, {"_token": token})).status == 403, path
     refused = await browser.post("/account", {"_token": token, "name": "Somebody"})
     assert "You are viewing as this organization: nothing can be changed." in refused.words
     assert await pool.fetchval("SELECT count(*) FROM audit_log") == before
-    # The organization reads who looked, and why; so does the installation.
+    # The organization sees who looked, and why; so does the installation.
     assert WHY in (await browser.get("/audit")).words
     told = await pool.fetchrow("SELECT * FROM audit_log WHERE action = 'organization.viewed'")
     assert told is not None

@@ -41,7 +41,7 @@ async def graph() -> AsyncIterator[GraphSimulator]:
 
 
 def typed(graph: GraphSimulator, **changed: str) -> dict[str, str]:
-    """What is filled in for the account of the simulator."""
+    """Input for the simulator's account."""
     of = graph.options
     values = {"app_id": of.app_id, "app_secret": of.app_secret, "waba_id": of.waba, "token": of.token}
     return values | {"organization": "Acme", "base_url": graph.base_url} | changed
@@ -76,7 +76,7 @@ async def test_very_many_templates_of_an_account_have_pages_and_a_search(
         assert (further is None) == (number == 3)
         path = html.unescape(further[1]) if further else path
     assert len(forms) == len(set(forms)) == 120 + len(known)
-    # Whoever disables one on a later page stays there.
+    # Disabling one on a later page returns to that page.
     action = re.findall(r'action="(/console/whatsapp/templates/[^"]*)"', shown.text)[-1]
     after = await root.submit(shown, html.unescape(action), do="disable")
     assert (after.path, "It is disabled" in after.words) == (path, True)
@@ -171,7 +171,7 @@ async def test_an_account_is_paused_held_released_and_read_anew(
     here = page.path
     listed = await root.get("/console/whatsapp")
     assert here in listed.text
-    # Meta verifies an address before it sends anything, and goes on sending nothing where no field is subscribed to.
+    # Meta verifies an address before it sends anything, and sends nothing if no field is subscribed to.
     await pool.execute("UPDATE whatsapp_apps SET verified_at = now(), last_callback_at = NULL")
     assert "none has arrived yet" in (await root.get("/console/whatsapp")).words
     await pool.execute("UPDATE whatsapp_apps SET last_callback_at = now()")
@@ -203,7 +203,7 @@ async def test_an_account_is_paused_held_released_and_read_anew(
     assert "disabled here" in page.words
     page = await root.post(at, page.form(at) | {"do": "enable"})
     assert "disabled here" not in page.words
-    # The address to copy is none yet.
+    # There is no address to copy yet.
     assert "HELIOGRAPH_PUBLIC_URL is not set" in page.words
     assert "https://YOUR-ADDRESS/in/whatsapp/" in page.text
     graph.set_token("new-token")
@@ -214,7 +214,7 @@ async def test_an_account_is_paused_held_released_and_read_anew(
     ):
         page = await root.submit(await root.get(here), f"{here}/token", token=token)
         assert (page.status, said in page.words) == (status, True), page.words
-    # Who only sees gets no verify token and no button.
+    # Someone who may only view gets no verify token and no button.
     await signed_in(pool, other_browser, "auditor", "rui@example.com")
     seen = await other_browser.get(here)
     assert seen.status == 200
@@ -273,7 +273,7 @@ async def test_name_and_address_of_an_account_are_changed_after_the_difference_w
     assert tuple(await pool.fetchrow(kept)) == ("Demo", graph.base_url, "v25.0"), "nothing is kept yet"
     again = await root.submit(shown, here, do="again")
     assert again.form(here)["api_version"] == "v26.0"
-    # Somebody else was faster: the difference that was looked at is not what would be saved.
+    # Somebody else was faster: the difference that was shown is not what would be saved.
     await pool.execute("UPDATE whatsapp_accounts SET name = 'Shop'")
     late = await root.submit(shown, here, do="save")
     assert (late.status, "in the meantime" in late.words) == (422, True), late.words
@@ -287,7 +287,7 @@ async def test_name_and_address_of_an_account_are_changed_after_the_difference_w
     assert told["who"] == "operator"
     assert "v25.0" in told["before"]
     assert "v26.0" in told["after"]
-    # An emptied field goes back to its default.
+    # An emptied field is reset to its default.
     emptied = await root.submit(await root.get(here), here, base_url="", api_version="")
     assert "https://graph.facebook.com" in emptied.words
     await signed_in(pool, other_browser, "auditor", "rui@example.com")
@@ -415,7 +415,7 @@ async def test_items_that_could_not_be_applied_are_read_page_by_page(
 
 
 async def test_an_item_of_another_secret_key_hides_none_of_the_others(pool: Pool, root: Browser) -> None:
-    """The page of all items was an unexpected error."""
+    """The page of all items used to be an unexpected error."""
     here = "/console/whatsapp/callbacks"
     other = apps.seal_key(Settings(secret_key="?" * 32))
     async with pool.acquire() as conn, conn.transaction():
@@ -480,7 +480,7 @@ async def test_rates_are_checked_and_imported(pool: Pool, root: Browser, monkeyp
     page = await send_file(root, good, "check")
     assert "would add 2, change 0 and leave 0" in page.words
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_rates") == 0
-    # What was checked stands there to be imported.
+    # The checked text is there to be imported.
     assert "EUR,utility,MZ" in page.text
     page = await send_file(root, good, "import", as_file=False)
     assert "Imported: 2 new, 0 changed, 0 as they were." in page.words
@@ -488,7 +488,7 @@ async def test_rates_are_checked_and_imported(pool: Pool, root: Browser, monkeyp
     assert "would add 0, change 1 and leave 1" in page.words
     async with pool.acquire() as conn:
         assert [one.price for one in await rates.list_rates(conn)] == [30_000, 20_000]
-    # It is read beside the event loop, so that others are answered meanwhile.
+    # It is parsed outside the event loop, so that other requests are served meanwhile.
     read, on_loop = rates.read_rates, []
 
     def noted(lines: Iterable[str]) -> list[Rate]:

@@ -1,4 +1,4 @@
-"""The wizard: a supplier is added step by step against a simulated SMSC, and its ids are mended by the button."""
+"""The wizard: a supplier is added step by step with a simulated SMSC, and a button fixes its ids."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PASSWORD = "geheim!"
 
 @pytest.fixture
 async def smsc() -> AsyncIterator[Smsc]:
-    """Writes ids in hex in its answers, and in decimal in receipts."""
+    """It writes ids in hex in its responses, and in decimal in receipts."""
     made = Smsc(SmscOptions(port=0, systems={"acme": PASSWORD}, resp_base="hex", dlr_base="dec", form="text"))
     await made.start()
     yield made
@@ -50,7 +50,7 @@ async def begun(root: Browser, smsc: Smsc, secret: str = PASSWORD) -> tuple[str,
 
 
 async def until(root: Browser, path: str, *said: str) -> Page:
-    """Its page, once it says one of these."""
+    """Its page, once it contains one of these texts."""
     while True:
         page = await root.get(path)
         if any(one in page.words for one in said):
@@ -64,7 +64,7 @@ async def test_what_was_tested_of_another_connection_is_not_said_of_this_one(
     path, page = await begun(root, smsc)
     page = await root.submit(page, f"{path}/test")
     assert "Sign in (bind)" in page.words
-    # Looked at, and left as it was: it was tested.
+    # Opened, and left unchanged: it has been tested.
     page = await root.submit(await root.get(f"{path}/connection"), f"{path}/connection")
     assert "Sign in (bind)" in page.words
     for changed in ({"secret": "another"}, {"option.host": "127.0.0.2"}):
@@ -96,7 +96,7 @@ async def test_a_supplier_is_added_and_its_ids_are_mended(
     page = await until(root, f"{path}/message", "the same number, written in another base")
     assert "names another id" in page.words
     assert "+258841234567" not in page.text
-    # Whoever comes back goes on.
+    # Coming back continues where it was.
     assert (await root.get("/console/suppliers")).words.count("Not finished") == 1
     assert (await root.get(path)).path == f"{path}/message"
     page = await root.submit(page, f"{path}/cure")
@@ -110,7 +110,7 @@ async def test_a_supplier_is_added_and_its_ids_are_mended(
         found = {one.name: one for one in await routing.load(conn)}
         assert await drafts.list_all(conn) == []
     made = found["main"]
-    # Back, to a step of what is a supplier now, leads to it.
+    # Back, to a step of what has become a supplier, leads to it.
     for step in ("", "/connection", "/place"):
         page = await root.get(f"{path}{step}")
         assert (page.status, page.path) == (200, f"/console/suppliers/{made.id}"), step
@@ -120,11 +120,11 @@ async def test_a_supplier_is_added_and_its_ids_are_mended(
     assert made.settings | {"resp_id_base": "hex"} == made.settings
     assert made.settings["window"] == 25
     assert suppliers.open_secret(suppliers.seal_key(settings), made) == PASSWORD
-    # With what the button set, the next message's receipt names its id.
+    # With the button's setting, the next message's receipt has its id.
     account = following.Account(made.id, made.settings, PASSWORD, "")
 
     async def told(_: following.Followed) -> None:
-        """Nobody looks."""
+        """Nobody watches."""
 
     followed = await following.follow("smpp", account, following.submission("+258841234567", "x", "ACME"), told)
     assert (followed.cure, [one.fits for one in followed.receipts]) == ({}, [True])
@@ -147,7 +147,7 @@ async def test_before_it_carries_it_is_said_that_it_was_not_reached(
     place = (await root.get(f"{path}/place")).words
     assert failed in place
     assert "the password is wrong: enter the one that the supplier gave you: ESME_RINVPASWD (0x0000000E)" in place
-    # Nor is an error of this machine all that is said.
+    # Nor is an error of this machine all that is shown.
     found, errors = socket.getaddrinfo, {"nowhere.invalid": socket.EAI_NONAME, "later.invalid": socket.EAI_AGAIN}
 
     def getaddrinfo(host: Any, *given: Any, **options: Any) -> Any:
@@ -182,7 +182,7 @@ async def test_a_new_supplier_is_added_to_the_routes_that_are_ticked(
     page = await root.get(f"{path}/place")
     assert "Where a route decides, only its own suppliers carry messages." in page.words
     assert "it carries messages from now on" not in page.words
-    # What it would move is said first, and nothing is made.
+    # The effects are shown first, and nothing is created.
     chosen = {"priority": "5", "weight": "3", f"route-{routes[0].id}": "yes"}
     for country, count in (("MZ", 300), ("PT", 100)):
         await yesterday(pool, tenant, country, count)
@@ -223,7 +223,7 @@ async def test_a_long_message_is_followed_to_the_receipts_of_all_parts_and_joine
     assert page.words.count("names the same id") == 3
     assert "parts=" not in page.text
     assert "+258841234567" not in page.text
-    # What it showed is no short message's, and whoever comes back goes on here.
+    # It did not show a short message
     assert "names the same id" not in (await root.get(f"{path}/message")).words
     assert (await root.get(path)).path == f"{path}/long"
     page = await root.submit(page, f"{path}/long/arrived", arrived="joined")
