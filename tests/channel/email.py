@@ -1,5 +1,5 @@
-"""Email, a third channel of toy size: it proves that a channel is one object to the engine. Its mail server speaks a
-line for each message and answers "250 <id>", "421 later" or "550 no".
+"""Email, a third channel of minimal size: it proves that a channel is one object to the engine. Its mail server answers
+each message with one line: "250 <id>", "421 later" or "550 no".
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ SELECT 'email', $5, organization_id, now(), id FROM item
 
 
 class Acceptor:
-    """The 202: committed before it is given."""
+    """The 202: the commit comes before the response."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -91,7 +91,7 @@ class Acceptor:
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """A claimed message with all that decides about it."""
+    """A claimed message with everything that decides about it."""
 
     lease: Lease
     status: str
@@ -145,7 +145,7 @@ RETURNING m.organization_id, m.id, m.status, m.recipient
 
 
 async def move_many(conn: Connection, moves: Sequence[Move], handover: Handover | None = None) -> int:
-    """The first word on a message is the last, and raises its one event."""
+    """The first result of a message is final, and raises its only event."""
     rows = [(one.organization_id, one.id, one.status, one.mail_id) for one in moves]
     moved = await conn.fetch(MOVE, *(list(column) for column in zip(*rows, strict=True))) if rows else []
     raised = []
@@ -158,7 +158,7 @@ async def move_many(conn: Connection, moves: Sequence[Move], handover: Handover 
 
 
 class MailServer:
-    """The connector: a connection a message."""
+    """The connector: one connection per message."""
 
     def __init__(self, port: int, on_outcome: Any) -> None:
         self._port, self._on_outcome = port, on_outcome
@@ -210,7 +210,7 @@ class EmailChannel:
         return UNROUTED
 
     async def find_lost(self, conn: Connection, lost: Sequence[Claimed]) -> LostResolution:
-        return LostResolution()  # a mail server never says more
+        return LostResolution()  # a mail server sends no receipts
 
     async def give_up(self, conn: Connection, lost: Sequence[Claimed]) -> dict[UUID, Step]:
         return {one.lease.id: Finish(Move(one.lease.organization_id, one.lease.id, "failed")) for one in lost}
@@ -231,13 +231,13 @@ class EmailChannel:
         self._server.submit(attempt.submission)
 
     def heard(self, attempt: Attempt[Claimed], outcome: Outcome) -> None:
-        """There is no circuit to tell."""
+        """There is no circuit to inform."""
 
     def after_round(self, claimed: Collection[Lease]) -> bool:
         return True
 
     async def prepare(self, answered: Sequence[AnsweredAttempt], reports: Sequence[Move]) -> None:
-        """Nothing is asked before a batch."""
+        """Nothing is looked up before a batch."""
 
     async def write(
         self, conn: Connection, answered: Sequence[AnsweredAttempt], reports: Sequence[Move], prepared: None,

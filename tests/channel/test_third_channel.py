@@ -1,4 +1,4 @@
-"""A third channel, from accept to signed webhook, through the same engine: what it takes is in `email.py`."""
+"""A third channel, from accept to signed webhook, through the same engine: everything it needs is in `email.py`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.hooks import endpoint, organization, settings, until
 
 
 class Mail:
-    """A mail server that answers as it was told: "250 <id>" if nothing else was said of a recipient."""
+    """A mail server that answers as told: "250 <id>" unless something else was set for a recipient."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -68,7 +68,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 @contextlib.asynccontextmanager
 async def working(pool: Pool, url: str, mail: Mail) -> AsyncIterator[None]:
-    """A whole worker with one channel more."""
+    """A complete worker with one channel more."""
     under = settings(database_url=url, uncertain_grace_seconds=1.0)
     worker = Worker(under, pool, channels={**CHANNELS, "email": partial(EmailWork, port=mail.port)})
     running = asyncio.create_task(worker.run())
@@ -106,7 +106,7 @@ async def test_from_accept_to_signed_webhook(database: Pool, database_url: str, 
 
 
 async def test_what_was_lost_is_not_sent_again(database: Pool, database_url: str, mail: Mail) -> None:
-    """One whose answer never came, and one whose worker ended between its commit and the first byte."""
+    """One whose response never came, and one whose worker ended between its commit and the first byte."""
     actor = await organization(database)
     mail.answers = {"silent@example.com": ["silence"]}
     acceptor = Acceptor(database)
@@ -122,7 +122,7 @@ async def test_what_was_lost_is_not_sent_again(database: Pool, database_url: str
     )
 
     async def ended() -> bool:
-        # Whoever finds an attempt without an end waits for an answer that may be on its way into the database.
+        # A worker that finds an unfinished attempt waits for a response that may be on its way into the database.
         await database.execute("UPDATE queue SET due_at = now() WHERE kind = 'email' AND lease_until IS NULL")
         rows = await database.fetch("SELECT status FROM email_messages")
         return {row["status"] for row in rows} == {"failed"}

@@ -1,5 +1,5 @@
-"""Which functions of the project a function refers to, as far as its source says: by name, through imports, and through
-whatever it hands on. Classes count with all their methods."""
+"""Which functions of the project a function refers to, as far as its source tells: by name, through imports, and
+through callbacks. Classes count with all their methods."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def module_of(path: Path) -> str:
 
 @cache
 def trees() -> dict[str, ast.Module]:
-    """The modules by name, without the simulators, which stand for others."""
+    """The modules by name, without the simulators, which represent other systems."""
     return {module_of(path): tree(path) for path in sorted(PACKAGE.rglob("*.py")) if "simulators" not in path.parts}
 
 
@@ -40,7 +40,7 @@ def definitions() -> dict[str, ast.stmt]:
 
 @cache
 def imports(module: str) -> dict[str, str]:
-    """What names that a module imports stand for."""
+    """What the names imported by a module refer to."""
     found = {}
     for node in ast.walk(trees()[module]):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -64,7 +64,7 @@ def references(name: str) -> set[str]:
 
 
 def reached(names: Iterable[str]) -> set[str]:
-    """These definitions, and all that they refer to, in any number of steps."""
+    """These definitions, and everything that they refer to, directly or indirectly."""
     waiting, seen = list(names), set[str]()
     while waiting:
         name = waiting.pop()
@@ -81,7 +81,7 @@ def texts(names: Iterable[str]) -> set[str]:
 
 @cache
 def _texts(name: str) -> frozenset[str]:
-    """Of one: hundreds of tests reach most of the project, each time from elsewhere."""
+    """The same for one definition: hundreds of tests reach most of the project, each from elsewhere."""
     return frozenset(
         node.value
         for node in ast.walk(definitions()[name])

@@ -33,7 +33,8 @@ def _name(said: Mapping[str, str]) -> str:
 
 
 def _short(found: Mapping[str, str]) -> dict[str, str]:
-    """The same with fewer prefixes: ten alike are one, and what its longer range says already is left out."""
+    """The same with fewer prefixes: ten with the same network become one, and one that its shorter prefix already
+    implies is left out."""
     kept = dict(found)
     for length in range(max(map(len, kept), default=0), 1, -1):
         for parent in {one[:-1] for one in kept if len(one) == length}:

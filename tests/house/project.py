@@ -1,4 +1,4 @@
-"""The project's files: where they are, what Python reads in them, and the blocks of a Markdown document."""
+"""The project's files: where they are, their syntax trees, and the blocks of a Markdown document."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-#: Everything that is ours; environments, caches and measurements are not.
+#: Everything that is ours, without environments, caches and measurements.
 _FOLDERS = ("heliograph", "tests", "bench", "release", "docs", ".ci")
 _FILES = ("Makefile", "README.md", "CHANGELOG.md", "LICENSE", ".gitignore", "pyproject.toml")
-#: What others wrote, kept as they published it.
+#: Vendored files, kept as published.
 VENDORED = ROOT / "heliograph" / "api" / "document" / "viewer"
 VENDORS = (VENDORED, ROOT / "heliograph" / "pages" / "static" / "vendor", ROOT / "tests" / "browser" / "vendor")
 _LEFT_OUT = frozenset({"__pycache__", "results", ".hypothesis", ".pytest_cache"})
-#: For tests that look at the trees of the whole package. Reading them takes 3 s of processor time and 200 MB, and what
-#: is found by walking through them as much again: one worker does it for all of these tests.
+#: For tests that read the trees of the whole package. Parsing takes 3 s of processor time and 200 MB, and walking
+#: through them as much again: one worker runs all of these tests.
 reads_trees = pytest.mark.xdist_group("trees")
 
 
@@ -38,7 +38,7 @@ class Block(msgspec.Struct, frozen=True):
 
 
 def files(suffix: str = "") -> Iterator[Path]:
-    """The project's files, those that are not committed yet included."""
+    """The project's files, including uncommitted ones."""
     for name in _FILES:
         if name.endswith(suffix):
             yield ROOT / name
@@ -52,12 +52,12 @@ def files(suffix: str = "") -> Iterator[Path]:
 
 
 def tree(path: Path) -> ast.Module:
-    """A file as Python reads it, for tests that only look. Those of the package are kept: many tests look at them."""
+    """A file's syntax tree, for tests that only read it. Those of the package are cached: many tests read them."""
     return _kept(path) if path.is_relative_to(ROOT / "heliograph") else _read(path)
 
 
 def _read(path: Path) -> ast.Module:
-    # All of it stays for now: looking for garbage meanwhile takes as long as reading.
+    # All of it stays for now: a garbage collection would take as long as parsing.
     gc.disable()
     try:
         return ast.parse(path.read_text())
@@ -69,7 +69,7 @@ _kept = cache(_read)
 
 
 def name_of(path: Path) -> str:
-    """A path as it is written in a failure."""
+    """A path as shown in a failure."""
     return str(path.relative_to(ROOT))
 
 
@@ -82,7 +82,7 @@ _BLOCK = re.compile(r"^(?P<indent> *)```(?P<words>[^\n]*)\n(?P<text>.*?)^(?P=ind
 
 
 def blocks(path: Path) -> list[Block]:
-    """A document's fenced blocks, in order, those within lists included."""
+    """A document's fenced blocks, in order, including those in lists."""
     text = path.read_text()
     found = list(_BLOCK.finditer(text))
     made = []
@@ -99,7 +99,7 @@ def prose(path: Path) -> str:
 
 
 def table(path: Path, head: str) -> list[list[str]]:
-    """The cells of the table whose first column is headed `head`, code marks taken off."""
+    """The cells of the table whose first column is headed `head`, without code marks."""
     lines = prose(path).splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith(f"| {head} |"))
     rows = []

@@ -1,8 +1,8 @@
-"""Tables of the documentation that are made from the code: settings, errors, an SMPP account's options, retry
+"""Tables of the documentation that are generated from the code: settings, errors, an SMPP account's options, retry
 schedules, the figures.
 
-`python -m tests.house.tables` writes them anew into the documents; the tests compare. With the path of a file that
-`make bench ARGS="--json FILE"` wrote, the figures of that run go into the README; without one, those there stay.
+`python -m tests.house.tables` writes them into the documents; the tests compare. With the path of a file written by
+`make bench ARGS="--json FILE"`, that run's figures go into the README; without one, its figures stay.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.house.project import DOCS, ROOT
 
 #: The unit is in a setting's name.
 UNITS = {"seconds": "s", "hours": "h", "days": "days", "months": "months", "bytes": "bytes"}
-#: What each budget is about, in the order in which they are shown; and the unit of its figure.
+#: The description of each budget's figure, in display order, and its unit.
 FIGURES = {
     "accept_ratio_64": ("Accepted over HTTP, durable, 64 connections ÷ pgbench single-row insert, 64 clients", ""),
     "accept_p99_64": ("p99 of accept, 64 connections", "ms"),
@@ -87,7 +87,8 @@ def smpp() -> str:
 
 
 def http() -> str:
-    """Every option of an account that is configuration alone, those among them that all accounts over HTTP have."""
+    """Every option of an account that consists of configuration alone, including those that all accounts over HTTP
+    have."""
     return _options(kinds.SETTINGS[kinds.GENERIC])
 
 
@@ -101,8 +102,8 @@ def _options(struct: type[msgspec.Struct]) -> str:
 
 
 def figures(measured: Mapping[str, float], facts: Mapping[str, str]) -> str:
-    """Every budget with its figure, and what was measured. `measured`: medians by key; what is absent is shown as not
-    measured. `facts`: of the machine and the run, by name."""
+    """Every budget with its figure, and the measured value. `measured`: medians by key; a missing one is shown as not
+    measured. `facts`: about the machine and the run, by name."""
     rows = []
     for key, (label, unit) in FIGURES.items():
         sign = "≤" if BUDGETS[key].at_most else "≥"
@@ -114,7 +115,7 @@ def figures(measured: Mapping[str, float], facts: Mapping[str, str]) -> str:
 
 
 def errors() -> str:
-    """Every error's code, as its page tells of it."""
+    """Every error's code, as on its page."""
     rows = []
     for one in error_pages.errors():
         details = "; ".join(f"`{name}`: {text}" for name, text in one.details.items())
@@ -123,7 +124,7 @@ def errors() -> str:
 
 
 def failures() -> str:
-    """Why an SMS failed, as customers are told."""
+    """Why an SMS failed, as shown to customers."""
     return _explained("sms_failure", "Failure", of="Status")
 
 
@@ -138,7 +139,7 @@ def reasons() -> str:
 
 
 def webhook_results() -> str:
-    """What came of an attempt to deliver an event, likewise. What is `busy` goes out a moment later, as no attempt."""
+    """The results of attempts to deliver an event, likewise. `busy` is sent a moment later, and is not an attempt."""
     return _explained("webhook", "Result", but="busy")
 
 
@@ -153,13 +154,13 @@ def _explained(kind: words.Kind, head: str, *, of: str | None = None, but: str =
 
 
 def profiles() -> str:
-    """The scopes that a profile stands for, in the order of the list of scopes."""
+    """The scopes of each profile, in the order of the list of scopes."""
     rows = [[f"`{name}`", ", ".join(f"`{one}`" for one in SCOPES if one in held)] for name, held in PROFILES.items()]
     return _table(["Profile", "Scopes"], rows)
 
 
 def webhook_retries() -> str:
-    """The attempts to deliver an event, by default."""
+    """The attempts to deliver an event, with the default schedule."""
     rows = []
     elapsed = 0.0
     for attempt, pause in enumerate(retry.webhook(_default(Settings, "webhook_schedule")).pauses, 1):
@@ -216,7 +217,7 @@ def _time(seconds: float) -> str:
     return " ".join(parts) or "0 s"
 
 
-#: Where each made table stands.
+#: The place of each generated table.
 PLACES: tuple[tuple[Path, str, Callable[[], str]], ...] = (
     (DOCS / "api.md", "profiles", profiles),
     (DOCS / "errors.md", "errors", errors),
@@ -233,7 +234,7 @@ PLACES: tuple[tuple[Path, str, Callable[[], str]], ...] = (
 
 
 def between(path: Path, name: str) -> str:
-    """What stands between a document's marks."""
+    """The text between a document's marks."""
     return _place(path.read_text(), name)[1]
 
 
@@ -244,7 +245,7 @@ def replace(path: Path, name: str, text: str) -> None:
 
 
 def _place(text: str, name: str) -> tuple[str, str, str]:
-    """A document's text before, between and after the marks of a table, which stand there once."""
+    """A document's text before, between and after the marks of a table, which must occur there once."""
     begin = re.findall(rf"<!-- {name}: made by .*? -->\n\n", text)
     assert len(begin) == 1, f"{name}: {len(begin)} places for one table"
     before, _, rest = text.partition(begin[0])
@@ -254,7 +255,7 @@ def _place(text: str, name: str) -> tuple[str, str, str]:
 
 
 def _fields(struct: type[msgspec.Struct]) -> dict[str, tuple[str, str]]:
-    """Name of the type, and meaning, of each field."""
+    """Type name and meaning of each field."""
     hints = get_type_hints(struct, include_extras=True)
     found = {}
     for field in struct.__struct_fields__:

@@ -1,5 +1,5 @@
-"""Nothing that the audit log is to tell of goes unrecorded: what writes the tables in question, what operators do at
-the shell, and what keys do over HTTP."""
+"""Everything that the audit log should contain is recorded: writes to the tables in question, what operators do at the
+shell, and what keys do over HTTP."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ AUDITED = (
     *("saved_texts", "own_numbers", "whatsapp_apps", "whatsapp_accounts", "whatsapp_numbers", "whatsapp_templates"),
     *("guard_settings", "spend_limits"),
 )
-#: A table that is filled in may be one of them.
+#: An interpolated table name may be one of them.
 _WRITES = re.compile(rf"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+((?:{'|'.join(AUDITED)})\b|\{{table\}})")
 
 TRAFFIC = "what messages do by themselves; they are the record"
@@ -158,7 +158,7 @@ def writers() -> dict[str, list[str]]:
 
 
 def records(name: str) -> bool:
-    """Does it record something, itself or through a function of its own module?"""
+    """Whether it records something, itself or through a function of its own module."""
     module = name.rpartition(".")[0]
     seen, waiting = set[str](), [name]
     while waiting:
@@ -727,9 +727,9 @@ SUBMITTED = {
     "/texts/{id}/remove": "saved_text.removed",
     "/senders/{id}/default": "sender_id.default_changed",
 }
-#: What neither a command nor an operation does.
+#: Actions of neither a command nor an operation.
 BY_ITSELF = {"organization.period_begun", "authentication.failed"}
-#: What a command records besides.
+#: Actions that a command records in addition.
 BESIDES = {
     "whatsapp_app.changed": "whatsapp account update",
     "user.created": "user create",
@@ -743,7 +743,7 @@ BESIDES = {
 
 @cache
 def commands() -> dict[str, str]:
-    """Every command by its words, and its function as `calls` names it."""
+    """Every command by its words, and its function as named by `calls`."""
     found = {}
 
     def walk(command: Any, words: str) -> None:
@@ -764,7 +764,7 @@ def commands() -> dict[str, str]:
 
 
 def handler(id: str) -> str:
-    """An operation's handler, as `calls` names it."""
+    """An operation's handler, as named by `calls`."""
     snake = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", id.replace("WhatsApp", "Whatsapp"))
     (name,) = [
         one for one in calls.definitions() if one.startswith("heliograph.api.operations.") and one.endswith(f".{snake}")
@@ -801,7 +801,7 @@ def test_a_form_records_its_action(path: str, action: str) -> None:
 
 
 def test_no_two_actions_are_described_alike() -> None:
-    """They are chosen by that where the audit log is filtered."""
+    """They are the options of the audit log's filter."""
     assert len(set(ACTIONS.values())) == len(ACTIONS)
 
 

@@ -1,7 +1,7 @@
-"""What the command line can do to run an installation, the console can do, and the other way round.
+"""Whatever the command line can do to run an installation, the console can do, and vice versa.
 
-The one list of pairs: a command and the address where the same is done, in the console or, for an organization's own
-people, in the dashboard. A command that is added fails here until it has its page, or a reason to have none.
+The only list of pairs: a command and the address that does the same, in the console or, for an organization's own
+people, in the dashboard. A new command fails here until it has its page, or a reason to have none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.house.test_audited import COMMANDS, SUBMITTED, commands
 #: One worker reads the whole project for them.
 pytestmark = reads_trees
 
-#: Commands that have no page, with the reason; a noun stands for all of its commands.
+#: Commands without a page, with the reason; a noun stands for all of its commands.
 WITHOUT_PAGE = {
     **dict.fromkeys(("up", "api", "worker", "simulate"), "processes of the machine that it is called on"),
     **dict.fromkeys(("migrate", "restore", "rekey"), "changes what the console itself stands on"),
@@ -53,7 +53,7 @@ BY_PERSON = {
     "user.passkey_added",
     "user.passkey_removed",
 }
-#: What a command records beside what COMMANDS says of it: with `--operator`, or with `--app-secret-file`.
+#: Actions that a command records in addition to those in COMMANDS: with `--operator`, or with `--app-secret-file`.
 BESIDES = {
     "whatsapp_app.changed": "whatsapp account update",
     "operator.added": "user create",
@@ -223,10 +223,10 @@ PAIRS = {
     "whatsapp wallet show": "/console/wallets/{id}",
     "whatsapp wallet ledger": "/console/wallets/{id}",
 }
-#: Commands that are of an organization's people, who have pages for them in the dashboard.
+#: Commands for an organization's people, who have pages for them in the dashboard.
 DASHBOARD = {
     "org defaults": "/settings/defaults",
-    # Whoever is invited, the first owner too, is a member once they accept.
+    # An invited person, including the first owner, is a member once they accept.
     "user create": "/invitation/accept",
     "usage month": "/usage/export",
     "contacts import": "/contacts/imports/{id}/run",
@@ -269,7 +269,7 @@ DASHBOARD = {
 
 
 def test_each_command_has_its_page() -> None:
-    """Every noun of the command line is compared, or named as without a page."""
+    """Every noun of the command line is compared, or listed as without a page."""
     known = {words for words in COMMANDS if not {words, words.partition(" ")[0]} & WITHOUT_PAGE.keys()}
     assert known == PAIRS.keys() | DASHBOARD.keys()
     assert len(PAIRS) + len(DASHBOARD) == len(known), "a command stands in one list"
@@ -293,7 +293,7 @@ def test_a_command_and_its_form_record_the_same(words: str) -> None:
 
 
 def test_each_rule_of_an_organization_is_set_in_the_console() -> None:
-    """What `organizations.configure` takes, by whichever form."""
+    """The parameters of `organizations.configure`, by whichever form."""
     rules = inspect.signature(organizations.configure).parameters.keys() - {"conn", "id", "by"}
     forms = [one for one in CONSOLE if one.method == "POST" and one.path.startswith(f"{ONE}/")]
     sources = {inspect.getsource(sys.modules[one.handler.__module__]) for one in forms}
@@ -301,7 +301,7 @@ def test_each_rule_of_an_organization_is_set_in_the_console() -> None:
 
 
 def test_what_the_console_changes_a_command_changes_too() -> None:
-    """The other way round, by what is recorded."""
+    """Vice versa, by what is recorded."""
     done = {*COMMANDS.values(), *BESIDES.keys()}
     changed = {action for path, action in SUBMITTED.items() if path.startswith("/console/") and action in ACTIONS}
     assert changed - done - BY_PERSON == set()

@@ -29,7 +29,8 @@ from tests.pgbouncer import bouncing_by
 DEPLOY = ROOT / "deploy"
 CONTAINERFILE = (DEPLOY / "Containerfile").read_text()
 COMPOSED = sorted((DEPLOY / "compose").glob("*.yaml"))
-#: What an API process has before and after it stops taking requests, seconds; a worker ends after twice its drain.
+#: Seconds that an API process needs before and after it stops accepting requests; a worker ends after twice its drain
+#: time.
 DEFAULTS = Settings()
 
 
@@ -59,7 +60,7 @@ def seconds(text: str) -> float:
 
 
 def ours() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The services of all compose files that run the product."""
+    """The services that run the product, in all compose files."""
     for path in COMPOSED:
         for name, service in services(path).items():
             if service.get("image", "").startswith("heliograph:"):
@@ -79,7 +80,7 @@ def test_the_image_runs_as_nobody_in_particular_and_builds_nothing() -> None:
     assert "apt-get" not in CONTAINERFILE
     assert "--only-binary :all: --require-hashes" in build
     assert "pip uninstall --yes --quiet pip" in image
-    # It would leave a volume behind of each API process and worker, which keep nothing.
+    # It would leave behind a volume for each API process and worker, which store nothing.
     assert "\nVOLUME " not in image
     entry = re.search(r'^ENTRYPOINT \["(.*)"\]$', image, re.MULTILINE)
     command = re.search(r"^CMD (.*)$", image, re.MULTILINE)
@@ -102,7 +103,7 @@ def test_what_compose_starts_is_there() -> None:
                 demand_setting(setting)
         assert service["read_only"], name
         assert service["cap_drop"] == ["ALL"]
-        # Not every composer waits for a condition: what finds no database, or no schema, is started again.
+        # Not every composer waits for a condition: a process that finds no database, or no schema, is started again.
         assert service["restart"] == ("on-failure" if service["command"][0] == "migrate" else "unless-stopped")
         for probed in re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", str(service.get("healthcheck", ""))):
             assert probed[0] == service["command"][service["command"].index("--port") + 1]
@@ -111,7 +112,7 @@ def test_what_compose_starts_is_there() -> None:
 
 
 def test_probes_of_compose_are_understood_by_every_composer() -> None:
-    """podman-compose 1.0.3 joins the words of a list without quoting what a shell takes apart."""
+    """podman-compose 1.0.3 joins the words of a list without quoting characters that are special to a shell."""
     probed = 0
     for path in COMPOSED:
         for name, service in services(path).items():
@@ -176,7 +177,7 @@ def test_secrets_of_compose_are_those_that_the_script_makes(tmp_path: Path) -> N
         for value in service.get("environment", {}).values():
             if str(value).startswith("/run/secrets/"):
                 assert Path(value).name in service["secrets"]
-    # The application's password is the one that PgBouncer asks for, and hosts are services.
+    # The application's password is the one that PgBouncer checks, and hosts are services.
     url = (place / "database_url").read_text()
     password = re.fullmatch(r"postgresql://heliograph:(.+)@pgbouncer:6432/heliograph", url)
     assert password is not None
@@ -188,7 +189,7 @@ def test_secrets_of_compose_are_those_that_the_script_makes(tmp_path: Path) -> N
 
 
 def test_pgbouncer_looks_up_no_name() -> None:
-    """The address of a container changes when it is started anew, and PgBouncer keeps what a name meant for an hour."""
+    """A container's address changes when it is started again, and PgBouncer caches names for an hour."""
     text = (DEPLOY / "compose" / "pgbouncer.ini").read_text()
     (place,) = re.findall(r"^heliograph = host=(/\S+) port=5432$", text, re.MULTILINE)
     started = services(DEPLOY / "compose" / "separate.yaml")
@@ -198,7 +199,7 @@ def test_pgbouncer_looks_up_no_name() -> None:
 
 
 def test_pgbouncer_is_stopped_by_a_signal_that_does_not_wait_for_clients() -> None:
-    """From 1.23 on, SIGTERM does: its clients stay, and new ones are turned away until it is killed."""
+    """From 1.23 on, SIGTERM waits: its clients stay, and new ones are turned away until it is killed."""
     text = (DEPLOY / "compose" / "pgbouncer.Containerfile").read_text()
     assert re.findall(r"^STOPSIGNAL (\w+)$", text, re.MULTILINE) == ["SIGINT"]
 

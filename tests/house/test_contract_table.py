@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heliograph.api.routes import OPERATIONS, PREFIX
 
-# Method, path, operationId, scope, success status. Where the contract leaves id, scope or status open, they are ours.
+# Method, path, operationId, scope, success status. If the contract leaves id, scope or status open, they are ours.
 CONTRACT = """
 GET    /                              getApiIndex                  -                200
 GET    /health                        getHealth                    -                200
@@ -34,7 +34,7 @@ GET    /webhooks                      listWebhooks                 webhooks:read
 POST   /webhooks                      createWebhook                webhooks:write   201
 DELETE /webhooks/{webhookEndpointId}  disableWebhook               webhooks:write   200
 """
-#: Beyond the contract, which it allows: paths that begin so.
+#: Beyond the contract, which allows it: paths with this prefix.
 ADDITIONS = (
     "/sms/messages",
     "/sms/preview",

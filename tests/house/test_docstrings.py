@@ -14,7 +14,7 @@ from tests.house.project import ROOT, name_of, reads_trees, tree
 FILES = sorted((ROOT / "heliograph").rglob("*.py"))
 #: Not part of a longer path, an address or a setting.
 REFERENCE = re.compile(r"(?<![\w./:@-])([a-z]\w*)\.([A-Za-z_]\w*)\b")
-#: A docstring or a comment; what is before a string distinguishes a docstring from SQL.
+#: A docstring or a comment; the text before a string distinguishes a docstring from SQL.
 PROSE = re.compile(r'^ *"""(?P<docstring>.*?)"""|""".*?"""|(?:^ *|  )#(?P<comment>:? [^\n]*)', re.M | re.S | re.A)
 IMPORT = re.compile(r"^from (heliograph[\w.]*) import (\([^)]*\)|.*)$", re.M)
 
@@ -32,8 +32,8 @@ def test_what_a_docstring_names_in_a_module_exists() -> None:
 
 
 def modules_meant(path: Path, module: str, name: str) -> list[Path]:
-    """The modules that a reference may mean. A name in lower case may as well be an event, a column or a file, unless
-    the module is imported under its own name."""
+    """The modules that a reference may mean. A lower-case name may as well be an event, a column or a file, unless the
+    module is imported under its own name."""
     is_certain = name != name.lower() or (module in imports(path) and name not in ("py", "sql", "toml"))
     return modules().get(module, []) if is_certain else []
 
@@ -65,7 +65,7 @@ def imports(path: Path) -> frozenset[str]:
 def names_of(path: Path) -> frozenset[str]:
     """What a module defines or imports, and the modules of a package."""
     found = {one.stem for one in path.parent.iterdir()} if path.name == "__init__.py" else set()
-    # Functions are left out: what they bind is their own.
+    # Functions are left out: their local names are their own.
     nodes: list[ast.AST] = [*tree(path).body]
     while nodes:
         node = nodes.pop()

@@ -57,7 +57,7 @@ def test_every_budget_has_its_figure_in_the_readme() -> None:
     assert shown == {(row[0].removeprefix("| ").strip("`"), row[2], row[3].removesuffix(" |")) for row in expected}
 
 
-#: What these refuse is said on pages, to people, and no operation of the API answers with it.
+#: Refusals shown on pages, to people, with which no operation of the API responds.
 ON_PAGES = (
     *("heliograph.people.", "heliograph.pages.", "heliograph.dashboard.", "heliograph.console."),
     *("heliograph.sms.accepting.sender_questions", "heliograph.sms.intervening.", "heliograph.whatsapp.intervening"),
@@ -77,8 +77,8 @@ def refusals() -> set[type[Refusal]]:
 
 
 def test_a_started_service_knows_every_code_that_its_pages_refuse_with() -> None:
-    """They are in the request log, and a filter for one is no mistake."""
-    # In a process of its own: this one loads all modules, whether the service does or not.
+    """They are in the request log, and filtering for one is no mistake."""
+    # In a separate process: this one loads all modules, whether the service does or not.
     script = "from heliograph import serve; print(*serve.vocabulary().error_codes)"
     known = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     refusals()
@@ -113,7 +113,7 @@ def test_every_failure_of_a_whatsapp_message_is_documented() -> None:
 
 
 def test_the_fields_to_subscribe_to_at_meta_are_those_that_are_read() -> None:
-    """The command and the console name them from the same list."""
+    """The command and the console use the same list."""
     (line,) = [line for line in (DOCS / "whatsapp.md").read_text().splitlines() if "subscribe to the fields" in line]
     assert tuple(re.findall(r"`(\w+)`", line.partition("subscribe to the fields")[2])) == onboarding.FIELDS
     assert set(onboarding.FIELDS) == {"messages", "calls", *management.FIELDS}
@@ -159,7 +159,7 @@ def test_every_crash_point_has_its_consequence() -> None:
 
 
 def log_lines() -> Iterator[str]:
-    """What the product's modules log, as patterns: a value in a line may be anything."""
+    """The log lines of the product's modules, as patterns: a value in a line may be anything."""
     for path in (path for path in files(".py") if path.is_relative_to(ROOT / "heliograph")):
         for node in ast.walk(tree(path)):
             match node:
@@ -204,7 +204,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 
 def anchors(path: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """The anchors that GitHub makes of headings."""
     headings = re.findall(r"^#+ (.*)$", prose(path), re.M)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -248,19 +248,19 @@ def test_commands_are_known(path: Path) -> None:
             if re.match(r"(\s*echo \w+ \| )?\s*heliograph ", line)
         ]
     for line in lines:
-        # The runbook's are typed as they are, at night; elsewhere a name and an option stand for the option.
+        # The runbook's commands are typed as they are, at night; elsewhere a name and an option stand for the option.
         check_command(line.strip(), is_whole=path.name == "runbook.md")
 
 
 @cache
 def command_at(path: tuple[str, ...]) -> Any:
-    """The command of these words, or None. typer makes each one anew whenever it is asked."""
+    """The command with these words, or None. typer creates each one again on every access."""
     return command_at(path[:-1]).get_command(None, path[-1]) if path else typer.main.get_command(app)
 
 
 def check_command(line: str, *, is_whole: bool = False) -> None:
-    """Every word before the arguments is a command, every option one of its own, and none that it needs is missing.
-    What a shell makes of a pattern may be several arguments."""
+    """Every word before the arguments is a command, every option exists, and no required one is missing. A shell
+    pattern may stand for several arguments."""
     words = shlex.split(line, comments=True)[1:]
     path: tuple[str, ...] = ()
     while words and hasattr(command_at(path), "get_command"):
@@ -274,7 +274,7 @@ def check_command(line: str, *, is_whole: bool = False) -> None:
     options = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
     given = {word.partition("=")[0] for word in words if word.startswith("--")}
     assert given <= options, f"{line}: {given - options}"
-    if given and is_whole:  # a name alone stands for the command
+    if given and is_whole:  # a bare name stands for the command
         needed = {one.opts[0] for one in command.params if one.required and one.param_type_name == "option"}
         assert needed <= given, f"{line}: it needs {needed - given}"
 
@@ -321,7 +321,7 @@ def raised_details() -> Iterator[tuple[str, str]]:
                     yield from ((name, one.arg) for one in call.keywords if one.arg and one.arg != "message")
 
 
-#: Their constructors take other words than those that the answer has.
+#: The parameters of their constructors differ from the details in the response.
 OWN_DETAILS = {"Invalid", "RateLimited", "MethodNotAllowed", "PayloadTooLarge", "Unavailable"}
 
 
@@ -348,7 +348,7 @@ def test_commands_with_a_key_are_told_from_those_of_operators() -> None:
 
 @reads_trees
 def test_every_detail_of_an_error_is_documented() -> None:
-    """Operators' words of the command line are no part of the API."""
+    """Operators' errors of the command line are not part of the API."""
     codes = {kind.__name__: kind.code for kind in refusals()}
     documented = {one.code: one.details for one in error_pages.errors()}
     missing = {

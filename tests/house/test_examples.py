@@ -1,9 +1,9 @@
-"""The documents' examples are run: what can be pasted, on a fresh `heliograph up`, and receivers' code.
+"""The documents' examples are run: commands to paste, on a fresh `heliograph up`, and receivers' code.
 
 A block of shell is marked `sh run`, or `sh outside: ` and why it needs what no test has. A block of `json` after one
-shows the answer: it must have the same fields, and values of the same types. `<!-- until /path -->` waits until the
-list at that path is not empty, for a reader who is quicker than the simulators; `<!-- until /path text -->`, until the
-answer contains that text.
+shows the response: it must have the same fields, and values of the same types. `<!-- until /path -->` waits until the
+list at that path is not empty, because the test is faster than a reader; `<!-- until /path text -->`, until the
+response contains that text.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.up import up
 
 
 async def shell(text: str, environment: dict[str, str], place: Path) -> str:
-    """What a block prints. It must end well."""
+    """A block's output. It must succeed."""
     process = await asyncio.create_subprocess_exec(
         "bash",
         "-euo",
@@ -56,10 +56,10 @@ async def shell(text: str, environment: dict[str, str], place: Path) -> str:
 
 
 class Shell:
-    """A shell that a document's lines are pasted into, one block after the other, as its reader would.
+    """A shell into which a document's lines are pasted, one block after the other, as a reader would.
 
-    It notes every command that fails and goes on, also within `$(…)` and functions; not those that decide something,
-    as after `if` and before `&&`.
+    It records every command that fails and continues, also within `$(…)` and functions, except for conditions, as after
+    `if` and before `&&`.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, notes: Path) -> None:
@@ -86,7 +86,7 @@ class Shell:
         return Shell(process, notes)
 
     async def paste(self, text: str) -> str:
-        """What a block prints. Every line must end well, and no value may be taken from where there is none."""
+        """A block's output. Every line must succeed, and no value may be extracted from where there is none."""
         self._notes.write_text("")
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -108,9 +108,9 @@ class Shell:
 
 
 async def run_document(path: Path, shell: Shell, ports: dict[str, str], wrong: list[str]) -> int:
-    """Paste a document's blocks in order; returns how many there were. `ports`: what stands for an address in it.
+    """Paste a document's blocks in order; returns their number. `ports`: replacements for addresses in it.
 
-    What goes wrong is added to `wrong`, and the next block comes: whoever mends a document wants to see it all.
+    Errors are added to `wrong`, and the next block follows: someone who corrects a document wants to see all of them.
     """
     ran = 0
     listed = blocks(path)
@@ -137,7 +137,7 @@ async def run_document(path: Path, shell: Shell, ports: dict[str, str], wrong: l
     return ran
 
 
-#: Whoever reads on takes longer than the simulators do; this waits for them.
+#: A reader takes longer than the simulators do; this waits for them.
 UNTIL = """for try in $(seq 300); do
   curl -sS "$BASE/v1{}" -H "Authorization: Bearer $KEY" | grep -cF '{}' > /dev/null && break
   sleep 0.1
@@ -158,7 +158,7 @@ def alike(shown: Any, answered: Any, at: str) -> None:
         for name, value in shown.items():
             alike(value, answered[name], f"{at} {name}")
     elif at.endswith(("At", "_at", "statusReason")) and None in (shown, answered):
-        pass  # a step that had not happened yet in the one, and had in the other; what one waited for
+        pass  # a step that had not happened yet in one, and had in the other; what a status waited for
     elif isinstance(shown, list):
         assert isinstance(answered, list), at
         assert bool(shown) == bool(answered), at
@@ -168,7 +168,7 @@ def alike(shown: Any, answered: Any, at: str) -> None:
         assert type(shown) is type(answered), f"{at}: {shown!r} is shown, {answered!r} came"
 
 
-#: What can be pasted, in an order in which a reader may go through it.
+#: Documents to paste from, in an order in which a reader may go through them.
 READ_IN_ORDER = (
     *("api.md", "webhooks.md", "whatsapp.md", "operations.md", "guard.md", "adding-a-supplier.md"),
     *("routing.md", "senders.md"),
@@ -194,11 +194,11 @@ async def listening() -> AsyncIterator[Receiver]:
 @pytest.mark.timeout(900)
 @pytest.mark.lasts(60)
 async def test_every_line_of_the_documents_works_on_a_fresh_start(public_place: Path, tmp_path: Path) -> None:
-    """`make run` on a new data directory; then all that can be pasted, document by document."""
+    """`make run` on a new data directory; then everything that can be pasted, document by document."""
     assert shutil.which("curl"), "the documents are made of lines for curl, which is not installed"
     home = public_place / "home"
     home.mkdir()
-    # Its data directory is not the one that commands look into by themselves; a list of backups needs none.
+    # Its data directory is not the one that commands find by themselves; a list of backups needs none.
     given = f'[ "$1 $2" = "backup list" ] || set -- "$@" --data-dir "{home / "data"}"'
     command = f'exec {shlex.join(standing_for(forks.address()))} "$@"'
     (tmp_path / "heliograph").write_text(f"#!/bin/sh\n{given}\n{command}\n")
@@ -251,7 +251,7 @@ async def test_a_line_that_fails_before_the_last_is_found(text: str, failed: lis
 
 
 def test_a_block_of_shell_says_whether_it_can_be_pasted() -> None:
-    """`sh run`: a test does it. `sh outside: why`: it needs what no test has. There is no third kind."""
+    """`sh run`: a test runs it. `sh outside: why`: it needs what no test has. There is no third kind."""
     unclear = [
         f"{path.name}:{block.line}"
         for path in documents()

@@ -1,7 +1,7 @@
-"""No regular expression of ours takes more than linear time, whatever it is given: clients choose the texts.
+"""No regular expression of ours takes more than linear time for any input: clients choose the texts.
 
-Every expression that a module keeps is found, and given texts that repeat what it knows; eight times as long a text may
-take eight times as long, with room to spare, and not 64 times. What counts is the time of this thread on the processor.
+Every expression defined in a module is found, and applied to texts that repeat its own parts; eight times as long a
+text may take eight times as long, with room to spare, and not 64 times. The measure is this thread's processor time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import heliograph
 from heliograph.base.errors import Invalid
 from heliograph.campaigns import template
 
-#: What texts are made of, besides the pieces of the expression itself.
+#: Pieces of texts, besides those of the expression itself.
 PIECES = (
     " ",
     "\t",
@@ -48,9 +48,9 @@ PIECES = (
     "\u0301",
 )
 METHODS = ("match", "search", "fullmatch", "sub", "findall", "finditer", "split")
-#: Characters of the texts: eight times as many.
+#: Lengths of the texts: a factor of eight.
 SHORT, LONG = 150, 1_200
-#: Eight times as long, and three times that; and what is too short a time to compare, seconds.
+#: Eight times as long, with a factor of three to spare; and a time too short to compare, in seconds.
 MOST, FLOOR = 24.0, 20e-6
 
 
@@ -61,7 +61,7 @@ def modules() -> Iterator[ModuleType]:
 
 
 def expressions() -> Iterator[tuple[str, Any, set[str]]]:
-    """(name, expression, the methods by which it is used)"""
+    """(name, expression, the methods with which it is used)"""
     for module in modules():
         assert module.__file__ is not None
         with open(module.__file__, encoding="utf-8") as source:
@@ -81,7 +81,7 @@ EXPRESSIONS = {f"{name} {method}": (one, method) for name, one, methods in expre
 
 
 def pieces(pattern: str) -> list[str]:
-    """Literals of an expression, short ones as they are."""
+    """Literals of an expression; short ones as they are."""
     literals = re.findall(
         r"(?:[A-Za-z0-9 :/@;={}\"'`_-]|\\[.{}\[\]])+", re.sub(r"\(\?P?<?\w+>?|\[[^]]*\]", " ", pattern)
     )
@@ -129,7 +129,7 @@ def test_no_expression_takes_more_than_linear_time(name: str) -> None:
 
 
 def test_the_places_of_a_text_are_found_in_linear_time() -> None:
-    """What blocked a process for seconds: an open place and many spaces."""
+    """An input that used to block a process for seconds: an opening bracket and many spaces."""
 
     def check(text: str) -> None:
         with contextlib.suppress(Invalid):

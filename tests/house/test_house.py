@@ -39,7 +39,7 @@ def test_rooms_are_small_and_say_what_they_own() -> None:
 
 @reads_trees
 def test_what_is_missing_is_named() -> None:
-    """By a sentence of its own, or by that of its kind."""
+    """With a sentence of its own, or that of its kind."""
     made = [
         (f"{name_of(path)}:{node.lineno}", {one.arg: ast.unparse(one.value) for one in node.keywords})
         for path in MODULES
@@ -76,7 +76,7 @@ def test_no_file_names_a_machine_or_a_registry() -> None:
 
 
 def test_one_module_reads_this_machines_clock() -> None:
-    """All others ask `base/database/clock.py`, which follows the database's. Simulators have clocks of their own."""
+    """All others use `base/database/clock.py`, which follows the database's. Simulators have clocks of their own."""
     reads = re.compile(r"\b(datetime\.(now|utcnow|today)|date\.today|time\.(time|time_ns|gmtime|localtime|ctime))\(")
     found = [
         f"{name_of(path)}:{number}"
@@ -90,14 +90,14 @@ def test_one_module_reads_this_machines_clock() -> None:
     assert found == []
 
 
-#: What makes a TLS context of its own unless it is given one. The type may be named in annotations; `starttls` is also
-#: the name of a field.
+#: Calls that create a TLS context unless they are given one. The type may be named in annotations; `starttls` is also a
+#: field's name.
 MAKERS = {"create_default_context", "HTTPSConnection", "SMTP_SSL", "urlopen", "SSLContext"}
 
 
 def own_contexts(text: str) -> list[str]:
-    """What makes a context, or a connection without one, in a module's text: it is as strict as the Python that it runs
-    on. Not the contexts of servers."""
+    """Calls in a module's text that create a context, or a connection without one: it is as strict as the Python
+    version. Servers' contexts do not count."""
     nodes = list(ast.walk(ast.parse(text)))
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     right = {
@@ -162,14 +162,14 @@ def test_a_context_of_ones_own_is_recognized(text: str, found: list[str]) -> Non
 
 
 def test_files_of_pages_take_turns() -> None:
-    """A file that goes out while it is read takes its connections from `reading_in_turn`, or many at once leave pages
-    none. The method itself is handed on for nothing else."""
+    """A file that is sent while it is read takes its connections from `reading_in_turn`, or many at once would leave
+    pages none. The method itself is passed on for nothing else."""
     pages = [path for room in ("dashboard", "console") for path in (ROOT / "heliograph" / room).rglob("*.py")]
     assert [name_of(path) for path in pages if re.search(r"request\.reading\b(?!\()", path.read_text())] == []
 
 
 def test_the_words_of_smpp_stay_in_its_rooms() -> None:
-    """What a supplier is told and tells is text (decision 186); how SMPP writes it is its own affair."""
+    """What a supplier sends and receives is text (decision 186); how SMPP encodes it is its own affair."""
     theirs = tuple(f"heliograph/{room}/" for room in ("suppliers/smpp", "suppliers/alphabets", "simulators/smsc"))
     words = re.compile(r"data_coding|locking_shift|single_shift|default_alphabet|esm_class|user_message_reference")
     found = [
@@ -178,7 +178,7 @@ def test_the_words_of_smpp_stay_in_its_rooms() -> None:
         if (name := name_of(path)).startswith("heliograph/") and not name.startswith(theirs)
         for match in words.finditer(path.read_text())
     ]
-    # The wizard and the sections of its form have options of an account by their names.
+    # The wizard and the sections of its form name options of an account.
     assert {one.partition(":")[0] for one in found} == {
         "heliograph/console/suppliers/wizard.py",
         "heliograph/sms/management/sections.py",
@@ -187,7 +187,7 @@ def test_the_words_of_smpp_stay_in_its_rooms() -> None:
 
 @reads_trees
 def test_the_key_of_an_id_in_the_log_ends_in_id() -> None:
-    """So that one thing has one key in all lines: `supplier_id` is its id, and `supplier` its name."""
+    """So that each field has one name in all lines: `supplier_id` is its id, and `supplier` its name."""
 
     def is_id(value: ast.expr) -> bool:
         match value:
@@ -253,7 +253,7 @@ async def test_every_table_names_its_class_and_tenants_come_first(pool: Pool) ->
 
 
 async def test_the_schema_uses_nothing_that_shuts_a_door(pool: Pool) -> None:
-    """Sequences, triggers, extensions and enum types are what a distributed PostgreSQL or a managed one stumbles on."""
+    """Sequences, triggers, extensions and enum types cause problems with a distributed or managed PostgreSQL."""
     assert [tuple(row) for row in await pool.fetch(FORBIDDEN)] == []
     assert [row[0] for row in await pool.fetch(ZONELESS)] == []
 
@@ -275,13 +275,13 @@ def test_the_lock_of_the_generators_pins_by_digest_and_names_no_registry() -> No
 
 
 def test_no_browser_test_has_the_page_evaluate_a_text() -> None:
-    """Our policy forbids it, except in a debugger's first look: such a wait fails once in twenty times."""
+    """Our policy forbids it, except in a debugger's first evaluation: such a wait fails once in twenty times."""
     tests = sorted((ROOT / "tests/browser").glob("test_*.py"))
     assert [path.name for path in tests if ".wait_for_function(" in path.read_text()] == []
 
 
 def test_a_long_file_says_why() -> None:
-    """Of files that can be read in one sitting nobody asks; longer ones are one thing, or have to be cut."""
+    """A file of up to 400 lines can be read in one sitting; a longer one has to be one thing, or be split."""
     for path in sorted((ROOT / "heliograph").rglob("*.py")):
         text = path.read_text()
         if text.count("\n") > 400:

@@ -44,7 +44,7 @@ def allowance(probe: dict[str, Any]) -> float:
 def test_kubernetes_knows_every_field(version: str) -> None:
     assert version in VERSIONS
     for found in kubernetes.objects():
-        # It returns the version of the schemas that it took.
+        # It returns the version of the schemas that it used.
         assert kubernetes_validate.validate(found, version, strict=True) == version
 
 
@@ -88,7 +88,7 @@ def test_commands_settings_mounts_and_secrets_agree() -> None:
         files = {f"{mounts['secrets']}/{item['path']}" for item in volumes["secrets"]["secret"]["items"]}
         named = {value for name, value in settings.items() if name.endswith("_FILE")}
         assert named | {word for word in container["args"] if word.startswith("/run/secrets/")} == files
-    # The owner's password is not for what answers requests or connects to suppliers.
+    # Processes that answer requests or connect to suppliers do not get the owner's password.
     assert {name for name, made in TEMPLATES.items() if "owner_database_url" in str(made)} == {"migrate", "backup"}
     claimed = TEMPLATES["backup"]["spec"]["volumes"][-1]["persistentVolumeClaim"]["claimName"]
     assert one("PersistentVolumeClaim", claimed)

@@ -16,7 +16,7 @@ NAMED = sorted(set(re.findall(r"`([a-z_]+(?:\.[A-Za-z_]+)+|[a-z_/]+\.sql)`", PAG
 
 
 def found(name: str) -> bool:
-    """Is there a file of SQL, a module, or something in a module, of this name?"""
+    """Whether there is a SQL file, a module, or something in a module, with this name."""
     package = ROOT / "heliograph"
     if name.endswith(".sql"):
         return (package / name).is_file()
@@ -46,7 +46,7 @@ def test_what_the_page_names_exists(name: str) -> None:
 
 @reads_trees
 def test_every_statement_that_waits_for_rows_in_an_order_is_on_the_page() -> None:
-    """A statement that locks rows in a written order does so because another one might lock them in another."""
+    """A statement with a documented lock order has it because another one might lock the rows in another order."""
     missing = []
     for path in sorted((ROOT / "heliograph").rglob("*.py")):
         if "simulators" in path.parts:

@@ -150,7 +150,7 @@ def test_every_field_is_described(name: str) -> None:
 
 
 def test_enumerations_say_of_what_type_they_are() -> None:
-    """Without it, generators leave out whatever holds one."""
+    """Without it, generators leave out everything that contains one."""
     types = {str: "string", int: "integer", bool: "boolean"}
     listed = [one for one in walk(DOCUMENT) if isinstance(one.get("enum"), list) or "const" in one]
     assert listed
@@ -176,13 +176,13 @@ def test_nothing_is_named_that_is_not_used() -> None:
 
 
 def objects() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every schema with fields, in components and in paths, and where it is."""
+    """Every schema with fields, in components and in paths, and its location."""
     for name, schema in SCHEMAS.items():
         yield from ((name, one) for one in walk(schema) if isinstance(one.get("properties"), dict))
 
 
 def test_nothing_defaults_to_null_and_no_body_to_anything() -> None:
-    """openapi-typescript makes what has a default required, and a default of null is one too."""
+    """openapi-typescript makes a field with a default required, also if the default is null."""
     assert [one for one in walk(DOCUMENT["paths"]) if "default" in one and one["default"] is None] == []
     with_default = [
         f"{name}.{field}" for name, one in objects() for field, shape in one["properties"].items() if "default" in shape
@@ -202,7 +202,7 @@ def test_no_field_is_spelt_twice() -> None:
 
 
 def test_nothing_is_only_null() -> None:
-    """openapi-generator knows no type that has only null."""
+    """openapi-generator has no type for only null."""
     nothing_else = [
         f"{name}.{field}"
         for name, one in objects()
@@ -213,7 +213,7 @@ def test_nothing_is_only_null() -> None:
 
 
 def reachable(schema: Any) -> set[str]:
-    """The names of the schemas that one leads to."""
+    """The names of the schemas that a schema refers to."""
     found: set[str] = set()
     waiting = [schema]
     while waiting:

@@ -11,7 +11,7 @@ from heliograph.api.document.guide import Guide
 from heliograph.console.engine.runbook import PAGE, SECTIONS
 
 ROOT = Path(__file__).parents[2]
-#: Where checks are made that a console looks at; those of a command are on its own screen.
+#: Where checks are defined that the console shows; those of a command are on its own screen.
 CHECKED = (
     "doctor.py",
     "health/backups.py",
@@ -28,7 +28,7 @@ CHECKED = (
 
 
 def names(path: Path) -> Iterator[str]:
-    """What checks are called: the first argument, or the sentence that it was given before."""
+    """The names of checks: the first argument, or the sentence assigned to it before."""
     for function in ast.walk(ast.parse(path.read_text())):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue

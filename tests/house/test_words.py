@@ -1,5 +1,5 @@
-"""The words of why: every code of the product has an entry in both languages, and no customer reads of a supplier; and
-phrases that no page and no document uses, since a native engineer would not."""
+"""The explanations of codes: every code of the product has an entry in both languages, and none for customers mentions
+a supplier; and phrases that no page and no document uses, because a native engineer would not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from heliograph.why.words import Kind
 from tests.house.project import DOCS, ROOT
 from tests.house.test_documents import anchors
 
-#: Who carries a message, and how the engine works, is nothing that a customer reads.
+#: Who carries a message, and how the engine works, is not for customers.
 HIDDEN = re.compile(
     r"supplier|provider|carrier|fornecedor|\bsmpp\b|\bsmsc\b|\bmeta\b|\bqueue\b|\bworkers?\b|\bfila\b|\breceipt|\brecibo"
     r"|PDU|HELIOGRAPH_",
@@ -50,7 +50,7 @@ FOREIGN = re.compile(
 )
 #: Portuguese spelling from before the agreement of 1990, which pages and explanations follow.
 FORMER = re.compile(r"activ|redireccion|direcç|selecç|colecç|projecç|efectu|factura|actual", re.IGNORECASE)
-#: Errors that no program of a customer gets: of the command line, and of Meta's callbacks.
+#: Errors that no customer's program gets: those of the command line, and of Meta's callbacks.
 OF_OPERATORS = {
     "rates_invalid",
     "supplier_already_exists",
@@ -62,7 +62,7 @@ NAMES = [f"{kind}.{code}" for kind, code, _ in EVERY]
 
 
 def failures_in_source() -> set[str]:
-    """Failure codes that the SMS channel gives a message, as its source writes them."""
+    """Failure codes that the SMS channel gives a message, according to its source."""
     text = "\n".join(path.read_text() for path in sorted((ROOT / "heliograph" / "sms").rglob("*.py")))
     written = set(re.findall(r'\("?[*\w]+"?, (?:"\w+", )?(?:due|message|self)?\.?at, "(\w+)"', text))
     written |= {*get_args(routing.Unsendable), *status.BY_RECEIPT.values(), status.NO_RECEIPT, status.OUTCOME_UNKNOWN}
@@ -125,7 +125,7 @@ def test_an_entry_is_whole_and_says_the_same_in_both_languages(kind: str, code: 
             assert language != "pt" or not FORMER.search(text)
             assert len(text) <= 140
     for name in one.en.__struct_fields__:
-        if "2xx" not in getattr(one.en, name):  # that is the same in any language
+        if "2xx" not in getattr(one.en, name):  # the same in any language
             assert getattr(one.en, name) != getattr(one.pt, name)
 
 

@@ -34,7 +34,8 @@ PASSPHRASE = "correct horse battery staple"
 
 @pytest.fixture
 def place(public_place: Path) -> Path:
-    # Whoever forks commands ends with the thread that launched it, and those in which commands run end with their test.
+    # A process that forks commands ends with the thread that launched it, and those in which commands run end with
+    # their test.
     forks.address()
     home = public_place / "home"
     home.mkdir()
@@ -42,7 +43,7 @@ def place(public_place: Path) -> Path:
 
 
 def heliograph(*arguments: str, status: int = 0, **settings: str) -> Any:
-    """What a command says as JSON; an expected failure's text."""
+    """A command's JSON output; or the text of an expected failure."""
     done = subprocess.run(
         [*standing_for(forks.address()), *arguments, "--json"],
         capture_output=True,
@@ -63,7 +64,8 @@ async def rows(one: Up, statement: str, *values: object) -> list[asyncpg.Record]
 
 @contextlib.asynccontextmanager
 async def loaded(client: Client) -> AsyncIterator[None]:
-    """Four of the organization's senders, one message after the other, which have sent some hundred already."""
+    """Four concurrent senders of the organization, each sending one message after the other, after some hundred were
+    sent."""
     ended = asyncio.Event()
 
     async def load(lane: int) -> None:
@@ -82,7 +84,7 @@ async def loaded(client: Client) -> AsyncIterator[None]:
 
 
 async def demand_whole(one: Up, answered: Set[str]) -> None:
-    """Every message that was answered is there, and what was paid for is what was used."""
+    """Every acknowledged message is there, and the quota used is what was paid for."""
     kept = await rows(one, "SELECT id FROM messages")
     assert answered <= {str(row["id"]) for row in kept}
     (balance,) = await rows(
@@ -92,17 +94,17 @@ async def demand_whole(one: Up, answered: Set[str]) -> None:
 
 
 async def demand_still(one: Up, data: str) -> None:
-    """Nothing leaves what was restored, neither old nor new, until it is released."""
+    """Nothing is sent from what was restored, neither old nor new, until it is released."""
     async with Client(one.url, one.credentials["live_key"]) as client:
         waiting = "SELECT id, attempt, claims FROM queue WHERE kind = 'sms' ORDER BY id"
         before = await rows(one, waiting)
         new = await client.send("+258849999999")
-        # The worker looks at the queue many times meanwhile.
+        # Meanwhile the worker polls the queue many times.
         seen = await rows(one, "SELECT max(seen_at) AS at FROM workers")
         await until_true(lambda: rows(one, "SELECT FROM workers WHERE seen_at > $1", seen[0]["at"]))
         (row,) = await rows(one, "SELECT status FROM messages WHERE id = $1", new)
         assert row["status"] == "accepted"
-        # What was under way then is not touched either.
+        # Attempts that were in progress then are not touched either.
         assert [row for row in await rows(one, waiting) if str(row["id"]) != new] == before
         held = heliograph("hold", "list", "--data-dir", data)
         assert {row["kind"] for row in held} == {"sms", "whatsapp", "webhook"}
@@ -131,7 +133,7 @@ async def test_a_backup_under_load_holds_what_was_answered_and_sends_nothing_bef
         assert checks["backups"]["state"] == "ok"
         assert "the last verified one" in checks["backups"]["detail"]
         first_smsc = first.credentials["smsc"]
-    # Its keys cannot be written: then there is no database either, and the place can be used again.
+    # Its keys cannot be written: then there is no database either, and the directory can be used again.
     with monkeypatch.context() as full:
         full.setattr(restore.private_files, "write", no_room)
         full.setenv("HELIOGRAPH_BACKUP_PASSPHRASE", PASSPHRASE)
@@ -139,7 +141,7 @@ async def test_a_backup_under_load_holds_what_was_answered_and_sends_nothing_bef
         done = await asyncio.to_thread(CliRunner().invoke, app, words)
     assert str(done.exception) == f"cannot write to {elsewhere / 'data' / 'postgres'}: No space left on device"
     assert not (elsewhere / "data" / "postgres" / "data").exists()
-    # As one that was killed before the database had its name left them.
+    # As left behind by one that was killed before the database had its name.
     key = (place / "data" / "secret_key").read_text().strip() + "\n"
     (elsewhere / "data" / "secret_key").write_text("another one")
     assert "secret_key exists" in heliograph("restore", taken["path"], "--data-dir", str(elsewhere / "data"), status=1)
@@ -155,7 +157,7 @@ async def test_a_backup_under_load_holds_what_was_answered_and_sends_nothing_bef
 
 
 async def test_a_point_in_time_under_load_is_restored_from_the_archive(place: Path) -> None:
-    # To a shell and to PostgreSQL's commands, these characters mean something.
+    # These characters have a meaning for a shell and for PostgreSQL's commands.
     store, wal, elsewhere = place / "store", place / "it's 100%full", place / "elsewhere"
     elsewhere.mkdir()
     async with up(place, HELIOGRAPH_WAL_ARCHIVE=str(wal)) as first:
@@ -183,12 +185,12 @@ async def test_a_point_in_time_under_load_is_restored_from_the_archive(place: Pa
     )
     assert "choose a later point in time" in early
     assert not (elsewhere / "data" / "postgres" / "data").exists()
-    # A directory as one names it from where one stands.
+    # A directory given as a relative path.
     near = os.path.relpath(wal)
     restored = heliograph(
         *("restore", taken["path"], "--data-dir", str(elsewhere / "data"), "--wal", near, "--until", until_then)
     )
-    # In milliseconds, in which something may have been committed just before.
+    # In whole milliseconds, in which something may have been committed just before.
     assert taken["taken_at"] < restored["restored_until"] <= iso(at["at"])
     assert restored["missing_wal"] is None
     async with up(elsewhere) as second:
@@ -200,7 +202,8 @@ async def test_a_point_in_time_under_load_is_restored_from_the_archive(place: Pa
 
 
 async def demand_word_of_a_gap(backup: str, wal: Path, missing: Path, place: Path, before: datetime) -> None:
-    """A replay ends before a segment that is missing; that the archive goes on is told, and nothing passes for all."""
+    """A replay ends before a missing segment; the output says that the archive continues, so that nothing seems
+    complete."""
     missing.rename(missing.with_suffix(".away"))
     words = ("restore", backup, "--wal", str(wal), "--data-dir", str(place))
     late = heliograph(*words, "--until", iso(before + timedelta(hours=1)), status=1)

@@ -52,11 +52,11 @@ class Done(msgspec.Struct):
 
 
 class Cli:
-    """Runs `heliograph` with an environment of its own."""
+    """Runs `heliograph` in an environment of its own."""
 
     def __init__(self, **environment: str) -> None:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HELIOGRAPH_")}
-        # A home of nobody's: a data directory on this machine must not be found.
+        # A home directory without data: a data directory on this machine must not be found.
         self.environment = kept | {"HELIOGRAPH_SECRET_KEY": SECRET_KEY, "XDG_DATA_HOME": "/nonexistent"} | environment
 
     async def __call__(self, *arguments: str, stdin: str = "", **environment: str) -> Done:
@@ -68,7 +68,8 @@ class Cli:
 
     @contextlib.asynccontextmanager
     async def running(self, *arguments: str, err: Path | None = None, **environment: str) -> AsyncIterator[Life]:
-        """A command that goes on; yields once it has printed its first line. Ended as by Ctrl-C, and orderly."""
+        """A command that keeps running; yields once it has printed its first line. Ended as if by Ctrl-C,
+        gracefully."""
         with _appending(err or Path(os.devnull)) as sink:
             process = await self._start((*arguments, "--json"), environment, stderr=sink)
         try:
@@ -98,7 +99,7 @@ class Cli:
 
 
 class Life(msgspec.Struct):
-    """A command that runs, and the first line it printed."""
+    """A running command, and the first line it printed."""
 
     process: forks.Forked
     first: dict[str, Any]
@@ -195,7 +196,7 @@ async def test_a_key_is_rotated(cli: Cli, pool: Pool) -> None:
     assert new["id"] != old["id"]
     same = ("name", "scopes", "allowed_ips", "mode", "profile", "expires_at")
     assert [new[name] for name in same] == [old[name] for name in same]
-    # Both work, the old one for as long as was said.
+    # Both work, the old one until the chosen time.
     async with pool.acquire() as conn:
         known = await authentication.authenticate_many(conn, [hash_secret(one["secret"]) for one in (old, new)])
         assert [one is not None and str(one.actor.key_id) for one in known] == [old["id"], new["id"]]
@@ -413,7 +414,7 @@ async def test_doctor_says_which_setting_cures_receipts_that_fit_nothing(cli: Cl
     assert cure["remedy"] == "`heliograph supplier set main resp_id_base=hex`"
     assert (unknown["state"], "XYZZY (1)" in unknown["detail"]) == ("warning", True)
     assert (await cli("supplier", "show", "main", "--json")).data["unknown_words"] == {"XYZZY": 1}
-    # What doctor says works as it is written, and the words are gone once they are explained.
+    # Doctor's suggestion works as printed, and the words are gone once they are explained.
     assert (await cli(*cure["remedy"].strip("`").split()[1:], "final_states.XYZZY=undelivered")).status == 0
     async with pool.acquire() as conn:
         assert (await words.unknown_states(conn), await diagnosis.advise(conn)) == ({}, [])
@@ -497,7 +498,8 @@ async def test_a_role_that_may_not_migrate_is_told_which_setting_to_give(
 async def test_a_database_of_before_the_schema_was_made_anew_is_refused(
     database_url: str, as_owner: Callable[[str], Awaitable[None]]
 ) -> None:
-    """Whoever meets it says the same sentence, and ends with a status after which migrating is not tried again."""
+    """Every command that finds it prints the same sentence, and ends with a status after which migrating is not
+    retried."""
     unit = (ROOT / "deploy" / "systemd" / "heliograph-migrate.service").read_text()
     assert "RestartPreventExitStatus=1 2\n" in unit
     await as_owner("DELETE FROM schema_migrations WHERE name = '0001_schema.sql'")
@@ -558,7 +560,7 @@ async def test_an_error_is_a_sentence(
 
 @pytest.mark.usefixtures("partitions_ahead")
 async def test_a_message_all_the_way(cli: Cli, pool: Pool, tmp_path: Path, make_endpoint: Callable[..., Any]) -> None:
-    """Every long-running command at once, and the commands that look at what happened."""
+    """Every long-running command at once, and the commands that show what happened."""
     await cli("org", "create", "Acme", "--country", "any", "--grant", "10")
     key, sender = await asyncio.gather(
         cli("key", "create", "--profile", "full_access", "--json"), cli("sender", "request", "ACME", "--approve")
@@ -636,7 +638,7 @@ async def test_a_message_all_the_way(cli: Cli, pool: Pool, tmp_path: Path, make_
         assert {one["kind"] for one in attempts.data} == {"message.delivered", "message.failed"}
         assert [one["id"] for one in hooks.data] == [endpoint_id]
         found = {one["check"]: one["state"] for one in msgspec.json.decode(doctor.out)}
-        # Test databases are neither durable nor backed up, which is all that doctor has to say.
+        # Test databases are neither durable nor backed up, and doctor has nothing else to say.
         assert {name for name, state in found.items() if state != "ok"} <= {"durability", "backups"}, doctor.out
         assert found["supplier main"] == "ok"
 

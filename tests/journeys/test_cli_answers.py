@@ -1,6 +1,7 @@
-"""What commands of the API make of servers that are away, foreign or overloaded, and of words that no request can hold.
+"""How commands that use the API handle servers that are down, of another kind or overloaded, and input that no request
+can contain.
 
-The server says what it is told to; nothing here needs a database.
+The server responds as told; nothing here needs a database.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def answer(body: Any, status: int = 200, **headers: str) -> Answer:
 
 
 class Server:
-    """Answers as `says` tells, and remembers what it was asked: method, path with query, and headers."""
+    """Responds as `says` tells it, and records the requests: method, path with query, and headers."""
 
     def __init__(self, says: Callable[[str, dict[str, str]], Answer]) -> None:
         self.says, self.asked = says, list[tuple[str, str, dict[str, str]]]()
@@ -52,7 +53,7 @@ class Server:
 
 
 class Shell:
-    """Somebody's shell, with a home of their own, and a server."""
+    """A user's environment, with a home directory of its own, and a server."""
 
     def __init__(self, home: Path, server: Server) -> None:
         self.home, self.server = home, server
@@ -103,7 +104,7 @@ async def test_a_login_is_checked_before_it_is_kept(shell: Shell) -> None:
         assert told in (await shell.run(*words, "--url", shell.server.url, status=status)).err, said
     assert "--profile" in (await shell.run(*words, "--profile", " ", "--url", shell.server.url, status=2)).err
     assert shell.profiles() == {}
-    # A key without the scope for the account is a good one.
+    # A key without the scope for the account is still valid.
     scope = {"error": {"code": "api_key_scope_required", "message": "x"}}
     shell.server.says = lambda path, query: answer(scope, 403)
     await shell.run(*words, "--profile", "one", "--url", shell.server.url)
@@ -132,7 +133,7 @@ async def test_a_key_is_stripped_checked_and_never_shown(shell: Shell) -> None:
 
 
 async def test_where_a_key_goes(shell: Shell) -> None:
-    """One that is given by itself may be another installation's: it is not sent to the profile's."""
+    """A key given without a profile may be another installation's: it is not sent to the profile's server."""
     file = shell.home / "key"
     file.write_text(KEY)
     await shell.run("login", "--key-file", str(file), "--url", shell.server.url)
@@ -141,12 +142,12 @@ async def test_where_a_key_goes(shell: Shell) -> None:
     words = ("send", "--to", "+258840000000", "--message", "x")
     await shell.run(*words)
     await shell.run(*words, "--profile", "default", "--key", "hg_test_other")
-    # What stands in the environment may be live: a profile that is named is asked with its own key.
+    # A key in the environment may be live: a named profile uses its own key.
     await shell.run("send", "--profile", "default", *words[1:], HELIOGRAPH_API_KEY="hg_live_other")
     await shell.run(*words, "--profile", "default", HELIOGRAPH_API_KEY="hg_live_other")
     asked = [one[2]["authorization"] for one in shell.server.asked[1:]]
     assert asked == [f"Bearer {KEY}", "Bearer hg_test_other", f"Bearer {KEY}", f"Bearer {KEY}"]
-    # Where `up` was never started: this machine's port, or the one that its directory names.
+    # If `up` was never started: this machine's default port, or the one that its data directory names.
     (shell.home / "directory").mkdir()
     for command in (("logs",), words):
         told = await shell.run(*command, "--data-dir", "/nowhere/at/all", status=2)
@@ -175,7 +176,7 @@ async def test_a_send_is_waited_for_through_the_api(shell: Shell) -> None:
     assert json.loads(done.out)["status"] == "undelivered"
     (posted,) = [one for one in shell.server.asked if one[0] == "POST"]
     assert posted[2]["idempotency-key"] == "k-1"
-    # A key that may not read messages is refused before there is one.
+    # A key that may not read messages is refused before one is sent.
     shell.server.asked.clear()
     refused = {"error": {"code": "api_key_scope_required", "message": "This key lacks a scope."}}
     shell.server.says = lambda path, query: answer(refused, 403)
@@ -186,7 +187,7 @@ async def test_a_send_is_waited_for_through_the_api(shell: Shell) -> None:
 
 
 async def test_what_follows_goes_on_until_it_is_refused(shell: Shell) -> None:
-    """Lost connections, a proxy's pages, empty answers and dates to wait for end nothing; a refusal does."""
+    """Lost connections, a proxy's pages, empty responses and Retry-After dates end nothing; a refusal does."""
     troubles: list[Answer] = []
     event = {"id": "e1", "type": "message.sent", "timestamp": NOW, "requestId": "r", "data": {}}
     request = {"id": "q1", "at": NOW, "method": "PUT", "path": "/x", "status": 200, "requestId": "r1"}
@@ -220,7 +221,7 @@ async def test_what_follows_goes_on_until_it_is_refused(shell: Shell) -> None:
     for said in ((200, b"", {}), answer({"items": []}), answer([])):
         troubles[:] = [said]
         assert "does not respond like a Heliograph server" in (await shell.run("logs", *key, status=1)).err
-    # Where it cannot keep how far it came.
+    # If it cannot store its position.
     (shell.home / "taken").mkdir()
     (shell.home / "taken" / "heliograph").touch()
     told = await shell.run("listen", *key, status=1, XDG_CONFIG_HOME=str(shell.home / "taken"))

@@ -58,7 +58,7 @@ async def test_one_is_created_for_tags_or_for_numbers(pool: Pool, database_url: 
     assert (tagged["status"], tagged["message_template"]) == ("staging", "Hello {{name}}")
     listed = await data(database_url, "create", "Hi", "--name", "Two", "--to", "+258841111111", "--to", "+258842222222")
     assert listed["recipient_count"] == 2
-    # Numbers are read as everywhere else on the command line: without a country this might be Vietnam's.
+    # Numbers are read as everywhere else on the command line: without a country this might be Vietnamese.
     local = ("create", "Hi", "--name", "Local", "--to", "84 123 4567", "--to", "+258841111111", "--to", "841111111")
     refused = str((await call(database_url, *local)).exception)
     assert refused == "--to must be phone numbers with + and country code, not 84 123 4567, 841111111"
@@ -121,7 +121,7 @@ async def test_pause_and_resume(pool: Pool, database_url: str) -> None:
 async def test_watch_until_it_is_done(pool: Pool, database_url: str) -> None:
     actor = await organization(pool)
     made = await create(pool, actor, 3)
-    # Processes of their own: two commands in one process would write into each other's output.
+    # Separate processes: two commands in one process would write into each other's output.
     watching = [
         await forks.start(
             *("campaign", "watch", str(made.id), *how),

@@ -25,7 +25,7 @@ from tests.processes import Installation, Program, environment, installation, un
 pytestmark = pytest.mark.lasts(25)
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-#: What zsh does with completions of the directory `$1`, and at a Tab after `heliograph lis`.
+#: What zsh does with completions of the directory `$1`, and with a Tab after `heliograph lis`.
 TWO_TABS = """
 fpath=($1 $fpath) path=($1 $path)
 autoload -Uz compinit && compinit -uD
@@ -36,7 +36,7 @@ $_comps[heliograph]
 
 
 class Desk:
-    """Somebody's shell: no settings, no database, a home of their own."""
+    """A user's environment: no settings, no database, a home directory of its own."""
 
     def __init__(self, made: Installation, test_key: str, home: Path) -> None:
         self.made, self.test_key, self.home = made, test_key, home
@@ -54,7 +54,7 @@ class Desk:
         return program
 
     def position(self) -> int:
-        """When a listener last wrote down where it is, in nanoseconds; 0: never."""
+        """When a listener last stored its position, in nanoseconds; 0: never."""
         places = self.home.glob("heliograph/listen-*.json")
         return max((place.stat().st_mtime_ns for place in places), default=0)
 
@@ -116,7 +116,7 @@ async def test_events_are_triggered_listened_to_and_forwarded(desk: Desk) -> Non
         (made,) = told
         await until(lambda: made["id"] in {one.message_id for one in receiver.events})
         await until(lambda: "message.delivered" in listening.out)
-        # The position is written after what was printed, so the next one stands behind the event.
+        # The position is stored after the output, so the next one is after the event.
         shown = desk.position()
         await until(lambda: desk.position() > shown)
         assert await listening.stop(signal.SIGINT) == 0
@@ -125,7 +125,7 @@ async def test_events_are_triggered_listened_to_and_forwarded(desk: Desk) -> Non
         assert one["answer"].startswith("200 in ")
         (event,) = [event for event in receiver.events if event.type == "message.delivered"]
         assert (event.problem, json.loads(event.body)) == (None, one["event"])
-        # What happened meanwhile is there, and what was shown is not shown again.
+        # Events that happened meanwhile are there, and those shown before are not shown again.
         await desk.run("trigger", "message.failed")
         again = await desk.start("listen", "--resume", "-o", "tsv")
         await until(lambda: "message.failed" in again.out)
@@ -192,13 +192,13 @@ async def test_requests_are_listed_shown_and_followed(desk: Desk) -> None:
     listed: list[dict[str, Any]] = []
 
     async def all_are_listed() -> bool:
-        # The log is written behind the answers.
+        # The log is written after the responses.
         listed[:] = json.loads((await desk.run("requests", "list", "--status", "4xx", "--limit", "200", "--json")).out)
         return len(listed) == sent
 
     await until_true(all_are_listed)
     assert one["id"] in [other["id"] for other in listed]
-    # The log ends with the latest one, and goes on from there.
+    # The log ends with the latest entry, and continues from there.
     newest = listed[0]["requestId"]
     last = (await desk.run("logs", "-n", "1", "-o", "tsv")).out.splitlines()
     assert [entry.split("\t")[-1] for entry in last] == [newest]
@@ -222,7 +222,7 @@ async def test_requests_are_listed_shown_and_followed(desk: Desk) -> None:
     assert (shown["id"], "answer" in shown) == (one["id"], True)
     assert "404" in (await desk.run("requests", "get", "01990000-0000-7000-8000-000000000000", status=1)).err
     assert "there is no request order-4711" in (await desk.run("requests", "get", "order-4711", status=1)).err
-    # Names that programs made; some proxies write a UUID without hyphens.
+    # Ids chosen by programs; some proxies write a UUID without hyphens.
     for name in ("order-4711", "5f3c1d0e9b7a4c2d8e6f0a1b2c3d4e5f", "5F3C1D0E-9B7A-4C2D-8E6F-0A1B2C3D4E60"):
         headers = {"Authorization": f"Bearer {desk.test_key}", "Idempotency-Key": name, "X-Request-Id": name}
         async with aiohttp.ClientSession(desk.made.base_url, headers=headers) as session:
@@ -253,7 +253,7 @@ async def test_version_and_completion(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not here")
 async def test_the_first_tab_of_a_zsh_completes_like_any_other(tmp_path: Path) -> None:
-    """The file is read at the first one, and has to complete then, not only to define how."""
+    """The file is loaded at the first Tab, and has to complete that one, not only define how."""
     words = ("completion", "zsh")
     program = await Program.start(*words, log=tmp_path / "log", environment=environment(), forked=True)
     assert await program.ended() == 0, program.err
@@ -268,7 +268,7 @@ async def test_the_first_tab_of_a_zsh_completes_like_any_other(tmp_path: Path) -
 
 
 async def test_the_guide_stands_alone(tmp_path: Path) -> None:
-    """No settings, no database: one command, and a browser finds its way, the API reference included."""
+    """No settings, no database: one command, and a browser shows everything, including the API reference."""
     home = environment(HOME=str(tmp_path))
     words = ("guide", "--port", "0", "--json")
     program = await Program.start(*words, log=tmp_path / "guide", environment=home, forked=True)
@@ -281,7 +281,7 @@ async def test_the_guide_stands_alone(tmp_path: Path) -> None:
                 assert answer.url.path == path.partition("?")[0] if path != "/" else answer.url.path == "/guide"
         async with session.get(urljoin(url, "/v1/openapi.json")) as answer:
             assert "/sms/send" in "".join((await answer.json())["paths"])
-    # An address that somebody serves is not shared with them.
+    # It does not share an address that somebody else serves.
     again = await Program.start(
         *("guide", "--port", str(urlsplit(url).port)), log=tmp_path / "again", environment=home, forked=True
     )

@@ -63,14 +63,14 @@ async def test_from_a_card_to_an_assigned_price_list(pool: Pool, database_url: s
     separated = await call(database_url, "prices", "show", "standard", "-o", "tsv")
     assert ["3.840000" in line.split("\t") for line in separated.stdout.splitlines()] == [True, False]
     assert "3.840000" in (await call(database_url, *drafted, "-o", "table")).stdout
-    # The option that was given is named, and refused before anything is read: there is no list of that name.
+    # The error names the given option, and comes before anything is read: there is no list of that name.
     for kind, words in itertools.product(("prices", "rates"), (("-o", "tsv"), ("-o", "json"), ("--json",))):
         both = await call(database_url, kind, "show", "nothing", "--csv", *words)
         assert (both.exit_code, f"for {words[0]}: conflicts with --csv" in both.output) == (2, True), both.output
     draft.write_text(draft.read_text().replace("3.840000", "5"))
     warned = await call(database_url, "prices", "import", "standard", str(draft), "--dry-run")
     assert ("more than 20 percent" in warned.output, "cannot be checked" in warned.output) == (True, False)
-    # It may have been 338-050, which is not in the list of those that are known here.
+    # It may have been 338-050, which is not in the list of known networks.
     card.write_text("country,mcc,mnc,price,currency\nJM,338,50,0.0450,USD\nMZ,643,04,0.0380,USD\n")
     for form in ((), ("--json",)):
         warned = await call(database_url, "rates", "import", "main", str(card), "--dry-run", *form)
@@ -114,7 +114,7 @@ async def test_what_makes_no_sense_is_said(pool: Pool, database_url: str, tmp_pa
 
 
 async def test_p7_p8_an_invoice_line_is_rounded_once(pool: Pool, database_url: str) -> None:
-    """0.0475 at 63.90, for 10,000 messages: by prices as they are, and by prices that were rounded for the list."""
+    """0.0475 at 63.90, for 10,000 messages: with exact prices, and with prices rounded for the list."""
     actor = await organization(pool)
     price = 3_035_250
     for country, each in (("MZ", price), ("PT", half_up(price, 4)), ("ZA", half_up(price, 2))):
@@ -147,7 +147,7 @@ async def test_p7_p8_an_invoice_line_is_rounded_once(pool: Pool, database_url: s
 
 
 async def test_an_invoice_has_one_line_whatever_suppliers_charge_in(pool: Pool, database_url: str) -> None:
-    """1.005 each: 3.02 in all, and not 1.01 for each currency of a supplier, and for a cost that nobody knows."""
+    """1.005 each: 3.02 in all, and not 1.01 for each currency of a supplier and for an unknown cost."""
     actor = await organization(pool)
     for currency, cost in (("EUR", 900_000), ("USD", 800_000), ("", 0)):
         one = Due(
@@ -177,7 +177,7 @@ async def test_an_invoice_has_one_line_whatever_suppliers_charge_in(pool: Pool, 
     assert not {"cost", "cost_currency", "margin", "margin_percent"}.intersection(line)
     text = await call(database_url, *asked, "--only", "price", "--csv")
     assert text.output.splitlines()[0] == "organization,country,messages,segments,price,price_currency"
-    # The other side likewise: a supplier's charges are not told apart by the currencies of customers.
+    # The other side likewise: a supplier's charges are not split by the currencies of customers.
     listed = await data(database_url, *asked, "--only", "cost")
     assert [(one["cost"], one["cost_currency"]) for one in listed] == [(None, None), ("0.90", "EUR"), ("0.80", "USD")]
     assert "price" not in listed[0]

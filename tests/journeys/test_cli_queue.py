@@ -26,9 +26,9 @@ async def test_what_is_held_waits_across_restarts_until_it_is_released_or_withdr
         made_hold = await cli("hold", "add", "--org", "acme", "--reason", "what is this?", "--json")
         assert {one["organization"] for one in made_hold.data} == {"Acme"}
         waiting = [UUID(await client.send("+258841230001")), UUID(await client.send("+258841230002"))]
-        for _ in range(2):  # a worker, and the one after it
+        for _ in range(2):  # a worker, and its successor
             async with made.working():
-                # What goes through was queued after what is held, in the same line and lane.
+                # The messages that go through were queued after the held ones, in the same line and lane.
                 passing = await message(pool, other)
                 await until_true(lambda passing=passing: _is(pool, passing, "delivered"))
         assert [await status_of(pool, id) for id in waiting] == ["accepted", "accepted"]
@@ -44,7 +44,7 @@ async def test_what_is_held_waits_across_restarts_until_it_is_released_or_withdr
         checks = {one["check"]: one for one in msgspec.json.decode(doctor.out)}
         assert (checks["holds"]["state"], "what is this?" in checks["holds"]["detail"]) == ("warning", True)
         assert checks["queue"]["state"] == "ok"
-        # What is held is not late; what nobody holds is, whatever else is held.
+        # Held work is not late; anything else that waits is.
         await pool.execute("UPDATE queue SET due_at = due_at - interval '1 hour'")
         doctor = await cli("doctor", "--url", made.base_url, "--json")
         assert "queue" not in [one["check"] for one in msgspec.json.decode(doctor.out) if one["state"] != "ok"]
@@ -86,7 +86,7 @@ async def test_of_a_long_queue_it_says_how_far_it_was_counted(pool: Pool, databa
     assert f"at least {counted}" in (await cli("queue", "list")).out
     tabbed = (await cli("queue", "list", "-o", "tsv")).out.splitlines()
     assert [(line.split("\t")[3], line.split("\t")[-1]) for line in tabbed] == [(str(counted), "yes"), ("10", "no")]
-    # What is to be withdrawn is counted as a whole.
+    # The rows to be withdrawn are counted as a whole.
     assert f"{waiting.LOOK + 110:,} rows" in (await cli("queue", "withdraw")).err
 
 

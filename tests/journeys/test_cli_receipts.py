@@ -87,7 +87,7 @@ async def test_each_piece_of_a_report_is_written_before_the_next_one_is_read(poo
     events: list[str] = []
 
     class Watched:
-        """A connection, and when it is used."""
+        """A connection with a log of its uses."""
 
         def __getattr__(self, name: str) -> Any:
             events.append("read")

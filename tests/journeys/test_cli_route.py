@@ -54,7 +54,7 @@ async def test_a_route_decides_is_explained_and_is_taken_back(pool: Pool, databa
         )
         id = await client.send(TO)
         await until_true(lambda: _is(pool, id, "delivered"))
-        # Yesterday's traffic: the dry run moves what it says, and nothing in the tables.
+        # Yesterday's traffic: the dry run reports what it would move, and changes no table.
         organization_id = await pool.fetchval("SELECT id FROM organizations WHERE name = 'Acme'")
         await pool.executemany(
             "INSERT INTO traffic VALUES ($1, date_trunc('day', now(), 'UTC') - interval '3 hours', 'sms', 'live', $2,"
@@ -83,7 +83,7 @@ async def test_a_route_decides_is_explained_and_is_taken_back(pool: Pool, databa
         assert [one for one in reversed(acts) if one.startswith("route.")] == [
             *("route.added", "route.changed", "route.changed", "route.changed", "route.removed")
         ]
-        # What was done is told in words, and taken back by its id.
+        # The change is described in words, and undone by its id.
         told = (await cli("route", "history", "--json")).data
         assert [one["action"] for one in told] == ["removed", "changed", "changed", "changed", "added"]
         assert "state: active → paused" in told[2]["changes"], told[2]

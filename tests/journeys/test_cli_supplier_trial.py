@@ -11,7 +11,7 @@ from tests.processes import installation, until_true
 from tests.suppliers.test_http_whole_way import SECRET, supply
 
 TO = "+258841230000"
-#: A receipt comes at once, however long a busy machine takes over it.
+#: The receipt arrives at once, however slowly a busy machine processes it.
 WAIT = ("--wait", "300")
 
 
@@ -38,7 +38,7 @@ async def test_a_message_goes_out_and_its_receipt_is_shown(database_url: str, po
         assert request["url"] == f"{one.supplier.base_url}/sms/json"
         assert "api_secret=%28hidden%29" in request["body"]
         assert (answer["status"], '"message-id"' in answer["body"]) == (200, True)
-        # Neither the account's secret nor that of the address of its callbacks.
+        # Neither the account's secret nor that in the address of its callbacks.
         token = one.supplier.options.callback.rpartition("/")[2]
         assert SECRET not in done.out + done.err
         assert "a+secret+of" not in done.out
@@ -50,7 +50,7 @@ async def test_a_message_goes_out_and_its_receipt_is_shown(database_url: str, po
         assert (shown.data["verdict"], shown.data["answers"]) == (None, [])
         assert "12025550123" in shown.data["requests"][0]["body"]
         assert len(one.supplier.taken) == 1
-        # It is no message of anybody's: no quota, no row, and three entries in the log.
+        # It is nobody's message: no quota, no row, and three entries in the log.
         assert await pool.fetchval("SELECT count(*) FROM messages") == 0
         audited = await pool.fetch("SELECT after FROM audit_log WHERE action = 'supplier.tested' ORDER BY id")
         assert ["accepted" in row["after"] for row in audited] == [True, False, False]

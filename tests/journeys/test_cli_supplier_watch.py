@@ -21,7 +21,7 @@ async def test_a_watch_prints_what_comes_and_is_audited(database_url: str, pool:
     async with asyncio.timeout(120), pool.acquire() as conn:
         await until_true(lambda: conn.fetchval("SELECT supplier_id FROM supplier_watches"))
         found = UUID(id)
-        # It begins behind what it finds, so something new comes until it has seen two.
+        # It shows only new PDUs, so messages are sent until it has shown two.
         sequence = 0
         while not watching.done():
             sequence += 1

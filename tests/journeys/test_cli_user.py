@@ -18,7 +18,7 @@ from tests.rules.factories import blocked, organization
 
 
 async def run(environment: dict[str, str], *words: str, status: int = 0) -> Any:
-    """What it printed, as JSON; None: it was refused."""
+    """Its output as JSON; None: it was refused."""
     done = await asyncio.to_thread(CliRunner().invoke, app, ["user", *words, "--json"], env=environment)
     assert done.exit_code == status, done.output
     return msgspec.json.decode(done.stdout) if status == 0 else None
@@ -70,7 +70,7 @@ async def test_links_lead_to_where_it_is_served(database_url: str, pool: Pool, t
     smsc = credentials.Smsc("127.0.0.1", 1, "s", "x")
     here = {"HELIOGRAPH_DATABASE_URL": database_url, "HELIOGRAPH_SECRET_KEY": "x" * 40}
     org = ("--org", str(actor.organization_id), "--data-dir", str(tmp_path))
-    # Of another database it says nothing.
+    # It says nothing about another database.
     for of, port in ((database_url, 9000), ("postgresql://elsewhere/heliograph", 8080)):
         up = credentials.Credentials("http://127.0.0.1:9000", "", "", "", of, smsc)
         credentials.write_credentials(tmp_path / "credentials.json", up)
@@ -104,7 +104,7 @@ async def test_a_member_is_admitted_and_gets_another_role(database_url: str, poo
 
 
 async def test_an_account_that_others_may_have_made_is_invited_and_not_admitted(database_url: str, pool: Pool) -> None:
-    """Whoever invites an address reads the link, and may have chosen the password of its account."""
+    """The inviter can read the link, and may have chosen the account's password."""
     environment = {"HELIOGRAPH_DATABASE_URL": database_url}
     actor, elsewhere = await organization(pool), await organization(pool)
     org = ("--org", str(actor.organization_id))
@@ -115,7 +115,7 @@ async def test_an_account_that_others_may_have_made_is_invited_and_not_admitted(
     await run(environment, "create", "ana@example.com", *org, status=1)
     async with pool.acquire() as conn:
         assert await memberships.role_of(conn, actor, user_id=ana.id) is None
-    # Who has the link of an invitation joins; and whoever is a member stays one.
+    # Whoever has the link of an invitation joins; and a member stays one.
     made = await run(environment, "invite", "ana@example.com", "--role", "admin", *org)
     async with pool.acquire() as conn:
         token = made["link"].partition("#")[2]
@@ -137,7 +137,7 @@ async def test_who_removes_the_only_owner_from_the_installation_is_told(database
             (closed, ana, "owner"),
         ):
             await memberships.add(conn, actor, user_id=user.id, role=role)
-    # Whoever has other owners, or is closed, is not named; `shared` has none once both are gone.
+    # Organizations with other owners, or closed ones, are not named; `shared` has no owner once both are gone.
     for email, orphan in (("ana@example.com", alone), ("eva@example.com", shared)):
         removed = await run(environment, "remove", email)
         assert removed["without_owner"] == [f"Acme {orphan.organization_id}"]

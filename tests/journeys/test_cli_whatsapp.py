@@ -48,7 +48,7 @@ class Operator:
         return msgspec.json.decode(done.stdout)
 
     async def add(self, *arguments: str, input: str | None = None, **environment: str) -> Any:
-        """The account of the simulator; token and secret come from the environment unless there is `input`."""
+        """Add the simulator's account; token and secret come from the environment unless there is `input`."""
         if input is None:
             environment.setdefault("HELIOGRAPH_WHATSAPP_TOKEN", self.options.token)
             environment.setdefault("HELIOGRAPH_WHATSAPP_APP_SECRET", self.options.app_secret)
@@ -80,7 +80,7 @@ async def test_an_account_is_connected_and_all_that_meta_says_is_there(they: Ope
     (number,) = await they.data("number", "list")
     assert number["graph_id"] == they.options.number_id
     assert number["connection_status"] == "connected"
-    # The simulator calls back whoever was subscribed.
+    # The simulator calls back whoever is subscribed.
     assert they.graph.set_account().subscribed == [they.options.app_id]
     again = await they.call(
         "account", "add", they.options.waba, "--app-id", they.options.app_id, "--base-url", they.graph.base_url,
@@ -148,7 +148,7 @@ async def test_pause_resume_update_remove(they: Operator, pool: Pool, tmp_path: 
     async with pool.acquire() as conn:
         app_now = await apps.get_app(conn, KEY, stored["app"])
     assert app_now.secrets == (b"another secret", they.options.app_secret.encode())
-    # Of what is wrong in part, nothing is changed.
+    # A file with an error changes nothing.
     partly = await they.call(
         "account", "update", "store", "--app-secret-file", "-", "--base-url", "not an address", input="a third secret\n"
     )
@@ -171,7 +171,7 @@ async def test_holds_are_ended_by_hand(they: Operator, pool: Pool) -> None:
     assert not (await they.data("number", "release", they.options.number))["released"]
     await pool.execute(f"UPDATE whatsapp_numbers SET {held}")
     await pool.execute(f"UPDATE whatsapp_accounts SET {held}")
-    # The number's own goes; that of its account is another matter, and is told.
+    # The number's own hold ends; its account's is separate, and is mentioned.
     released = await they.data("number", "release", they.options.number)
     assert (released["released"], released["account_held"]) == (True, "payment problem")
     await pool.execute(f"UPDATE whatsapp_numbers SET {held}")

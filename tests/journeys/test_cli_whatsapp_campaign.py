@@ -45,7 +45,7 @@ async def data(url: str, *arguments: str) -> Any:
 
 @pytest.fixture
 async def known(pool: Pool) -> Made:
-    """An organization with three contacts in Porto, of whom one has a first name."""
+    """An organization with three contacts in Porto, one of whom has a first name."""
     found = await made(pool)
     entries = [
         Entry(f"+25884{n:07}", "Ana", first_name=name, tags=("porto",)) for n, name in enumerate(("Ana", None, None))
@@ -77,7 +77,7 @@ async def test_create_list_show_cancel(pool: Pool, database_url: str, known: Mad
         assert (await data(database_url, word, created["id"]))["status"] == status
     canceled = await data(database_url, "cancel", created["id"])
     assert canceled["status"] == "canceled"
-    # It is no SMS campaign.
+    # It is not an SMS campaign.
     refused = await asyncio.to_thread(
         CliRunner().invoke, app, ["campaign", "show", created["id"]], env={"HELIOGRAPH_DATABASE_URL": database_url}
     )

@@ -28,7 +28,7 @@ Command = Callable[..., Awaitable[Any]]
 
 @contextlib.asynccontextmanager
 async def serving(database_url: str) -> AsyncIterator[str]:
-    """A web process's work in this one; its address."""
+    """Do a web process's work in this process; yields its address."""
     stop, ready = asyncio.Event(), asyncio.Event()
     settings = Settings(database_url=database_url, secret_key=SECRET_KEY, drain_seconds=2.0, not_ready_seconds=0.0)
     with bound("127.0.0.1", 0) as sock:
@@ -46,7 +46,7 @@ async def serving(database_url: str) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def command(database_url: str) -> AsyncIterator[Command]:
-    """Runs `heliograph whatsapp inbound`; its data, or the error that it ends with."""
+    """Runs `heliograph whatsapp inbound`; returns its data, or the error that it ends with."""
     environment = {"HELIOGRAPH_DATABASE_URL": database_url, "HELIOGRAPH_SECRET_KEY": SECRET_KEY}
 
     async def run(*arguments: str) -> Any:

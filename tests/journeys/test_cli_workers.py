@@ -1,4 +1,4 @@
-"""`heliograph workers`, and the console's buttons: a worker finishes what it has, and exits or stays idle."""
+"""`heliograph workers`, and the console's buttons: a worker finishes what it has claimed, and exits or stays idle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.rules.factories import status_of
 
 async def test_a_worker_is_drained_and_resumed_and_ended(pool: Pool, database_url: str, tmp_path: Path) -> None:
     cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
-    # The supplier answers after seconds, so that the worker holds something when it is told.
+    # The supplier answers after seconds, so that the worker has something in flight when it is told.
     slow = {"latency": 3.0}
     async with (
         installation(database_url, tmp_path, smsc=slow, HELIOGRAPH_DRAIN_SECONDS="30") as made,
@@ -35,7 +35,7 @@ async def test_a_worker_is_drained_and_resumed_and_ended(pool: Pool, database_ur
         told = await cli("workers", "drain", one["name"], "--stay")
         assert "stays without work" in told.err
         await until_true(lambda: pool.fetchval("SELECT drained_at IS NOT NULL FROM workers"))
-        # What it held went out, and its answer was recorded; nothing of it is left with the worker.
+        # Its messages were sent, and the response recorded; the worker holds nothing any more.
         assert await pool.fetchval("SELECT state FROM attempts WHERE message_id = $1", held) == "accepted"
         assert await _sessions(pool, 0)
         waiting = UUID(await client.send("+258841230002"))

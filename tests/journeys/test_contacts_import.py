@@ -77,7 +77,7 @@ def rejected(path: Path) -> list[list[str]]:
 async def test_people_are_imported_and_the_others_named(pool: Pool, people: Path, batch: int) -> None:
     actor = await organization(pool)
     summary = await import_(pool, actor, people, batch=batch, tags=("spring",))
-    # A number that comes again is changed or joined, depending on where a batch ends.
+    # A number that occurs again is changed or merged, depending on where a batch ends.
     assert (summary.rows, summary.created, summary.rejected) == (9, 3, 5)
     assert summary.updated + summary.unchanged == 1
     found = await contacts(pool, actor)
@@ -98,7 +98,7 @@ async def test_people_are_imported_and_the_others_named(pool: Pool, people: Path
     ]
     assert rows[0][2:] == ["", "Sem", "Número", "", ""]
 
-    # Mended, the file of rejected rows can be imported itself.
+    # Corrected, the file of rejected rows can itself be imported.
     fixed = people.with_name("fixed.csv")
     fixed.write_text(
         people.with_suffix(".rejects.csv").read_text("utf-8-sig").replace(";0841234569;", ";258841234569;")
@@ -153,7 +153,7 @@ async def test_numbers_without_a_country_code(pool: Pool, tmp_path: Path) -> Non
 
 
 async def test_a_date_is_nobodys_number(pool: Pool, tmp_path: Path) -> None:
-    """Many countries have numbers of eight digits, and in Germany any number is possible."""
+    """Many countries have numbers of eight digits, and in Germany any length is possible."""
     actor = await organization(pool)
     path = tmp_path / "people.csv"
     dates = [
@@ -330,7 +330,7 @@ async def test_people_of_a_second_country_are_imported_only_if_somebody_says_so(
     assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
     done = await cli("contacts", "import", str(path), "--yes", "--json")
     assert (done.status, done.data["created"], done.data["rejected"]) == (0, 99, 1)
-    # One of a hundred is 1 %, and not over it.
+    # One of a hundred is 1 %, and not above it.
     path.write_text(MIXED.replace("+84912345679\n", "841239998\n841239999\n"))
     assert (await cli("contacts", "import", str(path), "--json")).status == 0
     # Portuguese national numbers have a possible length in Mozambique, where no network uses them.
@@ -380,7 +380,7 @@ async def test_an_undone_import_leaves_what_was_there_before_and_what_was_change
 
 
 async def test_only_an_import_of_contacts_in_the_same_mode_that_has_begun_is_undone(pool: Pool, tmp_path: Path) -> None:
-    """Of any other one, what it takes to undo it must not be lost."""
+    """For any other import, the data needed to undo it must not be lost."""
     actor = await organization(pool)
     trying = msgspec.structs.replace(actor, mode="test")
     path = tmp_path / "people.csv"

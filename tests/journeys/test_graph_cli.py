@@ -1,4 +1,4 @@
-"""`heliograph simulate graph`: ready at once, prints its address, and exits in order."""
+"""`heliograph simulate graph`: ready at once, prints its address, and exits gracefully."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def begun(*arguments: str) -> Forked:
 
 
 async def ended(process: Forked) -> tuple[int | None, str]:
-    """By Ctrl-C; the status, and what it said at its end."""
+    """Stop it by Ctrl-C; returns the status and the last output."""
     process.send_signal(signal.SIGINT)
     async with asyncio.timeout(120):
         _, err = await process.communicate()
@@ -92,7 +92,7 @@ async def test_a_config_a_file_of_templates_and_flags(tmp_path: Path) -> None:
     assert summary["templates"] == ["hello en APPROVED"]
     path = f"{first['url']}/v25.0/{first['number']}"
     assert (await call(path, token="one"))["error"]["code"] == 190
-    assert (await call(path, token="two"))["id"] == first["number"]  # a flag wins
+    assert (await call(path, token="two"))["id"] == first["number"]  # an option takes precedence
     assert (await ended(process))[0] == 0
 
     setup = {

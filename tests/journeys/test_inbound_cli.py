@@ -25,7 +25,7 @@ Command = Callable[..., Awaitable[Any]]
 
 @pytest.fixture
 def command(database_url: str) -> Command:
-    """Runs a command in this process; its data, or the error that it ends with."""
+    """Runs a command in this process; returns its data, or the error that it ends with."""
     environment = {"HELIOGRAPH_DATABASE_URL": database_url}
 
     async def run(*arguments: str) -> Any:

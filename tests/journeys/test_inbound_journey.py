@@ -32,7 +32,7 @@ FAST = {"HELIOGRAPH_LEASE_SECONDS": "2", "HELIOGRAPH_UNCERTAIN_GRACE_SECONDS": "
 
 @contextlib.asynccontextmanager
 async def with_number(url: str, place: Path, **settings: str) -> AsyncIterator[Installation]:
-    """An organization that has a number, and is told of what comes to it."""
+    """An organization with a number and a webhook for inbound messages."""
     async with installation(url, place, **settings) as made:
         conn = await asyncpg.connect(url)
         try:
@@ -51,13 +51,13 @@ async def with_number(url: str, place: Path, **settings: str) -> AsyncIterator[I
 
 
 def told(made: Installation, kind: str) -> list[dict[str, Any]]:
-    """What the receiver was told by events of a kind, each once."""
+    """The objects in the receiver's events of a kind, without repetitions."""
     unique = {event.id: event for event in made.receiver.events if event.type == kind}
     return [next(iter(msgspec.json.decode(event.body)["data"].values())) for event in unique.values()]
 
 
 def confirmations(made: Installation) -> Counter[str]:
-    """Messages that reached the supplier from the number, by handset."""
+    """Messages from the number that reached the supplier, by handset."""
     return Counter(f"+{one.destination}" for one in made.smsc.received if one.source == NUMBER and one.status == 0)
 
 
@@ -86,7 +86,7 @@ async def test_stop_start_and_a_long_answer(database_url: str, tmp_path: Path) -
             assert b"Reply START" in made.smsc.received[-1].body
             status, answer = await send(client)
             assert (status, answer["error"]["code"]) == (409, "recipient_opted_out")
-            # Accepted before, due now: it is looked at again when it is about to leave.
+            # Accepted before, due now: opt-outs are checked again when it is about to be sent.
             conn = await asyncpg.connect(made.url)
             await conn.execute("UPDATE queue SET due_at = now() WHERE kind = 'sms'")
 
@@ -132,7 +132,7 @@ async def test_workers_that_are_killed_forget_no_word_and_obey_none_twice(
             handsets = [f"+25884{n:07}" for n in range(30)]
             for turn in range(2):
                 worker = await made.worker(**crash)
-                # What the one before left behind may end it before it is bound.
+                # Work left by its predecessor may end it before it is bound.
                 await until(lambda worker=worker: made.smsc.bound or worker.status is not None)
                 for handset in handsets[15 * turn : 15 * turn + 15]:
                     made.smsc.send_inbound(handset, NUMBER, "STOP")
@@ -157,10 +157,10 @@ async def test_workers_that_are_killed_forget_no_word_and_obey_none_twice(
 
 
 async def judge(made: Installation, handsets: list[str]) -> None:
-    """Every message once, every word obeyed once, every confirmation accepted once.
+    """Every message once, every keyword applied once, every confirmation accepted once.
 
-    A kill may take along an answer that was written and noted, and not read by the SMSC: what that sends again then
-    counts as another message. Each such one is known by the answer that was noted.
+    A kill may take along a response that was written and recorded, but not read by the SMSC: a message that it then
+    repeats counts as another one. Each such case is recognized by the recorded response.
     """
     conn = await asyncpg.connect(made.url)
     try:

@@ -1,4 +1,5 @@
-"""Metrics of real processes: what they did is shown, and several processes of a machine can share one setting."""
+"""Metrics of real processes: they show what the processes did, and several processes of a machine can share one
+setting."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ PORT = re.compile(r"http://127\.0\.0\.1:(\d+)/metrics")
 
 
 async def scraped(program: Program) -> dict[str, dict[tuple[str, ...], float]]:
-    """Name → values of the labels → value, as a process shows them."""
+    """Name → label values → value, as exposed by a process."""
     await until(lambda: PORT.search(program.err))
     url = PORT.search(program.err)
     assert url is not None
@@ -56,7 +57,7 @@ async def test_what_processes_did_is_shown(database_url: str, tmp_path: Path) ->
             assert said["heliograph_supplier_circuit_open"] == {("main",): 0}
             await until_true(lambda: shows(worker, "heliograph_workers"))
             said = await scraped(worker)
-            # As of its last question to the database, at most 15 s ago.
+            # As of its last query of the database, at most 15 s ago.
             assert ("sms",) in said["heliograph_queue_rows"]
             assert said["heliograph_supplier_queue_oldest_seconds"] == {("main",): 0}
             assert said["heliograph_database_connections_opened_total"][()] >= 1

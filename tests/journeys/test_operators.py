@@ -1,4 +1,4 @@
-"""Operators' decisions, and what becomes due with time, from outside: a worker acts, and a receiver is notified."""
+"""Operators' decisions, and what becomes due over time, from outside: a worker acts, and a receiver is notified."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_a_decision_on_a_sender_id_reaches_the_subscriber_and_a_period_beg
             await sender_ids.review(conn, made.actor, id=asked.id, status="rejected", reason="whose name is it")
             await sender_ids.request(conn, made.actor, value="ACME")
             await sender_ids.review(conn, made.actor, id=asked.id, status="approved")
-            # As if its first period had begun 40 days ago and nobody had been there since.
+            # As if its first period had begun 40 days ago and no worker had been running since.
             begun = now() - timedelta(days=40)
             await plans.subscribe(conn, made.actor.organization_id, plan="business", allowance=700, now=begun)
             await quota.grant(conn, made.actor.organization_id, amount=5, reason="more")

@@ -63,7 +63,7 @@ async def test_everything_works_behind_a_pooler(prepared: int, database_url: str
         assert len(load.ledger) >= 300
         await until(lambda: len({one.id for one in made.receiver.events}) >= len(load.ledger))
         assert not made.complaints, made.complaints
-        # All processes together had no more of them than PgBouncer gives out, but for their listeners.
+        # All processes together used no more than PgBouncer allows, except for their listeners.
         conn = await asyncpg.connect(database_url)
         names = await conn.fetch(
             "SELECT query, application_name FROM pg_stat_activity WHERE datname = current_database()"
@@ -78,7 +78,7 @@ async def test_a_role_brings_its_settings_and_names_are_verified(database_url: s
     async with bouncing(database_url) as bouncer:
         with pytest.raises(RoleUnset):
             await open_pool(verified(bouncer), size=1, pooler="unprepared")
-        # The certificate is for `localhost` alone, and of an authority that nobody knows.
+        # The certificate is for `localhost` alone, and from an unknown authority.
         for wrong in (
             verified(bouncer).replace("@localhost:", "@127.0.0.1:"),
             f"{bouncer.url}?sslmode=verify-full&sslrootcert=system",

@@ -1,4 +1,4 @@
-"""A release for those without a repository: built, verified by its checksums, installed and run."""
+"""A release as used without the repository: built, verified by its checksums, installed and run."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from tests.processes import LONG, SECRET_KEY, alive, descendants, environment, i
 pytestmark = [pytest.mark.lasts(60), pytest.mark.xdist_group("release")]
 
 CONTAINERFILE = ROOT / "deploy" / "Containerfile"
-#: Where everybody may read, so that PostgreSQL's account can run what is installed there.
+#: Where everybody may read, so that PostgreSQL's account can run the programs installed there.
 INSTALLED = "/opt/heliograph"
-#: Bytecode is made when a module is first used. To pip, the word means whether it compiles.
+#: Bytecode is compiled when a module is first used. For pip, the variable means whether it compiles at installation.
 PIP_ENVIRONMENT = os.environ | {"PIP_NO_COMPILE": "0"}
 
 
@@ -60,7 +60,7 @@ def dist(public: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(public: Path, dist: Path) -> Path:
-    """An environment of its own with nothing but the release, made by the lines of the Containerfile."""
+    """A virtual environment with nothing but the release, created by the lines of the Containerfile."""
     place = public / "installed"
     build = CONTAINERFILE.read_text().split("\nFROM ")[1]
     for command in re.findall(r"^RUN (.*)$", build, re.MULTILINE):
@@ -93,7 +93,7 @@ def test_the_bill_names_everything_that_is_installed_or_kept_inside(dist: Path) 
         for pin in pins((ROOT / lock).read_text()):
             entry = named[pin.split(" ; ")[0]]
             assert entry["hashes"], pin
-            # Of what is for another system nothing is installed that states a licence.
+            # Of packages for other systems nothing is installed that has a licence.
             assert entry.get("licenses") or " ; " in pin, pin
     notes = "".join((folder / "README.md").read_text() for folder in VENDORS[:2])
     notes += (ROOT / "heliograph" / "people" / "vendor" / "README.md").read_text()
@@ -108,7 +108,7 @@ def test_the_source_distribution_holds_what_deploys(dist: Path) -> None:
     with tarfile.open(dist / f"heliograph-{__version__}.tar.gz") as archive:
         modes = {one.name.partition("/")[2]: one.mode for one in archive.getmembers()}
     assert {"deploy/Containerfile", "docs/operations.md", "CHANGELOG.md", "requirements-traces.in"} <= set(modes)
-    # It is run as it stands there (`docs/operations.md`).
+    # It is run as written (`docs/operations.md`).
     assert modes.pop("deploy/compose/secrets.sh") == 0o755
     assert set(modes.values()) == {0o644}
 
@@ -126,13 +126,13 @@ def test_no_version_in_it_is_open(dist: Path, installed: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def running(installed: Path, home: Path) -> AsyncIterator[dict[str, Any]]:
-    """`heliograph up` of what is installed, away from the repository; its credentials."""
+    """`heliograph up` of the installed release, outside the repository; yields its credentials."""
     home.mkdir()
     out, err = (home / "out").open("wb"), (home / "err").open("wb")
     process = await asyncio.create_subprocess_exec(
         *(installed / "bin" / "heliograph", "up", "--port", "0", "--data-dir", home / "data"),
         cwd="/",
-        # No path of the repository leads to a module or a file.
+        # The path of modules and files must not lead into the repository.
         env=environment(HOME=str(home)) | {"PYTHONPATH": "", "PYTHONSAFEPATH": "1"},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=out,
@@ -163,7 +163,7 @@ async def running(installed: Path, home: Path) -> AsyncIterator[dict[str, Any]]:
 
 
 async def delivers(credentials: dict[str, Any]) -> None:
-    """A message is accepted there with the test key, and delivered."""
+    """Send a message there with the test key, and wait until it is delivered."""
     url, key = credentials["base_url"], {"authorization": f"Bearer {credentials['test_key']}"}
     body = {"to": "+258841230000", "message": "Olá"}
     async with aiohttp.ClientSession(headers=key) as session:
@@ -228,7 +228,7 @@ async def test_the_image_is_built_and_starts(image: images.Image, tmp_path: Path
 
 
 async def _starts(engine: list[str], tag: str, tmp_path: Path) -> None:
-    """The image runs `up`, and a message goes its whole way through it."""
+    """The image runs `up`, and a message is delivered end to end."""
     name = f"heliograph-test-{secrets.token_hex(4)}"
     with held_port() as port, (tmp_path / "said").open("wb") as said:
         run = [*engine, "run", "--rm", "--name", name, *images.CLOSED, "--volume", "/var/lib/heliograph", tag]
@@ -264,7 +264,7 @@ async def node(image: images.Image, public: Path) -> AsyncIterator[pods.Node]:
 
 @pytest.mark.skipif(not LONG, reason="starting the pods takes minutes: HELIOGRAPH_FAULTS=long")
 async def test_the_example_for_kubernetes(node: pods.Node, database_server: Cluster, tmp_path: Path) -> None:
-    """Migrated, started, changed for a new version under requests, and its worker replaced amid messages."""
+    """Migrated, started, changed to a new version under requests, and its worker replaced between messages."""
     templates = kubernetes.templates()
     async with database_server.database(template=False) as owner:
         url = database_server.url_of(urlsplit(owner).path[1:])
@@ -281,7 +281,7 @@ async def test_the_example_for_kubernetes(node: pods.Node, database_server: Clus
             "backup_passphrase": "long enough for a backup\n",
         }
 
-        # A migration that is refused says why, and does not let the API get ready, which says what it lacks.
+        # A refused migration says why, and keeps the API from becoming ready, which says what it lacks.
         node.secret["owner_database_url"] = node.secret["database_url"]
         refused = await node.start(templates["migrate"])
         first = await node.start(templates["api"], HELIOGRAPH_BODY_DEADLINE_SECONDS="300")
@@ -317,7 +317,7 @@ async def test_the_example_for_kubernetes(node: pods.Node, database_server: Clus
 
 
 async def _is_confined(pod: pods.Pod) -> None:
-    """It runs as nobody in particular with no right of root's, and reads its secrets from files that are its alone."""
+    """It runs as an arbitrary user without capabilities, and reads its secrets from files that only it can read."""
     assert await pod.execute("id", "-u") == "10001\n"
     status = await pod.execute("cat", "/proc/1/status")
     for line in ("CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"):
@@ -329,8 +329,8 @@ async def _is_confined(pod: pods.Pod) -> None:
 
 
 async def _changed_under_requests(node: pods.Node, running: list[pods.Pod], key: str) -> list[str]:
-    """Replace the first of these pods, as a rolling change does, while requests come in, one of which it has only half
-    of until it accepts no more connections. The numbers of the messages that were accepted."""
+    """Replace the first of these pods, as a rolling update does, while requests come in, one of which stays incomplete
+    until the pod accepts no more connections. Returns the numbers of the accepted messages."""
     old, *others = running
     others.append(await node.start(kubernetes.templates()["api"]))
     await until_true(lambda: others[-1].passes("readinessProbe"))

@@ -1,4 +1,4 @@
-"""Separate processes, as in production: several web processes and workers share one database and nothing else."""
+"""Separate processes, as in production: several web processes and workers that share one database and nothing else."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ pytestmark = pytest.mark.lasts(10)
 
 
 async def test_two_of_each_and_workers_that_are_replaced_under_load(empty_database_url: str, tmp_path: Path) -> None:
-    """Every message is asked for twice, at both web processes at once, and reaches the supplier once: over its only
-    session, which goes from worker to worker while they are replaced."""
+    """Every message is requested twice, from both web processes at once, and reaches the supplier once: over its only
+    session, which moves from worker to worker while they are replaced."""
     async with apart(empty_database_url, tmp_path) as (made, other):
         workers = [await made.worker(), await made.worker()]
         most = 0
@@ -112,7 +112,8 @@ async def test_a_revoked_key_is_refused_everywhere_within_a_second(empty_databas
                     asked = time.monotonic()
                     status, _ = await client.ask("GET", "/webhooks")
                     answers.append((asked, status))
-                    await asyncio.sleep(0.1)  # a hundred refusals a minute are answered, and then no more
+                    # a hundred invalid requests a minute are answered with 401, and then no more
+                    await asyncio.sleep(0.1)
 
             asking = [asyncio.create_task(ask_on(client)) for client in (here, there)]
             await until(lambda: len(answers) > 20)

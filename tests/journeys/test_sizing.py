@@ -1,4 +1,4 @@
-"""The storage arithmetic of docs/sizing.md, compared with the rows that real messages leave, and with itself."""
+"""The storage arithmetic of docs/sizing.md, compared with the rows of real messages, and with itself."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.sizes import stored
 pytestmark = pytest.mark.lasts(10)
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text()
-#: Tables that hold a message's traces for a moment, or those of an exception only.
+#: Tables that have rows of a message only temporarily, or only in exceptional cases.
 PASSING = {"traffic_deltas", "reconciliation_deltas", "webhook_traffic_deltas", "guard_held", "guard_seen"}
-#: How far a table may be from what the page says; further where a row holds what came together, which differs: the
-#: busier the machine, the more comes together, and the less is left of each.
+#: How far a table may be from the page's figure; further if a row holds several messages' data, which varies: the
+#: busier the machine, the more share a row, and the less each takes.
 NEAR, NEAR_TOGETHER, LEAST_TOGETHER = 0.1, 0.6, 0.1
 TOGETHER = {"webhook_successes", "receipt_bytes"}
 

@@ -28,7 +28,7 @@ TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
 class Collector:
-    """An OTLP receiver: every span that came, with the service that sent it."""
+    """An OTLP receiver: every span received, with the service that sent it."""
 
     def __init__(self) -> None:
         self.spans: list[dict[str, Any]] = []
@@ -76,7 +76,7 @@ async def collecting() -> AsyncIterator[Collector]:
 
 
 async def sent(made: Installation, key: str, header: str | None) -> str:
-    """The id of a message that is sent now."""
+    """Send a message; returns its id."""
     async with Client(made.base_url, made.key) as client:
         headers = {"idempotency-key": key} | ({"traceparent": header} if header else {})
         body = {"to": "+258841234567", "message": "um segredo"}
@@ -86,7 +86,7 @@ async def sent(made: Installation, key: str, header: str | None) -> str:
 
 
 async def delivered(made: Installation, message_id: str) -> Any:
-    """The event of the message, once it came."""
+    """The event of the message, once it has arrived."""
     await made.receiver.wait_for(lambda one: any(event.message_id == message_id for event in one.events), within=120)
     return next(event for event in made.receiver.events if event.message_id == message_id)
 
@@ -144,7 +144,7 @@ async def test_one_trace_leads_from_the_request_to_the_webhook(database_url: str
 
 
 async def api(made: Installation) -> Program:
-    """A web process that says when it is ready."""
+    """A web process, once it is ready."""
     return await made.start("api", "api", "--json", "--port", str(made.port))
 
 
@@ -247,7 +247,7 @@ def test_marked_ids_are_ids_as_any_other_and_their_references_differ() -> None:
     ids = [spans.marked(uuid7()) for _ in range(1000)]
     assert all(spans.is_marked(id) and id.version == 7 for id in ids)
     assert ids == sorted(ids) or len(set(ids)) == 1000
-    # References of segments are made of the lowest 16 bits.
+    # References of segments are derived from the lowest 16 bits.
     assert len({id.int & 0xFFFF for id in ids}) > 900
     assert sum(spans.is_marked(uuid7()) for _ in range(1000)) < 10
     assert spans.is_marked(spans.like(ids[0], uuid7())) == spans.on()

@@ -38,7 +38,7 @@ KEYS = {"base_url", "organization_id", "live_key", "test_key", "database_url", "
 
 @pytest.fixture
 def place(public_place: Path, request: pytest.FixtureRequest) -> Path:
-    """A directory that belongs to the account that the test is for."""
+    """A directory that belongs to the account used by the test."""
     home = public_place / "home"
     home.mkdir()
     account = getattr(request, "param", os.geteuid())
@@ -62,7 +62,8 @@ async def subscribed(client: Client, receiver: Receiver) -> str:
 
 
 async def event_of(receiver: Receiver, message_id: str, secret: str) -> Event:
-    """The one event of a message, once it came: correctly signed. It may come again when a worker was killed."""
+    """The only event of a message, once it has arrived, correctly signed. It may arrive again if a worker was
+    killed."""
     await receiver.wait_for(lambda one: any(event.message_id == message_id for event in one.events), within=120)
     found = {event.id: event for event in receiver.events if event.message_id == message_id}
     (event,) = found.values()
@@ -88,7 +89,7 @@ async def read_by_its_user(client: Client, id: str) -> None:
 
 
 async def run_as_printed(text: str, path: str, home: Path) -> tuple[int, Any]:
-    """Run the welcome's curl line for `path` in a shell, untouched; what it was answered."""
+    """Run the welcome's curl command for `path` in a shell, unchanged; returns the response."""
     (line,) = [one for one in re.findall(r"  curl .*?(?=\n\n)", text, re.DOTALL) if path in one]
     (home / ".curlrc").write_text('write-out = "\\n%{http_code}"\n')
     process = await asyncio.create_subprocess_exec(
@@ -113,7 +114,7 @@ async def test_its_directories_have_their_modes_whatever_the_umask(place: Path, 
     before = os.umask(umask)
     try:
         async with up(place, "--data-dir", str(place / "deep" / "data")):
-            # PostgreSQL, which does not run as root, goes through root's.
+            # PostgreSQL, which does not run as root, has to pass through root's directory.
             mode = 0o711 if place.stat().st_uid == 0 else 0o700
             for directory in (place / "deep", place / "deep" / "data", place / "deep" / "data" / "postgres"):
                 assert stat.S_IMODE(directory.stat().st_mode) == mode
@@ -177,7 +178,7 @@ async def test_from_the_first_start_to_the_second(place: Path, receiver: Receive
     async with up(place) as second, Client(second.url, second.credentials["live_key"]) as client:
         for name in KEYS - {"base_url"}:
             assert second.credentials[name] == first.credentials[name]
-        # To whatever country its user is in, and to the simulators' own numbers, which are in none.
+        # To its user's country, whichever it is, and to the simulators' own numbers, which belong to none.
         id = await client.send("+88810000000000")
         event = await event_of(receiver, id, secret)
         assert event.type == "message.delivered"
@@ -200,7 +201,7 @@ async def test_every_part_may_be_killed_and_then_the_whole(place: Path, receiver
         for victim in PARTS:
             before = [await client.send(next(numbers)) for _ in range(5)]
             if victim == "smsc":
-                # What an SMSC forgets when it is killed, nobody can bring back: it is to have sent its receipts.
+                # What an SMSC forgets when it is killed cannot be recovered: wait until it has sent its receipts.
                 await until_settled(first.database)
             await first.killed(victim)
             before += [await client.send(next(numbers)) for _ in range(5)]
@@ -215,7 +216,7 @@ async def test_every_part_may_be_killed_and_then_the_whole(place: Path, receiver
         for name in PARTS[:-1]:
             await until(lambda name=name: not any(alive(one) for one in parts[name]))
         assert alive(*parts["postgres"]), "it waits for the next start"
-        # What the SMSC had answered and sent no receipt for died with it.
+        # Receipts that the SMSC still owed died with it.
         forgotten = {digits for digits, status in (await statuses(first.database)).items() if status == "sent"}
 
     async with up(place) as second, Client(second.url, second.credentials["live_key"]):
@@ -236,7 +237,7 @@ async def test_a_second_signal_ends_what_still_drains(place: Path) -> None:
         everything = descendants(first.program.pid)
         first.part("worker").suspend()
         first.program.send(signal.SIGTERM)
-        # It waits for the worker, whose turn is after the API's.
+        # It waits for the worker, which stops after the API.
         await until(lambda: not first.parts()["api"])
         first.program.send(signal.SIGTERM)
         assert await first.program.ended() == 0
@@ -285,7 +286,7 @@ async def test_on_a_database_that_is_given_with_two_web_processes(
         for id in sent:
             await event_of(receiver, id, secret)
         await ran.stopped(signal.SIGHUP)
-    # Nothing new opens what this installation has sealed.
+    # No new key opens what this installation has sealed.
     key = place / "data" / "secret_key"
     for content, said in (
         (None, f"{key} is missing or empty, and the database in "),
@@ -332,7 +333,7 @@ async def test_a_port_that_is_taken_is_said_and_nothing_is_left(place: Path) -> 
     )
     assert program.out == ""
     assert not (place / "data").exists()
-    # Not what the port is to blame for, whichever it is.
+    # Not an error caused by whichever port it is.
     for port in (0, 8080):
         status, text = await refused(place, "--host", "192.0.2.1", "--port", str(port))
         assert (status, "192.0.2.1 is not an address of this machine; choose another with --host" in text) == (1, True)
@@ -366,7 +367,7 @@ async def test_what_would_lose_data_is_refused_before_anything_starts(place: Pat
 
 
 async def refused(place: Path, *options: str, **settings: str) -> tuple[int, str]:
-    """The exit status and the one line of a start that fails."""
+    """The exit status and the only line of a start that fails."""
     program = await Program.start(
         *("up", "--port", "0", "--data-dir", str(place / "data"), *options),
         log=place / f"refused-{len(list(place.glob('refused-*')))}",

@@ -1,5 +1,5 @@
-"""A worker that is told to stop while WhatsApp messages are on their way: what it began it ends or hands over, and no
-user hears anything twice."""
+"""A worker is told to stop while WhatsApp messages are in flight: it finishes or hands over what it began, and no user
+gets anything twice."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_a_stop_amid_sends(
         await until(lambda: len(sky.graph.requests) > before)
         assert await worker.stop() == 0
 
-        # What it had begun has an end, which is written down, and nothing is kept from the next one.
+        # Everything that it had begun has an outcome on record, and nothing is kept from the next worker.
         found = {row[0] for row in await sky.pool.fetch("SELECT DISTINCT state FROM attempts")}
         assert found <= states | {"unreachable"}
         assert await sky.pool.fetchval("SELECT count(*) FROM queue WHERE lease_until IS NOT NULL") == 0

@@ -19,34 +19,34 @@ pytestmark = pytest.mark.lasts(5)
 
 USER = "+258841230000"
 FAST = {"HELIOGRAPH_LEASE_SECONDS": "2", "HELIOGRAPH_WHATSAPP_UNCERTAIN_GRACE_SECONDS": "3"}
-#: Where a worker that the machine does not let run for a while must not lose what it sends to the grace.
+#: For tests in which a stalled worker must not lose what it sends to the grace period.
 PATIENT = {"HELIOGRAPH_LEASE_SECONDS": "20", "HELIOGRAPH_WHATSAPP_UNCERTAIN_GRACE_SECONDS": "8"}
 
 
 class Scene:
-    """All that takes part."""
+    """Everything that takes part."""
 
     def __init__(self, made: Installation, cloud: Cloud, client: Client, worker: Program, secret: str) -> None:
         self.made, self.cloud, self.client, self.worker, self.secret = made, cloud, client, worker, secret
         self.graph = cloud.graph
 
     async def post(self, to: str, content: dict[str, Any] | str = REMINDER, **fields: Any) -> tuple[int, Any]:
-        """Status and body of a send's answer."""
+        """Status and body of a send's response."""
         return await self.client.ask("POST", "/whatsapp/messages", json=self.cloud.body(to, content, **fields))
 
     async def send(self, to: str, content: dict[str, Any] | str = REMINDER, **fields: Any) -> str:
-        """The id of a message that is accepted."""
+        """The id of an accepted message."""
         status, answer = await self.post(to, content, **fields)
         assert (status, answer.get("status")) == (202, "accepted"), answer
         return str(answer["message"]["id"])
 
     async def code(self, to: str, content: dict[str, Any] | str = REMINDER) -> tuple[int, str | None]:
-        """Status and error code of a send's answer."""
+        """Status and error code of a send's response."""
         status, answer = await self.post(to, content)
         return status, answer["error"]["code"] if status >= 400 else None
 
     async def becomes(self, id: str, status: str) -> dict[str, Any]:
-        """The message as it is shown, once it is in this state."""
+        """The message as shown by the API, once it is in this state."""
         found: dict[str, Any] = {}
 
         async def is_so() -> bool:
@@ -70,7 +70,7 @@ class Scene:
 
 @contextlib.asynccontextmanager
 async def scene(url: str, place: Path, settings: dict[str, str] = FAST, **options: Any) -> AsyncIterator[Scene]:
-    """A web process and a worker that run, connected; what they complained of at the end is demanded to be nothing."""
+    """A web process and a worker, running and connected; asserts at the end that they logged no failures."""
     async with installation(url, place, **settings) as made, cloud(made, **options) as sky:
         secret = await subscribe(sky)
         await made.api()
@@ -119,7 +119,7 @@ async def test_templates_of_every_kind_are_sent_delivered_and_read(database_url:
 
 
 async def test_a_user_writes_and_is_answered_while_the_window_is_open(database_url: str, tmp_path: Path) -> None:
-    """Meta escapes what is not ASCII, and signs what it has escaped: the text comes as it was written."""
+    """Meta escapes non-ASCII characters, and signs the escaped text: it arrives as written."""
     async with scene(database_url, tmp_path) as at:
         assert await at.code(USER, "Who are you?") == (409, "whatsapp_window_closed")
         text = "Olá! É a Amélie – o pacote 1/2 não chegou 😀"
@@ -131,14 +131,14 @@ async def test_a_user_writes_and_is_answered_while_the_window_is_open(database_u
         await at.becomes(reply, "read")
         assert at.cloud.message(reply).content["body"] == "We look into it."
 
-        # A message of yesterday's opens nothing, and a template goes all the same.
+        # A message from yesterday opens nothing, and a template is sent all the same.
         late = "+258841240000"
         at.graph.inbound(late, "yesterday", ago=86_400.0)
         await until(lambda: len(at.received_objects("message.received")) == 2)
         assert await at.code(late, "Too late") == (409, "whatsapp_window_closed")
         await at.becomes(await at.send(late), "read")
 
-        # Meta is the judge: it has forgotten the window, and so do we.
+        # Meta decides: it has forgotten the window, and so do we.
         at.graph.open_window(USER, seconds=0)
         refused = await at.send(USER, "Are you there?")
         shown = await at.becomes(refused, "failed")
@@ -150,7 +150,7 @@ async def test_a_user_writes_and_is_answered_while_the_window_is_open(database_u
         await until_true(closed)
 
 
-#: By the last four digits: what becomes of it, its failure, and which contract events are raised.
+#: By the last four digits: the outcome, its failure code, and the contract events it raises.
 ENDINGS: dict[str, tuple[str, str | None, set[str]]] = {
     "0001": ("failed", "recipient_unreachable", {"message.failed"}),
     "0002": ("read", None, {"message.delivered"}),
@@ -173,7 +173,8 @@ ENDINGS: dict[str, tuple[str, str | None, set[str]]] = {
 
 
 async def test_what_becomes_of_messages_by_their_last_digits(database_url: str, tmp_path: Path) -> None:
-    """9022 is a code whose connection broke before Meta had it: nobody can tell, so it fails and is not repeated."""
+    """9022: an authentication code whose connection broke before Meta had it. Nobody can tell, so it fails and is not
+    repeated."""
     async with scene(database_url, tmp_path, PATIENT, magic="258") as at:
         ids = {
             ending: await at.send(f"+25884123{ending}", CODE if ending == "9022" else REMINDER) for ending in ENDINGS
@@ -186,8 +187,8 @@ async def test_what_becomes_of_messages_by_their_last_digits(database_url: str, 
         # Each message has one event of each kind, and none that is untrue.
         for ending, (_, _, kinds) in ENDINGS.items():
             raised = {kind for kind in ("message.failed", "message.delivered") if ids[ending] in at.ids(kind)}
-            # A failure that was taken back may have come together with what took it back; and of several callbacks
-            # that are under way, as of 9003, the later one may come first.
+            # A failure that was reversed may have arrived together with its reversal; and of several callbacks in
+            # flight, as for 9003, the later one may arrive first.
             assert raised - ({"message.failed"} if ending in ("9002", "9003") else set()) == kinds, ending
         assert at.graph.doubled == {}
         delivered = sum("message.delivered" in kinds for _, _, kinds in ENDINGS.values())
@@ -229,7 +230,7 @@ async def test_a_template_that_meta_pauses_holds_its_messages_until_it_is_approv
     database_url: str, tmp_path: Path
 ) -> None:
     async with scene(database_url, tmp_path) as at:
-        # Accepted while nobody is there to send them, so that the pause finds them waiting.
+        # Accepted while no worker is running, so that the pause finds them waiting.
         assert await at.worker.stop() == 0
         waiting = [await at.send(f"+25884126{n:04}") for n in range(20, 25)]
         code = await at.send(USER, CODE)
@@ -243,7 +244,7 @@ async def test_a_template_that_meta_pauses_holds_its_messages_until_it_is_approv
             return await at.code(USER) == (409, "whatsapp_template_not_approved")
 
         await until_true(refused)
-        # A code is of no use in three hours.
+        # A code is useless after three hours.
         shown = await at.becomes(code, "failed")
         assert shown["failure"]["code"] == "template_unavailable"
 
@@ -254,12 +255,12 @@ async def test_a_template_that_meta_pauses_holds_its_messages_until_it_is_approv
 
         await until_true(put_off)
         assert at.graph.counters.accepted == 0
-        # Meta's events have whole seconds, and Meta's refusals of sends, by which we knew, have not.
+        # Meta's events have whole seconds, and Meta's refusals of sends, which told us of the pause, do not.
         known_at = at.graph.clock.now()
         await until(lambda: at.graph.clock.now() > known_at + 1)
         at.graph.template_event("appointment_reminder", "APPROVED")
         await until(lambda: len(at.received_objects("whatsapp.template.updated")) == 3)
-        # They are looked at every five minutes.
+        # They are checked every five minutes.
         await at.cloud.pool.execute("UPDATE queue SET due_at = now() WHERE kind = 'whatsapp'")
         for id in waiting:
             await at.becomes(id, "read")

@@ -1,6 +1,6 @@
-"""What any connection to the Cloud API has to survive: twelve scenarios, each proven at the highest level that is still
-fast. PROVEN says where each of them is; those of this file run between the simulated Graph API, a web process's work
-and a worker's, over real sockets and with real signatures.
+"""What any client of the Cloud API has to survive: twelve scenarios, each proven at the highest level that is still
+fast. PROVEN lists the tests of each; those in this file run between the simulated Graph API, a web process's work and a
+worker's, over real sockets and with real signatures.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TESTS = Path(__file__).parents[1]
 HERE = "journeys/test_whatsapp_must_pass.py"
 JOURNEY = "journeys/test_whatsapp_journey.py"
 
-#: Each scenario, and the tests that prove it: the whole way first, then every shape of it at the rule.
+#: Each scenario, and the tests that prove it: end to end first, then every variant of it at the rule.
 PROVEN = {
     "a lost answer and then a status: one message to the user, one charge": [
         f"{JOURNEY}::test_what_becomes_of_messages_by_their_last_digits",
@@ -95,7 +95,7 @@ def test_every_scenario_has_its_tests(scenario: str) -> None:
 
 @contextlib.asynccontextmanager
 async def connected(url: str, place: Path, **options: Any) -> AsyncIterator[tuple[Installation, Cloud, Client]]:
-    """A web process's work that runs, and a number and templates that a worker has read; the worker has ended."""
+    """A web process's work, running, with a number and templates that a worker has read; the worker has ended."""
     async with installation(url, place) as made, made.serving(), cloud(made, magic="", **options) as sky:
         async with made.working():
             await sky.ready()
@@ -105,7 +105,7 @@ async def connected(url: str, place: Path, **options: Any) -> AsyncIterator[tupl
 
 
 async def sent(client: Client, sky: Cloud, *arguments: Any) -> str:
-    """The id of a message that is accepted."""
+    """The id of an accepted message."""
     status, answer = await client.ask("POST", "/whatsapp/messages", json=sky.body(*arguments))
     assert status == 202, answer
     return str(answer["message"]["id"])
@@ -125,13 +125,13 @@ async def becomes(client: Client, id: str, status: str) -> dict[str, Any]:
 
 
 async def worked_through(sky: Cloud) -> None:
-    """Wait until every callback has been taken, and then applied."""
+    """Wait until every callback has been accepted, and then applied."""
     await sky.graph.settle()
     await until_true(lambda: sky.pool.fetchval("SELECT NOT EXISTS (SELECT FROM whatsapp_callbacks)"), within=120)
 
 
 async def balance(sky: Cloud) -> tuple[int, int]:
-    """What is reserved and what is consumed."""
+    """The reserved and the consumed amount."""
     row = await sky.pool.fetchrow("SELECT reserved, consumed FROM wallets WHERE total > 0")
     return row["reserved"], row["consumed"]
 
@@ -213,7 +213,7 @@ async def test_a_callback_that_was_tampered_with_is_not_stored(database_url: str
         sky.graph.inbound(USER, "Olá – é a Amélie", name="Amélie Bén")
         await until(lambda: [one.status for one in sky.graph.attempts][:1] == [403])
         assert await sky.pool.fetchval("SELECT count(*) FROM whatsapp_callbacks") == stored
-        # Meta comes again, and then it is as it was signed.
+        # Meta retries, and then it is correctly signed.
         sky.graph.configure(signature="good")
         await sky.graph.clock.advance(60.0)
         await subscribe(sky, ["message.received"])
@@ -254,7 +254,7 @@ async def test_two_organizations_on_one_app_see_only_their_own(database_url: str
             box.hold()
             graph.inbound(USER, "to the first")
             graph.inbound(USER, "to the second", number="555000111222334")
-            # The message of the one, said by the account of the other.
+            # A message of one organization, reported under the account of the other.
             said = {"id": sky.message(id).id, "status": "delivered", "timestamp": str(int(time.time()))}
             said |= {"recipient_id": USER.lstrip("+"), "biz_opaque_callback_data": id}
             graph.inject(said, number="555000111222334")

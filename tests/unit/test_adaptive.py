@@ -10,7 +10,7 @@ from heliograph.base.money import UNIT
 from heliograph.routes import adaptive
 from heliograph.routes.adaptive import BOUNDS, QualitySample, SupplierQuality, evaluate
 
-#: Enough of a week that it says nothing else than the prior does.
+#: Enough of a week that it says nothing other than the prior does.
 A = SupplierQuality("A", 20_000, QualitySample(1000, 940), share=94, rest=94)
 B = SupplierQuality("B", 12_000, QualitySample(1000, 850), share=3, rest=3)
 C = SupplierQuality("C", 10_000, QualitySample(10, 9), share=3, rest=3)
@@ -37,7 +37,7 @@ def leader(outcome: adaptive.Outcome[str]) -> str:
 
 
 def settled(route: list[SupplierQuality[str]], bounds: adaptive.Bounds, times: int = 40) -> dict[str, int]:
-    """After so many evaluations of the same measurements."""
+    """After this many evaluations of the same measurements."""
     for _ in range(times):
         route = after(route, evaluate(route, bounds))
     return {one.id: one.share for one in route}
@@ -95,7 +95,7 @@ def test_r7_what_has_no_receipt_in_time_was_not_delivered() -> None:
 
 
 def test_r10_the_best_one_that_was_measured_stands_in() -> None:
-    """B before C, which is cheaper and unproven, though neither is within the bounds of one-time codes."""
+    """B before C, which is cheaper and unproven, although neither is within the bounds of one-time codes."""
     outcome = evaluate([C, B, A], OTP)
     assert (outcome.stand_ins, outcome.outside) == (("A", "B", "C"), {"B", "C"})
     assert evaluate([A, B, C], TRANSACTIONAL).stand_ins == ("B", "A", "C")

@@ -1,10 +1,10 @@
-"""National tables compared with an independent reading of the standard, and cuts with Unicode's grapheme clusters."""
+"""National tables compared with an independent reading of the standard, and splits with Unicode's grapheme clusters."""
 
 from __future__ import annotations
 
 import unicodedata
 
-import gsmcodecs  # registers the codecs that are compared with
+import gsmcodecs  # registers the codecs used for comparison
 import pytest
 import regex
 from hypothesis import given, settings
@@ -16,7 +16,7 @@ from heliograph.suppliers.alphabets import cutting, gsm7, national
 assert gsmcodecs
 
 LANGUAGES = list(national.IDENTIFIERS.values())
-#: In the locking tables of the Indic languages and Urdu, the other has an apostrophe where phones have a comma.
+#: In the locking tables of the Indic languages and Urdu, the other library has an apostrophe where phones have a comma.
 COMMA = 0x2C
 
 
@@ -73,7 +73,7 @@ CLUSTERS = [
 
 
 def theirs(text: str) -> set[int]:
-    """Where clusters begin, in octets of UTF-16."""
+    """Positions of cluster boundaries, in octets of UTF-16."""
     begin, at = set(), 0
     for cluster in regex.findall(r"\X", text):
         begin.add(at)

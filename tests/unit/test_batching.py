@@ -13,11 +13,11 @@ from heliograph.base.database.batching import Batcher
 
 
 class Gone(Exception):
-    """The database is away."""
+    """The database is down."""
 
 
 class Work:
-    """Doubles each number; refuses those of `bad` as PostgreSQL would, with its whole batch."""
+    """Doubles each number; refuses those in `bad` as PostgreSQL would, with the whole batch."""
 
     def __init__(self, bad: frozenset[int] = frozenset()) -> None:
         self.bad = bad

@@ -120,7 +120,7 @@ async def test_the_receiver_judges_each_webhook_wherever_its_bytes_are_cut() -> 
     assert (counters.requests, counters.received, counters.duplicates, counters.bad_signatures) == (4, 2, 1, 1)
     assert counters.malformed == 0
     assert sink.latencies()["p50"] > 0
-    assert sink.latencies()["p50"] == 0  # those that came since
+    assert sink.latencies()["p50"] == 0  # those that arrived since
 
 
 def test_what_statements_used_is_added_up_by_their_texts() -> None:

@@ -1,4 +1,4 @@
-"""Room for request bodies in transit: small ones have their own, an address its share, and idle ones give way."""
+"""Room for request bodies in transit: small ones have their own, an address its share, and stalled ones give way."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_shares_and_rooms() -> None:
     second = await Arriving(held, "192.0.2.2").grow(50)
     with pytest.raises(Unavailable):
         await Arriving(held, "192.0.2.3").grow(1)
-    # One that grows is large from then on, and leaves its room to others.
+    # A body that grows is large from then on, and leaves its room to others.
     await second.grow(450)
     await Arriving(held, "192.0.2.3").grow(50)
     with pytest.raises(Unavailable):
@@ -73,14 +73,14 @@ async def test_what_stands_still_gives_way_and_what_is_complete_does_not() -> No
     for one in (complete, still, elsewhere):
         one.body.moved_at -= 2 * STALLED
     elsewhere.body.moved_at -= STALLED
-    # Its own share is full: one of its own address goes.
+    # Its own share is used up: one from its own address gives way.
     await Arriving(held, "192.0.2.1").grow(150)
     assert await still.task == "Unavailable"
     assert still.task.cancelling() == 0
     assert (still.body.size, moving.body.size, elsewhere.body.size) == (0, 200, 100)
     with pytest.raises(Unavailable):
         await Arriving(held, "192.0.2.1").grow(200)
-    # All is full: whoever it is.
+    # Everything is full: whichever address it has.
     await Arriving(held, "192.0.2.3").grow(451)
     assert await elsewhere.task == "Unavailable"
     assert complete.body.size == 100

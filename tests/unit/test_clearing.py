@@ -13,7 +13,7 @@ from tests.database import Cluster
 from tests.embedded import ask, execute
 from tests.hooks import organization
 
-#: Each leaves something behind that no removal of rows puts right.
+#: Each leaves something behind that deleting rows does not undo.
 CHANGES = [
     "CREATE TABLE own (id integer)",
     "ALTER TABLE organizations ADD COLUMN own integer",
@@ -68,7 +68,7 @@ async def test_who_asks_for_the_partitions_of_later_times_gets_them_and_nobody_e
 
 
 async def test_many_rows_make_a_database_another(database_server: Cluster) -> None:
-    """Those that were removed are in the way of who reads the table."""
+    """Deleted rows slow down sequential scans."""
     async with database_server.database() as url:
         await execute(
             database_server.as_administrator(url),
@@ -109,7 +109,7 @@ async def test_a_session_is_kept_without_what_was_set_in_it(database_server: Clu
         assert (await process(other), await other.fetchval("SHOW statement_timeout")) == before
         assert await other.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == 0
         other.terminate()
-        # With other settings, it is another session.
+        # With other settings, it is a different session.
         third = await open_pool(url, size=1, statement=5.0)
         assert await process(third) != before[0]
         third.terminate()

@@ -19,19 +19,19 @@ class Answering(BaseHTTPRequestHandler):
     """Answers every GET with an empty body."""
 
     def do_GET(self) -> None:
-        """Name and all are `http.server`'s."""
+        """The name is that of `http.server`."""
         self.send_response(204)
         self.end_headers()
 
     def log_message(self, *words: object) -> None:
-        """Nobody reads it."""
+        """Discards the log."""
 
 
 class Server(HTTPServer):
-    """Of which a client that refuses its certificate ends the handshake."""
+    """A client that refuses its certificate ends the handshake."""
 
     def handle_error(self, *about: object) -> None:
-        """Nobody reads it either."""
+        """Discards the error."""
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def url(authority: Authority) -> Iterator[str]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.issue("127.0.0.1"))
     with Server(("127.0.0.1", 0), Answering) as server:
-        # A handshake that fails is the request's thread's, not that of who accepts.
+        # A failed handshake is handled by the request's thread, not by the accepting one.
         server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -58,7 +58,7 @@ def url(authority: Authority) -> Iterator[str]:
 def test_a_system_authority_that_leaves_out_what_rfc_5280_demands(
     url: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with Python 3.13, which checks that by default."""
+    """As with Python 3.13, which checks this by default."""
     verify_strictly(monkeypatch)
     monkeypatch.setenv("SSL_CERT_FILE", authority.file)
     assert exchange("GET", url, "/", headers={})[0] == 204

@@ -55,7 +55,7 @@ URL = "postgresql://somebody@db.example.com/messages"
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """What `heliograph up` leaves behind."""
+    """The files that `heliograph up` leaves behind."""
     (tmp_path / "postgres").mkdir()
     (tmp_path / "postgres" / "app.password").write_text("geheim\n")
     (tmp_path / "postgres" / "owner.password").write_text("eigner\n")
@@ -110,7 +110,7 @@ def test_an_address_in_a_file_names_the_database_too(
 
 @pytest.mark.parametrize("home", [None, "/", "relative"])
 def test_an_account_without_a_home_can_do_what_needs_none(monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
-    """As a container has one that is started with a user ID of nobody's: most set its home to "/"."""
+    """As in a container started with an arbitrary user ID: most set its home to "/"."""
     for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
         monkeypatch.delenv(name, raising=False)
     if home is not None:
@@ -292,7 +292,7 @@ def test_tables_and_records() -> None:
 
 
 def test_a_column_is_as_wide_as_a_terminal_shows_it() -> None:
-    """Wide characters take two columns, marks that are put on others none."""
+    """Wide characters take two columns, combining marks none."""
     rows = [["活动 😀", "1"], ["Jose\u0301", "2"], ["any", "3"]]
     assert table(rows, ("name", "n")) == "name     n\n活动 😀  1\nJose\u0301     2\nany      3"
     long = fitted([["活动" * 20, "0199"]], ("name", "id"), 30)
@@ -300,7 +300,7 @@ def test_a_column_is_as_wide_as_a_terminal_shows_it() -> None:
 
 
 def test_a_text_of_somebody_else_cannot_command_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """What a supplier answered, or somebody sent: it must not clear the screen, nor show a number backwards."""
+    """A supplier's response, or an inbound text: it must not clear the screen, nor show a number in reverse."""
     bad = "a\x1b[2J\x9b31m\x07\u202eb\tc\nd"
     shown = "a\ufffd[2J\ufffd31m\ufffd\ufffdb c d"
     show([{"text": bad, "more": {bad: 1}}], False, ("text", "more"))
@@ -387,7 +387,7 @@ def test_a_receiver_says_what_is_wrong_before_it_listens() -> None:
 
 
 def test_a_key_that_is_piped_is_asked_for_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A prompt without echo would open the terminal that a pipe was started from, and leave the pipe unread."""
+    """A prompt without echo would open the terminal from which a pipe was started, and leave the pipe unread."""
 
     def asked(*_: Any) -> str:
         raise AssertionError("the terminal was asked")

@@ -18,7 +18,7 @@ NAME = "greeting.html"
 
 @pytest.fixture(autouse=True)
 def _writing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However Python was called."""
+    """With whatever options Python was started."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
 
 
@@ -28,7 +28,7 @@ def folder(place: Path, text: str) -> Path:
 
 
 async def greeting(place: Path) -> str:
-    """What a process that starts now makes of the template."""
+    """The template's output in a process that starts now."""
     return await render(made(place), NAME, {"name": "<Ana>"})
 
 
@@ -86,7 +86,7 @@ async def test_python_may_be_told_to_keep_nothing(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("app", [dashboard.TEMPLATES, console.TEMPLATES], ids=["dashboard", "console"])
 def test_every_template_of_the_product_is_one(app: Path) -> None:
-    """A process does not load them all before it is ready: a mistake in one is found here."""
+    """A process does not load all of them before it is ready: an error in one is found here."""
     _, templates = kit((app,))
     names = {file.relative_to(folder).as_posix() for folder in (app, FOLDER) for file in folder.rglob("*.html")}
     assert {templates.get_template(name).name for name in names} == names

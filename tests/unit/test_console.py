@@ -30,7 +30,7 @@ from tests.house.project import ROOT, files
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own, with nothing of ours in its environment."""
+    """A command in a separate process, without settings of ours in its environment."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HELIOGRAPH_")}
     return subprocess.run(
         [sys.executable, "-m", "heliograph", *arguments],
@@ -76,7 +76,7 @@ def test_a_process_says_it_at_its_start_and_its_parts_do_not_repeat_it(monkeypat
 
 
 def test_a_python_that_removes_docstrings_is_refused_and_told() -> None:
-    # Without them the API does not start, and refusals have no text.
+    # Without docstrings the API does not start, and refusals have no text.
     told = run("worker", PYTHONOPTIMIZE="2")
     assert (told.returncode, "PYTHONOPTIMIZE=2 (-OO) removes texts" in told.stderr) == (2, True), told.stderr
     told = run("--version", PYTHONOPTIMIZE="1")
@@ -160,7 +160,7 @@ def test_a_failure_is_told_in_the_systems_words(tmp_path: Path) -> None:
     assert reason(raised(lambda: (tmp_path / "none").read_text())) == "No such file or directory"
     assert reason(raised(lambda: (tmp_path / "file").read_text("utf-8"))) == "it is not UTF-8 text"
     assert reason(socket.gaierror(socket.EAI_NONAME, "Name or service not known")) == "Name or service not known"
-    # OpenSSL's numbers are not the system's.
+    # OpenSSL's error numbers are not the system's.
     made = ssl.SSLError(1, "[SSL: NO_CIPHERS_AVAILABLE] no ciphers available")
     made.reason = "NO_CIPHERS_AVAILABLE"
     assert "permitted" not in reason(made)
@@ -196,7 +196,7 @@ def test_a_locale_of_ascii_ends_nothing_and_json_stays_whole(encoding: str) -> N
 
 
 def on_a_terminal(code: str, **environment: str) -> bytes:
-    """What a program writes to a terminal."""
+    """The output of a program on a terminal."""
     ours, theirs = pty.openpty()
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -239,7 +239,7 @@ def test_no_colour_where_none_is_wanted() -> None:
         ("DRAIN_SECONDS", "-1"),
         ("UNCERTAIN_GRACE_SECONDS", "nan"),
         ("WEBHOOK_TIMEOUT_SECONDS", "inf"),
-        # In other units, or for ever: no date is that long ago.
+        # In other units, or infinite: no date is that long ago.
         ("WEBHOOK_TIMEOUT_SECONDS", "150000"),
         ("TEXT_RETENTION_DAYS", "999999"),
         ("METADATA_RETENTION_MONTHS", "99999"),
@@ -263,7 +263,7 @@ def test_a_number_that_makes_no_sense_is_refused_by_name(name: str, value: str) 
     ],
 )
 def test_what_is_no_network_and_no_url_is_refused_by_name(name: str, value: str) -> None:
-    """Links and signed addresses begin with the URL; a wrong network ended the process with a traceback."""
+    """Links and signed addresses start with the URL; an invalid network used to end the process with a traceback."""
     with pytest.raises(SettingsError, match=f"HELIOGRAPH_{name} must"):
         from_environment({f"HELIOGRAPH_{name}": value})
 

@@ -78,7 +78,7 @@ def test_two_secret_keys_open_and_verify_and_the_first_seals_and_signs() -> None
     for key, sealed in ((old, after), (new, before)):
         with pytest.raises(Unsealable, match="another secret key"):
             unseal(key, sealed, "row 1")
-    # The id is authenticated: it cannot be made to name the other key.
+    # The id is authenticated: it cannot be changed to that of the other key.
     with pytest.raises(Unsealable):
         unseal(both, before[:1] + new.id + before[5:], "row 1")
     signed = mac(old, b"data")

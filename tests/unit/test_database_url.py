@@ -41,7 +41,7 @@ def test_several_hosts_have_less_time_each_and_mean_the_one_that_takes_writes() 
 
 
 def test_what_is_settled_here_does_not_reach_the_server_as_a_setting_of_its_own() -> None:
-    """asyncpg hands what it does not know to the server, which refuses the connection."""
+    """asyncpg passes unknown parameters to the server, which refuses the connection."""
     target = parse(
         "postgresql://u:p%40@one/db?connect_timeout=3&keepalives=1&keepalives_idle=20&keepalives_interval=5"
         "&keepalives_count=4&tcp_user_timeout=9000&gssencmode=disable&channel_binding=prefer&sslsni=1"
@@ -123,7 +123,7 @@ def test_what_is_local(name: str, local: bool) -> None:
         ("ana@db/x?password=p%40ss&sslmode=require", "ana@db/x?sslmode=require", "p@ss"),
         ("ana@db/x", "ana@db/x", ""),
         ("ana:p@db/x?sslkey=/k&sslpassword=s", "ana@db/x?sslkey=/k", "p"),
-        # The first of these may be a standby, which lacks what was answered last.
+        # The first of these may be a standby, which lacks the latest responses.
         ("ana:p@one,two:5433/x", "ana@one,two:5433/x?target_session_attrs=read-write", "p"),
         ("ana@one,two/x?target_session_attrs=primary", "ana@one,two/x?target_session_attrs=primary", ""),
         ("ana@one,two/x?target_session_attrs=any", "ana@one,two/x", ""),
@@ -137,7 +137,7 @@ def test_programs_get_no_password_in_their_command_line_and_the_host_that_we_use
 
 @pytest.fixture
 def nameless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An account without a name, as in a container that is started with a user ID of nobody's."""
+    """An account without a name, as in a container started with an arbitrary user ID."""
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "PGUSER", "PGSERVICE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)

@@ -123,7 +123,7 @@ def test_smart_encoding_keeps_accents() -> None:
     ("text", "plain"),
     [
         ("Olá, São João", "Ola, Sao Joao"),
-        ("“Não” é à toa…", '"Nao" é à toa...'),  # what GSM-7 has stays as it is
+        ("“Não” é à toa…", '"Nao" é à toa...'),  # characters of GSM-7 stay as they are
         ("çÇãÕêÍú", "cÇaOeIu"),
         ("Łódź, Đorđe, cœur, ŞİŞLİ", "Lodz, Dorde, coeur, SISLI"),
         ("Thế giới x\u0302", "The gioi x"),
@@ -159,7 +159,7 @@ def test_emoji_sequences_stay_whole_where_it_costs_no_segment() -> None:
     family = "👨\u200d👩\u200d👧"
     encoded = encode(ZHE * 63 + family + ZHE * 20)
     assert [segment.decode("utf-16-be") for segment in encoded.segments] == [ZHE * 63, family + ZHE * 20]
-    # 64 + 8 + 62 units fill two segments, but only when the sequence is cut.
+    # 64 + 8 + 62 units fill two segments, but only if the sequence is split.
     assert sizes(encode(ZHE * 64 + family + ZHE * 62)) == [67, 67]
     assert sizes(encode(ZHE * 64 + family + ZHE * 63)) == [64, 67, 4]
 
@@ -178,7 +178,7 @@ GSM = st.sampled_from(list(BASIC.replace("\x1b", "") + "".join(EXTENSION)))
 
 
 def texts(alphabet: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Texts near the limits, which a plain strategy of this size would hardly reach."""
+    """Texts near the limits, which a simple strategy of this size would rarely reach."""
     return st.builds(
         lambda head, filler, times, tail: "".join(head) + filler * times + "".join(tail),
         st.lists(alphabet, max_size=20),
@@ -195,7 +195,7 @@ def test_properties(text: str, smart: bool, accents: bool, header: int) -> None:
     whole = b"".join(encoded.segments)
     limit, part = (160, 159 - header) if encoded.encoding == "gsm7" else (70, 73 - header)
 
-    # Capacities, and no segment that need not be.
+    # Within capacity, and no unnecessary segment.
     assert all(size <= (limit if len(encoded.segments) == 1 else part) for size in sizes(encoded))
     assert (len(encoded.segments) == 1) is (encoded.units <= limit)
     assert encoded.units == sum(sizes(encoded))
@@ -208,14 +208,14 @@ def test_properties(text: str, smart: bool, accents: bool, header: int) -> None:
     if not (smart or accents) or encoded.encoding == "ucs2":
         assert encoded.text == unicodedata.normalize("NFC", text)
 
-    # No pair is cut: each segment is a text of its own.
+    # No pair is split: each segment is a text of its own.
     for segment in encoded.segments:
         if encoded.encoding == "gsm7":
             assert not segment.endswith(b"\x1b")
         else:
             segment.decode("utf-16-be")
 
-    # What dispatch makes of it, knowing only how it was encoded, is the same.
+    # Dispatch, which only knows the encoding, gets the same result.
     replaced = encoded.encoding == "gsm7"
     assert encode(text, smart=replaced, accents=replaced, header=header) == encoded
 
@@ -227,7 +227,7 @@ def test_properties(text: str, smart: bool, accents: bool, header: int) -> None:
 @settings(max_examples=200, deadline=None)
 @given(text=texts(CHARACTERS))
 def test_greedy_cut_equals_the_reference(text: str) -> None:
-    """Character by character, as slow as it is plain."""
+    """Character by character, slow but simple."""
     encoded = encode(text)
     if encoded.encoding == "gsm7":
         codes = {character: bytes((code,)) for code, character in enumerate(BASIC)}
@@ -299,7 +299,7 @@ def test_national_tables_are_for_the_gsm_alphabet_alone() -> None:
     assert decode(b"\x0f\x09\x0b", 0, locking=3) == "áçÔ"
     assert decode(b"\x0f\x09", 0x10, locking=3) == "áç"
     assert decode(b"\x00a", 0x08, locking=3, single=3) == "a"
-    # A language that nobody knows is none, and what a table lacks is the character of the code itself.
+    # An unknown language has no table, and an unassigned code shows its basic character.
     assert decode(b"\x0f\x1be", 0, locking=99, single=99) == "å€"
     assert decode(b"a\x1bz", 0, single=3) == "az"
 

@@ -31,11 +31,11 @@ async def test_a_loop_that_hangs_is_seen_while_it_does() -> None:
         await until(lambda: "heliograph_workers" in shown(exporter))
         time.sleep(1.0)
         assert shown(exporter)["heliograph_event_loop_lag_seconds"] > 0.5
-        # Whoever looks first takes it from nobody.
+        # The first one to read takes it from nobody.
         assert shown(exporter)["heliograph_event_loop_lag_seconds"] > 0.5
         await asyncio.sleep(2 * exporting.LAG_EVERY)
         assert shown(exporter)["heliograph_event_loop_lag_seconds"] > 0.5
-        # What was true long ago is not shown as the present.
+        # Values from long ago are not shown as current.
         exporter._said_at -= exporting.DATABASE_WITHIN
         assert "heliograph_workers" not in shown(exporter)
     finally:

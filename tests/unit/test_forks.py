@@ -1,4 +1,4 @@
-"""What the tests' own ways of starting processes guarantee."""
+"""Guarantees of the tests' own ways of starting processes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests import forks
 from tests.house.project import ROOT
 from tests.processes import alive, environment, until
 
-#: A command that serves until it is ended.
+#: A command that serves until it is stopped.
 SERVING = ("simulate", "receiver", "--port", "0")
-#: Tests of which two end their worker, with the run's own scheduler and workers.
+#: Tests, two of which kill their worker, with the run's own scheduler and workers.
 HOOKS = """
 import sys
 sys.path.insert(0, {root!r})
@@ -60,7 +60,7 @@ async def test_a_command_that_is_killed_has_ended_so() -> None:
 async def test_a_command_ends_with_the_test_process_that_asked_for_it() -> None:
     process = await forks.start(*SERVING, environment=environment())
     command = psutil.Process(process.pid)
-    # What the end of the test process does to its sockets.
+    # As the end of the test process closes its sockets.
     asyncio.get_running_loop().remove_reader(process._connection)
     process._connection.close()
     with contextlib.suppress(psutil.NoSuchProcess):

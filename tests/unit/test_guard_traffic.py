@@ -20,7 +20,7 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guard.md"
 
 
 def measured_once(test: Callable[..., None]) -> Callable[..., None]:
-    """What is measured takes many seconds: who looks at it runs on one worker."""
+    """The measurement takes many seconds: all tests that use it run on one worker."""
     return pytest.mark.lasts(15)(pytest.mark.xdist_group("guard traffic")(test))
 
 
@@ -71,7 +71,7 @@ def test_numbers_are_forgotten() -> None:
     assert windows.see(ORGANIZATION, "+258841230009", "MZ", "otp", at=SPAN + 1, place=1.0) is None
     assert len(windows) == 2
     assert windows.members(ORGANIZATION, "25884123") == ["+258841230004", "+258841230009"]
-    # Among however many others: the window is not looked through.
+    # Among however many others: the window is not scanned.
     window = windows._of[ORGANIZATION]
     window.last = Unread(window.last)
     assert windows.members(ORGANIZATION, "25884123") == ["+258841230004", "+258841230009"]
@@ -177,7 +177,7 @@ def _spread(chance: random.Random, minutes: range, rate: float, *, first: float 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_codes_all_over_the_country_are_stopped_by_a_limit_and_peaks_below_it_are_not(seed: int) -> None:
-    """No other rule sees numbers that are spread over a whole country."""
+    """No other rule detects numbers spread over a whole country."""
     chance, limit = random.Random(seed), 1000
     honest = _spread(chance, range(60), 20) + _spread(chance, range(20, 25), 100)
     for attack, caught in (([], False), (_spread(chance, range(30, 60), 200), True)):

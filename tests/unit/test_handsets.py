@@ -1,4 +1,4 @@
-"""The owner of a number as a supplier writes it."""
+"""The owner of a number as written by a supplier."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOWHERE, MZ = Numbering(), Numbering(country="MZ")
 @pytest.mark.parametrize(
     ("address", "ton", "numbering", "expected"),
     [
-        # A national number is not a Vietnamese one because it begins with 84.
+        # A national number is not Vietnamese because it begins with 84.
         ("841234567", NATIONAL, NOWHERE, None),
         ("841234567", UNKNOWN, NOWHERE, None),
         ("841234567", NATIONAL, MZ, "+258841234567"),

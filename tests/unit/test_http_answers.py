@@ -55,7 +55,7 @@ def test_as_many_lines_go_out_as_headers_were_given(headers: dict[str, str]) -> 
 
 
 def read(data: bytes, cuts: list[int] | None = None) -> AnswerReader:
-    """Feed `data` in pieces until the answer is complete."""
+    """Feed `data` in pieces until the response is complete."""
     reader = AnswerReader()
     ends = sorted({min(cut, len(data)) for cut in cuts or []} | {len(data)})
     at = 0
@@ -168,7 +168,7 @@ def test_as_much_of_a_body_is_read_as_is_to_be_kept() -> None:
 
 @pytest.mark.parametrize("cut", [1, 100])
 def test_a_trailer_is_refused_before_it_is_long(cut: int) -> None:
-    """Fed in pieces of any size: what the parser gathers and copies again is bounded."""
+    """Fed in pieces of any size: how much the parser buffers and copies again is bounded."""
     reader = AnswerReader()
     reader.feed(CHUNKED)
     reader.feed(b"0\r\nX: ")

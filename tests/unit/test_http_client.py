@@ -30,14 +30,14 @@ from heliograph.http.resolver import AddressBlocked, Resolver
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
-#: For tests in which the deadline is what ends a request; all others have time enough on a busy machine.
+#: For tests in which the deadline ends a request; all others have enough time on a busy machine.
 SHORT = {"webhook_timeout_seconds": 0.6, "webhook_connect_seconds": 0.3}
-#: Longer than anything is waited for.
+#: Longer than anything that is waited for.
 PATIENT = {"webhook_timeout_seconds": 600.0, "webhook_connect_seconds": 600.0}
 
 
 class Listener:
-    """A server on one or more local addresses with the same port, counting what arrives."""
+    """A server on one or more local addresses with the same port, which counts what arrives."""
 
     def __init__(self, serve: Serve, *, tls: ssl.SSLContext | None = None) -> None:
         self.connections = 0
@@ -74,7 +74,7 @@ class Listener:
         self._tasks.discard(task)
 
     async def request(self, reader: asyncio.StreamReader) -> bytes:
-        """Read one request with its body and note it."""
+        """Read one request with its body and record it."""
         head = await reader.readuntil(b"\r\n\r\n")
         length = next(
             (int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
@@ -88,7 +88,7 @@ class Listener:
 async def listening(
     serve: Serve | None = None, *hosts: str, answer: bytes = b"", tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[Listener]:
-    """`answer` is given to each request of a connection; `serve` does as it likes."""
+    """`answer` is sent to each request of a connection; `serve` handles it itself."""
 
     async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -142,7 +142,7 @@ def ok(body: bytes = b"", *headers: bytes, status: bytes = b"200 OK") -> bytes:
 
 
 async def post(client: HttpClient, url: str, body: bytes = b"{}") -> Answer | Failure:
-    """A POST that must end in time, whatever happens: those that do not would never end."""
+    """A POST with a limit, whatever happens: some would otherwise never end."""
     async with asyncio.timeout(client._seconds + 60):
         return await client.post(url, body, {"content-type": "application/json"})
 
@@ -177,7 +177,7 @@ async def test_a_connection_is_used_again() -> None:
 async def test_an_idle_connection_that_was_closed_is_not_used_again() -> None:
     async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await listener.request(reader)
-        writer.write(ok(b"ok"))  # and nothing says that the connection ends now
+        writer.write(ok(b"ok"))  # and nothing announces that the connection closes now
         await writer.drain()
 
     async with listening(once) as listener, outbound() as client:
@@ -367,7 +367,7 @@ async def test_no_spelling_of_loopback_is_connected_to() -> None:
                 for scheme in ("http", "https"):
                     assert kind(await post(client, f"{scheme}://{form}:{listener.port}/")) == "blocked", form
         assert listener.connections == 0
-        async with outbound(names=names) as client:  # the listener does listen: allowed, the same posts arrive
+        async with outbound(names=names) as client:  # the listener does listen: if allowed, the same posts arrive
             for form in ("127.0.0.1", "[::1]", "localhost"):
                 assert kind(await post(client, f"http://{form}:{listener.port}/")) == "200", form
 
@@ -421,7 +421,7 @@ async def test_a_name_that_changes_after_the_check_changes_nothing() -> None:
                 assert kind(await post(client, f"http://rebinding.example:{allowed.port}/")) == "200"
         finally:
             await allowed.stop()
-    # Asked once, although three connections were made: the addresses live and die with their check.
+    # Resolved once, although three connections were made: the addresses are valid as long as their check.
     assert (len(asked), allowed.connections, forbidden.connections) == (1, 3, 0)
 
 
@@ -469,7 +469,7 @@ async def test_names_that_are_never_answered_hold_up_no_other() -> None:
 
 
 async def test_new_names_that_are_never_answered_hold_up_none_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One organization could choose enough of them to take all threads: no receiver's name was found any more."""
+    """One organization could choose enough of them to occupy all threads: no receiver's name was resolved any more."""
     never = threading.Event()
 
     def lookup(name: str) -> list[str]:
@@ -493,7 +493,7 @@ async def test_new_names_that_are_never_answered_hold_up_none_that_is_known(monk
 
 
 async def test_an_address_that_leads_nowhere_does_not_stand_in_for_the_name() -> None:
-    """One refuses; one says nothing, as its listener's queue is full. The third is reached in time."""
+    """One refuses; one is silent, because its listener's queue is full. The third is reached in time."""
     async with listening(None, "127.0.0.3", answer=ok()) as listener:
         with socket.socket() as silent, contextlib.ExitStack() as queued:
             silent.bind(("127.0.0.2", listener.port))
@@ -546,7 +546,7 @@ async def flood(writer: asyncio.StreamWriter, piece: bytes) -> None:
         raise ConnectionResetError
     writer.write(piece * (20_000 // len(piece)))
     await writer.drain()
-    await asyncio.sleep(0)  # drain alone lets the client run only once the socket's buffers are full
+    await asyncio.sleep(0)  # draining alone lets the client run only once the socket's buffers are full
 
 
 async def endless_headers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -725,7 +725,7 @@ async def test_a_connection_lost_as_soon_as_it_is_open_is_closed_and_not_late() 
 
 
 def then(answer: bytes, *, end: bool) -> Serve:
-    """Answers once, then hangs, or ends the connection."""
+    """Answers once, then hangs, or closes the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -792,7 +792,7 @@ async def test_a_body_of_10_gigabytes_is_not_read() -> None:
         result = await post(client, f"http://127.0.0.1:{listener.port}/")
     assert isinstance(result, Answer)
     assert (result.status, result.body) == (200, b"a" * KEPT_BYTES)
-    assert sent < 32 * 1_048_576  # what the socket buffers of both sides hold, and some
+    assert sent < 32 * 1_048_576  # what the socket buffers of both sides hold, and some more
 
 
 async def test_a_trickling_body_is_not_waited_for_longer_than_two_seconds() -> None:
@@ -820,7 +820,7 @@ async def test_nobody_listening_is_a_connect_failure() -> None:
 
 @contextlib.asynccontextmanager
 async def hanging(client: HttpClient) -> AsyncIterator[list[asyncio.Task[Answer | Failure]]]:
-    """Sixty requests to three kinds of tarpits, which have begun."""
+    """Sixty requests to three kinds of tarpits, all of them started."""
     async with (
         listening(hang) as silent,
         listening(trickle_head) as trickling,

@@ -28,7 +28,7 @@ class Wire(asyncio.Transport):
         self.has_ended = False
         self.is_gone = False
         self.is_aborted = False
-        #: Runs after each piece of an answer.
+        #: Runs after each piece of a response.
         self.on_write: Callable[[], None] | None = None
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
@@ -69,7 +69,7 @@ def refused(error: Exception) -> Response:
 
 
 class Talk:
-    """A connection to an application that answers when it is let."""
+    """A connection to an application that responds when released."""
 
     def __init__(self, **limits: Any) -> None:
         self.wire = Wire()
@@ -89,7 +89,7 @@ class Talk:
         await send({"type": "http.response.body", "body": scope["path"][1:].encode()})
 
     async def settle(self, *, answers: int = 0) -> None:
-        """Let so many answers go, and wait until nothing moves any more."""
+        """Release this many responses, and wait until nothing moves any more."""
         for _ in range(answers):
             self.let.release()
         for _ in range(20 * (answers + 1)):
@@ -134,7 +134,7 @@ async def test_no_request_begins_while_the_answer_before_it_cannot_leave() -> No
     talk.connection.resume_writing()
     await talk.settle()
     assert talk.begun == ["/01", "/02"]
-    # The same where the client takes all but the last piece of an answer.
+    # The same if the client accepts all but the last piece of a response.
     talk.connection.data_received(ask(3) + ask(4))
     talk.wire.on_write = talk.connection.pause_writing
     await talk.settle(answers=2)
@@ -147,7 +147,7 @@ async def test_no_request_begins_while_the_answer_before_it_cannot_leave() -> No
 
 
 async def test_an_answer_to_somebody_who_is_gone_ends_the_connection_and_nothing_else() -> None:
-    """The other side has reset it, and the loop has not been told yet."""
+    """The other side has reset it, and the loop does not know yet."""
     talk = Talk()
     talk.wire.is_gone = True
     talk.connection.data_received(ask(1)[:-2] + b"Connection: close\r\n\r\n")
@@ -180,7 +180,7 @@ async def test_more_requests_ahead_than_may_be_end_the_connection_after_their_an
     assert talk.begun == ["/01", "/02", "/03", "/04"]
     assert [int(part[:3]) for part in talk.wire.got.split(b"HTTP/1.1 ")[1:]] == [200] * 4 + [400]
     assert talk.wire.has_ended
-    # It is those at once that count.
+    # Only those waiting at the same time count.
     talk = Talk(pipeline=3)
     for _ in range(3):
         talk.connection.data_received(b"".join(ask(number) for number in range(1, 5)))
@@ -190,7 +190,7 @@ async def test_more_requests_ahead_than_may_be_end_the_connection_after_their_an
 
 
 async def talked(sent: bytes, cuts: list[int]) -> tuple[list[str], list[int], bool]:
-    """(paths that were asked for, statuses of the answers, whether the connection ends) when it is sent in pieces."""
+    """(paths requested, statuses of the responses, whether the connection closes) if it is sent in pieces."""
     talk = Talk()
     ends = sorted({min(cut, len(sent)) for cut in cuts} | {len(sent)})
     at = 0

@@ -1,5 +1,5 @@
-"""Requests, whole, broken and mutated, in any pieces: the events are the same however bytes are split,
-and what is read is what llhttp and h11 read.
+"""Requests, complete, broken and mutated, in any pieces: the events are the same however bytes are split, and the
+result equals that of llhttp and h11.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from heliograph.http.heads import HttpError, RequestHead
 from heliograph.http.reader import CHUNK_LINE_BYTES, END, ReaderLimits, RequestReader
 from tests.http_requests import CUTS, REQUESTS, broken
 
-#: Of a message as it was read: its head, its body, whether it ended.
+#: A message as read: its head, its body, whether it ended.
 Message = tuple[Any, bytes, bool]
-#: What was read: messages, what was wrong, bytes that are left.
+#: The result of reading: messages, the error, remaining bytes.
 Outcome = tuple[list[Message], tuple[int, str] | None, int]
 
 LIMITS = ReaderLimits()
@@ -30,7 +30,7 @@ NARROW = ReaderLimits(target_bytes=24, head_bytes=160, fields=6, body_bytes=40)
 
 
 def read(data: bytes, cuts: list[int] | None = None, limits: ReaderLimits = LIMITS) -> Outcome:
-    """Feed `data` in pieces, and take all events after each."""
+    """Feed `data` in pieces, and collect all events after each."""
     reader = RequestReader(limits)
     messages: list[Message] = []
     ends = sorted({min(cut, len(data)) for cut in cuts or []} | {len(data)})
@@ -65,7 +65,7 @@ def test_events_are_the_same_however_bytes_are_split(limits: ReaderLimits, sent:
 
 
 def test_limits_are_the_same_however_bytes_are_split() -> None:
-    """What is too long, at and beyond each limit."""
+    """Values that are too long, at and beyond each limit."""
     head = b"GET / HTTP/1.1\r\nHost: a\r\n"
     chunked = head + b"Transfer-Encoding: chunked\r\n\r\n"
     rest = LIMITS.head_bytes - len(chunked)
@@ -80,7 +80,7 @@ def test_limits_are_the_same_however_bytes_are_split() -> None:
             (chunked + b"1;" + b"a" * (CHUNK_LINE_BYTES - 4 + more) + b"\r\nx\r\n0\r\n\r\n", 431),
         ):
             at_once = read(sent)
-            # An address without an end may be part of a longer line for a while.
+            # An incomplete address may be part of a longer line for a while.
             is_open = sent.endswith(b"a") and more <= 2
             assert at_once[1] is None if more <= 0 or is_open else at_once[1] and at_once[1][0] == status, sent[:40]
             for size in (1, 7, 1_000):
@@ -214,7 +214,7 @@ def test_requests_that_are_whole_are_read_whole(data: bytes) -> None:
 
 
 class Llhttp:
-    """Requests as llhttp reads them: (method, target, headers, body, whether it ended)."""
+    """Requests as read by llhttp: (method, target, headers, body, whether it ended)."""
 
     def __init__(self, data: bytes) -> None:
         self.parser = httptools.HttpRequestParser(self)
@@ -279,14 +279,14 @@ def test_llhttp_reads_the_same_requests(data: bytes) -> None:
     messages, problem, _ = read(data)
     if problem is None and all(is_known_to_llhttp(head) for head, _, _ in messages):
         theirs = Llhttp(data).read
-        # Behind one that ends the connection it reads nothing.
+        # After one that closes the connection it reads nothing.
         last = next((at for at, (head, _, _) in enumerate(messages) if not head.keep_alive), len(messages))
         found = [each for each in ours(messages[: last + 1]) if each[4]]
         assert in_origin_form(theirs)[: len(found)] == found
 
 
 def h11_request(data: bytes) -> list[Any] | None:
-    """The first request as h11 reads it; None if it is not one, or not whole."""
+    """The first request as read by h11; None if it is invalid or incomplete."""
     connection = h11.Connection(h11.SERVER)
     connection.receive_data(data)
     try:
@@ -307,7 +307,7 @@ def h11_request(data: bytes) -> list[Any] | None:
 def test_h11_reads_the_same_first_request(data: bytes) -> None:
     messages, _, _ = read(data)
     if messages and messages[0][2]:
-        theirs = h11_request(data.lstrip(b"\r\n"))  # it takes no empty lines before it
+        theirs = h11_request(data.lstrip(b"\r\n"))  # it accepts no empty lines before it
         assert theirs is not None, data
         assert in_origin_form([theirs]) == ours(messages[:1])
 

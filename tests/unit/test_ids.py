@@ -38,7 +38,7 @@ def test_they_are_version_7_and_carry_their_time() -> None:
     now = datetime.now(UTC)
     for id in ids:
         assert (id.version, id.variant) == (7, RFC_4122)
-        # Their clock is that of the database which this process knows, and they may be ahead of it by BACK.
+        # Their clock is that of the database as known to this process, and they may be ahead of it by BACK.
         assert abs(time_of(id) - now) < timedelta(milliseconds=2 * BACK)
 
 

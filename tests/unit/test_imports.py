@@ -1,4 +1,4 @@
-"""What each process imports: nothing that it never uses (decision 229), and nothing that counts as garbage."""
+"""What each process imports: nothing that it never uses (decision 229), and nothing that becomes garbage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from heliograph.cli import NOUNS, app
 from tests.house.project import ROOT
 
-#: Everything that a web process and a worker load, and then what the command line shows its progress with.
+#: Everything that a web process and a worker load, and then what the command line uses to show progress.
 LOADED = """
 import sys
 import heliograph.cli.running.api, heliograph.cli.running.worker
@@ -26,8 +26,8 @@ def test_a_process_loads_nothing_to_colour_tracebacks_with() -> None:
     assert done.returncode == 0, done.stderr
 
 
-#: Runs a command, and says at the end what was collected before it was loaded, whether anything is since, and how many
-#: objects are left for the collection at exit.
+#: Runs a command, and finally prints what was collected before it was loaded, whether anything has been since, and how
+#: many objects are left for the collection at exit.
 COLLECTED = """
 import atexit, gc, sys
 from heliograph.cli import main
@@ -50,7 +50,7 @@ def test_a_command_does_not_look_for_garbage_in_what_it_imports() -> None:
     assert done.stdout.splitlines()[-1] == "[] True True"
 
 
-#: Lists the commands, or completes a line, and says at the end which modules of commands were loaded for that.
+#: Lists the commands, or completes a line, and finally prints which modules of commands were loaded for that.
 LISTED = """
 import atexit, os, sys
 from heliograph.cli import main
@@ -73,7 +73,7 @@ main()
     [("heliograph --help", "  campaign "), ("heliograph ", "campaign"), ("heliograph --v", "--version")],
 )
 def test_listing_the_commands_loads_none(line: str, found: str) -> None:
-    """Loading all of them takes a second, which a Tab must not."""
+    """Loading all of them takes a second, too long for a Tab."""
     done = subprocess.run([sys.executable, "-c", LISTED.format(line=line)], capture_output=True, text=True)
     *lines, loaded = done.stdout.splitlines()
     assert loaded == "loaded []"

@@ -63,7 +63,7 @@ async def test_others_do_not_wait_for_an_organization_that_is_locked() -> None:
     for _ in range(3):
         assert [one.status for one in await put(intake, OTHER)] == [202]
     assert not waiting.done()
-    # The lock goes, and from the next batch on both are together again.
+    # The lock is released, and from the next batch on both share one again.
     store.locked.clear()
     store.gives_up.set()
     assert (await waiting).status == 202

@@ -60,7 +60,7 @@ async def test_a_value_is_loaded_again_when_it_is_too_old() -> None:
 
 
 async def test_the_age_counts_from_before_the_load() -> None:
-    """What was changed while a slow load was under way must not be believed for longer than its age allows."""
+    """A change during a slow load must not be hidden for longer than the maximum age."""
     table = Table(a=1)
     table.gate.clear()
     fresh = LoadingCache(table.load, max_age=0.02)

@@ -1,4 +1,4 @@
-"""What must not be in a log is removed, whoever logged it."""
+"""Whatever must not be in a log is removed, whoever logs it."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_what_lies_deeper_is_cleaned_too() -> None:
 
 
 class Credential(msgspec.Struct):
-    """Something with a secret in it."""
+    """An object that contains a secret."""
 
     key: bytes
     phrase: str
@@ -120,7 +120,7 @@ def test_of_a_record_and_of_bytes_only_the_kind_is_written() -> None:
 
 @contextlib.contextmanager
 def configured(log_format: str) -> Iterator[io.StringIO]:
-    """Logs as a process has them; gives what they say."""
+    """Logging as in a process; returns the output."""
     told = io.StringIO()
     root, level = list(logging.root.handlers), logging.root.level
     try:
@@ -161,7 +161,7 @@ def test_a_line_that_cannot_be_written_fails_nobody(reader: str) -> None:
         "from heliograph.base.process.settings import from_environment\n"
         "from heliograph.cli.terminal.printing import say\n"
         "configure(from_environment({}))\n"
-        "for turn in range(1000):\n"  # more than is held back for later
+        "for turn in range(1000):\n"  # more than is buffered
         "    structlog.get_logger().warning('SMPP down', turn=turn)\n"
         "    say('api ended (-9); restarting it.')\n"
         "print('went on')\n"
@@ -190,7 +190,7 @@ def test_what_repeats_is_written_once_in_a_while_and_counted() -> None:
         sparse.warn(log, "silent", request_id=5)
         now = 120.0
         sparse.warn(log, "silent", request_id=6)
-    # Whoever writes `debug` too can still look up each of them.
+    # Each of them can still be found in the log at `debug`.
     assert [(line["log_level"], line["request_id"], line.get("left_out")) for line in logs] == [
         ("warning", 0, None),
         ("debug", 1, None),

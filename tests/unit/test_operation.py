@@ -14,19 +14,19 @@ from heliograph.base.errors import NotFound
 
 
 class Given(msgspec.Struct):
-    """What is sent."""
+    """The request's fields."""
 
 
 class Meant(msgspec.Struct):
-    """What is meant by it."""
+    """The request's query."""
 
 
 class Asked(msgspec.Struct):
-    """What is asked."""
+    """The path."""
 
 
 class Answered(msgspec.Struct):
-    """The answer."""
+    """The response."""
 
 
 async def canonical(body: Given) -> Meant:

@@ -28,7 +28,7 @@ def test_the_list_is_as_it_was_published() -> None:
 @pytest.mark.parametrize(
     "password",
     [
-        "1qaz2wsx3edc",  # in the list as it stands
+        "1qaz2wsx3edc",  # literally in the list
         "QAZWSXEDCRFV",  # in other letters
         "c0unter5trike",  # with digits for letters
         "sunshine12345",  # a common one with digits

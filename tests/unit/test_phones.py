@@ -38,7 +38,7 @@ def test_calling_codes_are_prefix_free() -> None:
         ("++258841234567", None),
         ("+258 841234567", None),
         ("+258841234567\n", None),
-        ("+2101234567", None),  # 210 is nobody's
+        ("+2101234567", None),  # 210 is unassigned
         ("9991234567", None),
         ("+٢٥٨٨٤١٢٣٤٥٦٧", None),  # digits, but not ASCII ones
         ("²58841234567", None),
@@ -143,7 +143,7 @@ def test_the_quick_way_and_the_long_one_agree() -> None:
             if example is None:
                 continue
             number = phonenumbers.format_number(example, phonenumbers.PhoneNumberFormat.E164)
-            # A space takes the long way.
+            # A space takes the slow path.
             assert phones.normalize(number) == phones.normalize(f"{number[:4]} {number[4:]}") == number
 
 
@@ -159,7 +159,7 @@ def test_numbers_in_use_are_those_of_phonenumbers() -> None:
                 continue
             number = phonenumbers.format_number(example, phonenumbers.PhoneNumberFormat.E164)
             assert phones.is_valid(number), number
-            # With another first digit it may be in use or not, and with one digit less it rarely is.
+            # With another first digit it may or may not be in use, and with one digit less it rarely is.
             first = len(phones.calling_code(number)) + 1
             for other in (*(f"{number[:first]}{digit}{number[first + 1 :]}" for digit in range(10)), number[:-1]):
                 if not other.startswith(FORMER):
@@ -203,7 +203,7 @@ def test_a_zero_in_front_is_national() -> None:
     assert phones.normalize("07911 123456") is None
 
 
-#: How one person's number is written, and the key of all of these.
+#: Spellings of one person's number, and the key of all of them.
 PEOPLE = [
     ("+556281234567", ["+5562981234567"]),
     ("+551187654321", ["+5511987654321"]),
@@ -245,7 +245,7 @@ def test_countries_with_a_national_zero_are_those_of_phonenumbers() -> None:
 
 def test_different_numbers_have_different_keys() -> None:
     assert len({key for key, _ in PEOPLE}) == len(PEOPLE)
-    assert phones.person("+5521921234567") != phones.person("+552121234567")  # a landline is nobody's mobile
+    assert phones.person("+5521921234567") != phones.person("+552121234567")  # a landline is not a mobile number
 
 
 @given(st.from_regex(r"\+(5[245][0-9]{9,12}|[1-9][0-9]{1,2}0[0-9]{5,11}|[1-9][0-9]{6,14})", fullmatch=True))

@@ -54,7 +54,7 @@ def test_a_secret_replaces_what_was_there_whole(tmp_path: Path) -> None:
 
 
 def test_what_could_not_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Least of all a secret, under a name that nobody looks for."""
+    """Least of all a secret, under a name that nobody would look for."""
     (tmp_path / "credentials").mkdir()
     with pytest.raises(IsADirectoryError):
         private_files.write(tmp_path / "credentials", b"secret")

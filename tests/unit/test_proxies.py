@@ -59,7 +59,7 @@ def test_x_forwarded_for_is_read_from_the_right(lines: list[bytes], client: str)
         ([b"for=192.0.2.1, proto=https"], ""),
         ([b'for="192.0.2.1'], ""),
         ([b"before=192.0.2.1"], ""),
-        # What a client leaves open closes over nothing that the proxy appends.
+        # A quote left open by the client is not closed by what the proxy appends.
         ([b'for=203.0.113.9;by=", for=192.0.2.1'], "192.0.2.1"),
         ([b'for=203.0.113.9;by="', b"for=192.0.2.1;proto=https"], "192.0.2.1"),
         ([b'for=203.0.113.9;by="a', b'for="192.0.2.1:80"'], "192.0.2.1"),
@@ -99,7 +99,7 @@ def test_a_prefix_says_who_the_client_is() -> None:
             assert all(read_prefix(data[:end]) is None for end in range(len(data)))
     assert read_prefix(prefix("::ffff:192.0.2.1", 1)) == (52, ("192.0.2.1", 1))
     assert read_prefix(SIGNATURE + b"\x20\x00\x00\x00") == (16, None)
-    assert read_prefix(SIGNATURE + b"\x21\x00\x00\x03abc") == (19, None)  # of a family that we have no use for
+    assert read_prefix(SIGNATURE + b"\x21\x00\x00\x03abc") == (19, None)  # of a family that we do not use
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,9 @@ def at(text: str) -> datetime:
         ("country", SOUTH_AFRICA, "2026-03-07T06:30", "2026-03-07T07:00"),
         ("country", SOUTH_AFRICA, "2026-03-07T11:00", "2026-03-09T06:00"),
         ("country", SOUTH_AFRICA, "2026-03-08T10:00", "2026-03-09T06:00"),
-        # India: from 10, and half an hour beside the rest.
+        # India: from 10, and its offset has half an hour.
         ("country", "+919812345678", "2026-03-02T04:00", "2026-03-02T04:30"),
-        # The United States have 08 to 21, each area by its own clock; the clocks go forward on 8 March 2026.
+        # The United States have 08 to 21, each area in its own time zone; clocks go forward on 8 March 2026.
         ("country", NEW_YORK, "2026-03-06T12:59", "2026-03-06T13:00"),
         ("country", LOS_ANGELES, "2026-03-06T13:00", "2026-03-06T16:00"),
         ("country", NEW_YORK, "2026-03-09T11:59", "2026-03-09T12:00"),
@@ -47,16 +47,16 @@ def at(text: str) -> datetime:
         ("13:00-15:00", MOZAMBIQUE, "2026-03-02T11:00", "2026-03-02T13:00"),
         ("13:00-15:00", MOZAMBIQUE, "2026-03-02T23:00", None),
         ("00:00-08:00", MOZAMBIQUE, "2026-03-01T22:00", "2026-03-02T06:00"),
-        # On 8 March the clocks of New York go from 02:00 (07:00 UTC) to 03:00: there is no half past two.
+        # On 8 March the clocks in New York go from 02:00 (07:00 UTC) to 03:00: half past two does not exist.
         ("22:00-02:30", NEW_YORK, "2026-03-08T06:59", "2026-03-08T07:00"),
         ("02:30-08:00", NEW_YORK, "2026-03-08T06:59", None),
         ("02:30-08:00", NEW_YORK, "2026-03-08T07:00", "2026-03-08T12:00"),
-        # On 1 November there are two: quiet until the second, or from the first.
+        # On 1 November it exists twice: quiet until the second, or from the first.
         ("22:00-01:30", NEW_YORK, "2026-11-01T05:30", "2026-11-01T06:30"),
         ("01:30-08:00", NEW_YORK, "2026-11-01T05:29", None),
         ("01:30-08:00", NEW_YORK, "2026-11-01T05:30", "2026-11-01T13:00"),
         ("01:45-01:15", NEW_YORK, "2026-11-01T05:20", "2026-11-02T06:15"),
-        # In Cuba it is midnight that is skipped, or comes twice; whoever is not quiet then stays so.
+        # In Cuba it is midnight that is skipped, or occurs twice; someone who is not quiet then stays so.
         ("05:00-08:00", HAVANA, "2026-03-08T05:00", None),
         ("05:00-08:00", HAVANA, "2026-11-01T04:30", None),
     ],
@@ -117,7 +117,7 @@ def test_a_class_bounds_the_usual_validity_and_not_what_a_send_asks_for() -> Non
 
 
 def test_the_time_zones_of_numbers_do_not_depend_on_the_system() -> None:
-    """Debian 13 keeps older names, such as India's, in a package that is not installed, and images have none at all."""
+    """Debian 13 has older names, such as India's, in a package that is not installed, and images have none at all."""
     names = sorted({name for zones in TIMEZONE_DATA.values() for name in zones} - {timezone.UNKNOWN_TIMEZONE})
     looked = f"import zoneinfo; [zoneinfo.ZoneInfo(name) for name in {names}]"
     subprocess.run([sys.executable, "-c", looked], env={"PYTHONTZPATH": ""}, check=True)

@@ -24,7 +24,7 @@ def span(name: str, begins: str = "", ends: str = "") -> Span[str]:
 
 
 def told(*spans: Span[str], lending: tuple[Span[Any], ...] = ()) -> list[str]:
-    """January to March, in short."""
+    """January to March, abbreviated."""
 
     def days(some: list[calendar.Time]) -> str:
         return "".join(f" {one:%d}-{other:%d}" for one, other in some)
@@ -76,7 +76,7 @@ def test_months_go_over_the_end_of_a_year() -> None:
 
 
 def states(rows: list[Row[Any]], turns: list[datetime], at: datetime) -> list[str]:
-    """What a calendar says of a time, row by row."""
+    """A calendar at some time, row by row."""
     month = at.date().replace(day=1)
     found = []
     for row in rows:
@@ -94,18 +94,18 @@ def boundaries(turns: list[datetime]) -> list[datetime]:
 def test_a_calendar_says_of_each_boundary_what_the_look_up_of_messages_finds() -> None:
     march, may, july = day("2027-03-10"), day("2027-05-10"), day("2027-07-10")
     cases: list[tuple[dict[str, Any], Destination]] = [
-        # A network falls back to what all numbers of its country begin with, and to its country.
+        # A network falls back to the prefix of all numbers of its country, and to its country.
         ({"mcc": "643", "mnc": "04", "effective_to": march}, Destination("258851234567", "MZ", "643-04", True)),
         ({"prefix": "258", "effective_from": may}, Destination("258861234567", "MZ")),
-        # A prefix falls back to the network that the numbering plan gives it, before its country.
+        # A prefix falls back to its network in the numbering plan, before its country.
         ({"prefix": "25884", "effective_to": march}, Destination("258841234567", "MZ", "643-04")),
         ({"country": "MZ", "effective_from": july}, Destination("258821234567", "MZ", "643-01")),
         ({"country": "PT", "message_class": "otp", "effective_from": may}, Destination("351911234567", "PT")),
         ({"country": "PT", "effective_to": july}, Destination("351911234567", "PT")),
-        # Of the codes of one country, any stands in for another.
+        # Any of a country's codes can stand in for another.
         ({"country": "US", "mcc": "310", "effective_to": march}, Destination("12025550123", "US", "310-260", True)),
         ({"country": "US", "mcc": "311", "effective_from": march}, Destination("12025550123", "US", "311-480", True)),
-        # Such a prefix is of no one country, also of a calling code that countries share.
+        # Such a prefix belongs to no single country, also if countries share the calling code.
         ({"prefix": "3", "effective_from": may}, Destination("33612345678", "FR")),
         ({"prefix": "14", "effective_from": may}, Destination("14165550123", "CA")),
         ({"country": "RU"}, Destination("79161234567", "RU")),
@@ -121,7 +121,8 @@ def test_a_calendar_says_of_each_boundary_what_the_look_up_of_messages_finds() -
         for rate, (_, to), said in zip(rates, cases, states(rows, turns, at), strict=True):
             kind = {"message_class": rate.message_class, "sender_type": rate.sender_type}
             found = tariff.find(to, at, **kind)
-            # What goes before a country's own rate, such as one for all that its numbers begin with, changes no gap.
+            # A rate that takes precedence over a country's own, such as one for a prefix of all its numbers, changes no
+            # gap.
             wanted = "own" if rate.begins <= at < rate.ends else "none" if found is None else "another"
             assert said == wanted, (rate, at, found)
             told.add((rate.destination, said))

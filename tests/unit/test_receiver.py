@@ -48,7 +48,7 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], byt
 
 
 async def exchange(receiver: Receiver, *requests: bytes) -> list[int]:
-    """Send requests one after the other over one connection; the statuses of the answers."""
+    """Send requests one after the other over one connection; returns the statuses of the responses."""
     reader, writer = await asyncio.open_connection(receiver.options.host, receiver.port)
     statuses = []
     for request in requests:

@@ -14,7 +14,7 @@ from tests.embedded import ask, execute
 from tests.recycling import Recycling
 
 TEMPLATE = "CREATE TABLE kept (word text); INSERT INTO kept VALUES ('first'); CREATE TABLE dropped (number integer)"
-#: New and longer files, other files for the same table, other pages, and what is no file: a setting.
+#: New and longer files, other files for the same table, other pages, and a setting, which is not in a file.
 CHANGES = """
 CREATE TABLE own AS SELECT repeat('x', 5000) AS text FROM generate_series(1, 5000);
 DROP TABLE dropped;
@@ -55,7 +55,7 @@ async def test_nothing_of_a_database_is_left_to_the_next(database_server: Cluste
         await session.execute(CHANGES)
         await connection.execute("CHECKPOINT")
         assert files(one) != before
-        await session.execute("UPDATE kept SET word = 'third'")  # which is in memory alone
+        await session.execute("UPDATE kept SET word = 'third'")  # which exists only in memory
         await recycling.drop("recycled_1")
         with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError)):
             await session.execute("SELECT 1")
@@ -77,7 +77,7 @@ async def test_nothing_of_a_database_is_left_to_the_next(database_server: Cluste
 async def test_a_database_that_cannot_be_dropped_fails_the_run(
     database_server: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise it is only in the way of later tests, and nobody knows why."""
+    """Otherwise it would only be in the way of later tests, and nobody would know why."""
     urls = database_server.url, database_server.owner_url, database_server.superuser_url
     cluster = Cluster(*urls, database_server._loop)
 

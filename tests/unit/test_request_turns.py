@@ -25,7 +25,7 @@ async def test_each_has_turns_of_its_own_in_order_of_arrival() -> None:
     tasks.append(asyncio.create_task(make("other", "other")))
     await settled()
     assert made == ["acme 0", "acme 1", "other"]
-    # Somebody who leaves while waiting takes no turn, and somebody who leaves during theirs hands it on.
+    # Someone who leaves while waiting takes no turn, and someone who leaves during theirs passes it on.
     tasks[2].cancel()
     tasks[0].cancel()
     await settled()

@@ -105,7 +105,7 @@ def test_the_most_specific_destination_wins_then_priority_then_conditions() -> N
     assert order(table, TO, traffic_class="otp") == [d.id]
     assert order(table, TO, traffic_class="otp", organization_id=OTHER) == [b.id]
     assert order(table, TO, traffic_class="otp", sender="BANK") == [c.id]
-    # Vectors R8 and R9 of a network known for certain, and of one that is not known any more.
+    # Vectors R8 and R9: a network that is known for certain, and one that no longer is.
     known = found(table, TO, network="643-03", is_certain=True)
     assert (known.matched, list(known.suppliers)) == ("network", [a.id])
     unknown = found(table, TO)
@@ -213,7 +213,7 @@ def naive(
     network: str | None,
     is_certain: bool,
 ) -> tuple[UUID | None, set[UUID]]:
-    """(the route that wins, its suppliers), by reading the rules one after the other."""
+    """(the route that decides, its suppliers), by reading the rules one after the other."""
     able = {one.id for one in carriers if covers(one, to)}
 
     def level(one: Route) -> int | None:

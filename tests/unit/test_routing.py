@@ -68,7 +68,7 @@ def test_an_open_one_is_probed_each_quarter_minute() -> None:
     clock.at += 14.9
     assert not breaker.usable()
     clock.at += 0.1
-    # That it may be probed is no probe: nothing may be there to send.
+    # That it may be probed is not a probe yet: there may be nothing to send.
     assert breaker.usable()
     assert breaker.usable()
     breaker.begin_probe()

@@ -54,7 +54,7 @@ async def test_an_outage_that_is_known_is_not_logged_by_each_step_that_waits(mon
         monkeypatch.setattr(runner.log, level, lambda event, level=level, **where: said.append((level, where["error"])))
     monkeypatch.setattr(runner, "_unavailable", Sparse("database unavailable", every=float("inf")))
     errors: list[Exception] = [ConnectionResetError(), DatabaseUnavailable(), DatabaseUnavailable()]
-    # It answers, so it is not known to be away.
+    # It answers, so it is not known to be down.
     errors += [asyncpg.DiskFullError(), asyncpg.DiskFullError()]
 
     async def step() -> None:
@@ -82,8 +82,8 @@ async def test_an_outage_that_is_known_is_not_logged_by_each_step_that_waits(mon
 async def test_failures_are_counted_and_an_absence_of_the_database_is_none(
     name: str, error: Exception, counts: bool
 ) -> None:
-    """Whoever is told of the one is told nothing of dozens of steps that wait for it. A step that takes too long stands
-    still although the database is there, and nobody else tells of it."""
+    """Someone who is notified of the outage is not notified of dozens of steps that wait for it. A step that takes too
+    long stands still although the database is up, and nothing else reports it."""
     stopping, before = asyncio.Event(), dict(measures.FAILURES.values)
 
     async def step() -> int:
@@ -115,7 +115,7 @@ async def test_a_cancellation_is_not_lost_when_what_it_breaks_off_fails(name: st
             begun.set()
             await asyncio.Event().wait()
         finally:
-            raise ConnectionResetError("the rollback failed")  # as when the connection is gone
+            raise ConnectionResetError("the rollback failed")  # as if the connection were gone
 
     task = asyncio.create_task(RUNS[name](step, asyncio.Event()))
     await begun.wait()

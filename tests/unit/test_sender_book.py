@@ -56,14 +56,14 @@ def registered(state: str, network: str = "", supplier_id: UUID | None = None, c
         ([registered("pending")], "643-04", None),
         ([registered("registered")], "643-04", "ACME"),
         ([registered("registered", country="PT")], "", None),
-        # A network's own state counts before its country's.
+        # A network's own state takes precedence over its country's.
         ([registered("registered"), registered("refused", "643-04")], "643-04", None),
         ([registered("registered"), registered("refused", "643-04")], "643-01", "ACME"),
-        # Where the network is not known, all that are named have to agree.
+        # If the network is not known, all that are named have to agree.
         ([registered("registered", "643-01"), registered("pending", "643-04")], "", None),
         ([registered("registered", "643-01"), registered("registered", "643-04")], "", "ACME"),
         ([registered("registered", "643-01")], "643-04", None),
-        # A supplier's own state counts before that of all.
+        # A supplier's own state takes precedence over that for all.
         ([registered("registered"), registered("refused", supplier_id=MAIN)], "", None),
         ([registered("asked"), registered("registered", supplier_id=MAIN)], "", "ACME"),
         ([registered("registered", supplier_id=OTHER)], "", None),
@@ -100,7 +100,7 @@ def number(**values: object) -> NumberRule:
 @pytest.mark.parametrize(
     ("made", "to", "written"),
     [
-        # Argentina: mobiles have a 9 behind the country code; some carriers want them without.
+        # Argentina: mobiles have a 9 after the country code; some carriers want them without.
         (number(prefix="549", strip="549", prepend="54"), "+5491123456789", "541123456789"),
         (number(prefix="549", strip="549", prepend="54"), "+5492974123456", "542974123456"),
         (number(prefix="549", strip="549", prepend="54"), "+541123456789", "541123456789"),
@@ -203,27 +203,27 @@ def test_what_is_alike_is_treated_alike() -> None:
                 stands_in = book.spoken(supplier, to, organization_id=instead or UUID(int=0), sender=called)
                 assert (said is None, said == sender) == (stands_in is None, stands_in == called), (sender, to)
         assert book.owners(sender) == book.owners(called)
-    # Two that are registered, two spellings of one that is named, one that is owned, and one of each kind.
+    # Two registered ones, two spellings of one that is named, one that is owned, and one of each kind.
     assert len(set(cases.values())) == 7
 
 
 @pytest.mark.parametrize(
     ("country", "suppliers", "expected"),
     [
-        # As it is published, where no rule says anything.
+        # As published, if there is no rule.
         ("PT", [], "free"),
         ("PT", [OTHER], "free"),
         ("KE", [OTHER], "register"),
         ("BR", [OTHER], "replaced"),
         ("JP", [OTHER], None),
-        # A rule goes before it, and the best of several suppliers before the others.
+        # A rule takes precedence over it, and the best of several suppliers over the others.
         ("MZ", [MAIN], "replaced"),
         ("MZ", [MAIN, OTHER], "register"),
         ("BR", [MAIN], "free"),
         ("PT", [MAIN], "refused"),
         ("PT", [MAIN, OTHER], "free"),
         ("JP", [MAIN], "refused"),
-        # Nothing is known of the other one.
+        # Nothing is known about the other one.
         ("JP", [MAIN, OTHER], None),
     ],
 )

@@ -15,17 +15,17 @@ from heliograph.pages.routes import WALL
 
 
 class World:
-    """A clock, and what was made when."""
+    """A clock, and what was rendered when."""
 
     def __init__(self) -> None:
         self.now = 100.0
-        #: Seconds of processor time that the process has used.
+        #: The processor time that the process has used, in seconds.
         self.used = 3.0
         self.made: list[tuple[str, int]] = []
         self.sharing: Sharing[str] = Sharing(monotonic=lambda: self.now, processor=lambda: self.used)
 
     def pass_by(self, seconds: float, *, busy: float) -> None:
-        """Time passes, in which the process is as busy as this."""
+        """Let time pass, in which the process is this busy."""
         self.now += seconds
         self.used += seconds * busy
 
@@ -64,7 +64,7 @@ async def test_nobody_gets_anything_older_than_what_they_have_seen() -> None:
 
 
 async def test_a_wall_shows_what_is_so_now_however_long_it_takes_to_make() -> None:
-    """In an outage it takes long, and would be good for as long as nobody may wait then."""
+    """In an outage it takes long, and would be valid for as long as nobody may wait then."""
     assert [route.path for route in ROUTES if route.good_for < MOST] == ["/console/now"]
     (live,) = re.findall(r'data-live="(\d+)" data-wall', (TEMPLATES / "engine/now.html").read_text())
     assert int(live) > 1000 * WALL
@@ -86,7 +86,7 @@ async def test_the_more_regions_cost_the_longer_they_stay_good() -> None:
     assert world.sharing.good_for() == pytest.approx(MOST, rel=0.01)
     world.now += FORGOTTEN + 1
     await world.get("messages")
-    # What nobody looks at any more does not count.
+    # Regions that nobody looks at any more do not count.
     assert world.sharing.good_for() == LEAST
 
 
@@ -96,7 +96,7 @@ async def test_a_busy_process_makes_them_less_often() -> None:
     assert world.sharing.good_for() == LEAST
     goods = []
     for busy in (0.0, 0.5, 0.8, 1.0, 0.0):
-        # So long that what making took is nothing beside it.
+        # So long that the time of rendering is nothing beside it.
         world.pass_by(100 * MEASURED, busy=busy)
         await world.get(takes=0.02)
         goods.append(world.sharing.good_for())
@@ -126,7 +126,7 @@ async def test_who_comes_meanwhile_waits_for_the_same_and_the_first_may_go() -> 
     await begun.wait()
     second = ask()
     world.now += 1
-    # What is being made began before what this one has seen.
+    # The rendering in progress began before what this reader has seen.
     third = ask(seen=world.clock())
     await asyncio.sleep(0)
     first.cancel()

@@ -255,14 +255,14 @@ def test_what_begins_like_a_formula_is_guarded(cell: str) -> None:
         ("a;\uff1dA1", "a;'\uff1dA1"),
         ("a;'=A1", "a;''=A1"),
         ("\n=1", "'\n'=1"),
-        # Nothing that computes.
+        # No formula takes effect.
         ("milk:\n- milk\n- bread (two)", "milk:\n- milk\n'- bread (two)"),
         ("olá,@ana;-5,+258 84 123", "olá,@ana;-5,+258 84 123"),
         ("a; =1", "a; =1"),
     ],
 )
 def test_a_formula_after_a_separator_is_guarded(cell: str, shown: str) -> None:
-    """Which sign separates cells depends on the language of the spreadsheet, not on the file."""
+    """The separator depends on the language of the spreadsheet, not on the file."""
     assert (guarded(cell), unguarded(shown)) == (shown, cell)
 
 
@@ -285,7 +285,7 @@ def test_a_text_that_is_written_as_a_formula_is_a_text() -> None:
 
 
 PROBLEMS = {
-    # A quotation mark too many: the row that has it is told of, and those below are rows.
+    # An extra quotation mark: the row that contains it is reported, and those below are rows.
     "to the end of the file": (
         '+258841234567,"Ana\n+258841234568,Bia\n+258841234569,Eva\n',
         [1, 0, 0],
@@ -301,7 +301,7 @@ PROBLEMS = {
     "a cell of several lines": ('a,"b\nb"\nc,d\n', [0, 0], ""),
     "a long line": ("a,b\n" + "x" * 3_000_000 + "\nc,d\n", [0, 1, 0], sheets.LONG_LINE),
     "a long line and no end": ("a,b\n" + "x" * 3_000_000, [0, 1], sheets.LONG_LINE),
-    # Each line closes what was open before it and opens another one, so that no cell gets long.
+    # Each line closes the quote opened before and opens another one, so that no cell gets long.
     "from each line to a million characters": (
         'a","\n' * 300_000 + 'z"\n',
         [*[1] * (sheets.LONGEST // 5), *[0]],

@@ -20,7 +20,7 @@ BODY = b'{"id":"evt","type":"message.delivered"}'
 
 
 def test_vectors() -> None:
-    # Worked out with `openssl dgst -sha256 -mac HMAC` over the same bytes.
+    # Computed with `openssl dgst -sha256 -mac HMAC` over the same bytes.
     assert signing.sign(SECRET, "2026-03-01T12:00:00.987Z", BODY) == (
         "v1=75c3eb877f8052915e95155bf77010ab1d43260dea71753ff6ef807fdc6b284a"
     )

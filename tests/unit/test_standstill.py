@@ -1,4 +1,4 @@
-"""A process that was suspended: answers that arrived meanwhile do not count as timeouts."""
+"""A process that was suspended: responses that arrived meanwhile do not count as timeouts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.lasts(8)
 ROOT = Path(__file__).resolve().parents[2]
-#: For how long it is stopped, and how long it waits for an answer: much longer than it takes to ask, seconds.
+#: How long it is stopped, and how long it waits for a response: much longer than a request takes, in seconds.
 STOPPED, PATIENCE = 7.0, 5.0
 
 POSTING = """
@@ -44,7 +44,7 @@ async def test_http_answers_that_came_while_the_process_was_stopped_count(run: s
         await reader.readuntil(b"\r\n\r\n")
         asked.append(writer)
         if len(asked) == 3:
-            # A moment later it waits for the answers and does nothing else.
+            # A moment later it only waits for the responses.
             loop.call_later(0.1, process.send_signal, signal.SIGSTOP)
             for one in asked:
                 loop.call_later(0.2, one.write, b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")

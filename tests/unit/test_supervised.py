@@ -73,7 +73,7 @@ def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
     named = {"HELIOGRAPH_SECRET_KEY_FILE": str(tmp_path / "key")}
     assert from_environment(named).secret_key == KEY
     assert unknown_names(named) == {}
-    # As an editor of Windows saves it.
+    # As saved by an editor on Windows.
     (tmp_path / "key").write_bytes(f"\ufeff{KEY}\r\n".encode())
     assert from_environment(named).secret_key == KEY
     (tmp_path / "heliograph_secret_key").write_text(KEY)
@@ -88,7 +88,7 @@ def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SECRETS)
 def test_an_empty_file_is_no_secret_that_is_left_out(name: str, tmp_path: Path) -> None:
-    """With no URL, `heliograph up` starts a database of its own."""
+    """Without a URL, `heliograph up` starts a database of its own."""
     (tmp_path / f"heliograph_{name}").write_bytes(b"\xef\xbb\xbf \n")
     variable = f"HELIOGRAPH_{name.upper()}"
     named = {f"{variable}_FILE": str(tmp_path / f"heliograph_{name}")}

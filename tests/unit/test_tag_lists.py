@@ -44,6 +44,6 @@ def test_tags_as_files_have_them(cell: str, tags: list[str]) -> None:
 
 
 def test_many_marks_cost_no_more_than_their_length() -> None:
-    """Quadratic, these would take minutes."""
+    """If it were quadratic, these would take minutes."""
     for cell in ('"' * 300_000, '"x;' * 100_000, '"""x;' * 60_000, '"x;""y' * 50_000, ";" * 300_000):
         assert csv_files.split(cell, is_cell=True) is not None

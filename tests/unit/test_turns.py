@@ -1,4 +1,4 @@
-"""Turns: nobody who waits is skipped, and nobody is served twice before everybody was served once."""
+"""Turns: no waiting organization is skipped, and none is served twice before all were served once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Key = tuple[int, UUID]
 
 
 class Table:
-    """Rows of one line as the database would hold them, and a worker's knowledge of them."""
+    """Rows of one line as the database would return them, and a worker's knowledge of them."""
 
     def __init__(self) -> None:
         self.turns = Turns()
@@ -37,7 +37,7 @@ class Table:
         del self.rows[lane, UUID(int=organization)][:count]
 
     def claim(self, places: int) -> Counter[Key]:
-        """As `Backlog.claim`."""
+        """Like `Backlog.claim`."""
         taken: Counter[Key] = Counter()
         while not taken and (asks := self.turns.ask({LINE: places})):
             got = self.answer(asks)
@@ -46,7 +46,7 @@ class Table:
         return taken
 
     def answer(self, asks: list[LineRequest]) -> dict[tuple[UUID, int, UUID], tuple[int, datetime]]:
-        """As the database answers: group after group, until the places are taken."""
+        """Like the database: group after group, until the places are used up."""
         got: dict[tuple[UUID, int, UUID], tuple[int, datetime]] = {}
         for ask in asks:
             left = ask.free
@@ -80,7 +80,7 @@ def tables(draw: st.DrawFn) -> Table:
 
 @given(tables(), st.integers(1, 40))
 def test_everything_is_taken_and_then_nobody_is_thought_to_wait(table: Table, places: int) -> None:
-    """Also where others were faster with those whose turn it is: a claim finds something while anybody waits."""
+    """Also if others were faster with those whose turn it is: a claim finds something while anybody waits."""
     while waiting := table.waiting():
         assert 0 < table.claim(places).total() <= min(places, waiting)
     assert not table.claim(places)
@@ -101,7 +101,7 @@ def test_with_true_estimates_no_place_stays_empty(table: Table, places: int) -> 
 def test_of_two_who_wait_neither_is_ahead_by_more_than_a_row_a_claim(
     counts: list[int], places: int, claims: int
 ) -> None:
-    """Whatever their backlog; and where there are more of them than places, by no more than one row in all."""
+    """Whatever their backlog; and if there are more of them than places, with a difference of one row at most."""
     table = Table()
     for organization, count in enumerate(counts, 1):
         table.put(organization, count)
@@ -159,7 +159,7 @@ def test_a_row_that_comes_at_an_earlier_place_while_a_claim_runs_is_asked_for_ne
 def test_what_is_read_while_a_claim_runs_is_not_forgotten(
     claims: list[tuple[int, int, list[tuple[int, int]]]], first: list[tuple[int, int]]
 ) -> None:
-    """The claim does not see what is committed after it began, the look beside it does, wherever in the line it is."""
+    """The claim does not see what is committed after it began; the poll beside it does, wherever in the line it is."""
     table = Table()
 
     def come(rows: list[tuple[int, int]]) -> None:

@@ -1,4 +1,4 @@
-"""A part of `heliograph up` is restarted however it ended or failed to start, and keeps its port."""
+"""A process of `heliograph up` is restarted however it ended or failed to start, and keeps its port."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_a_part_that_cannot_be_started_is_tried_again(monkeypatch: pytest.
 
 
 async def test_it_is_ready_although_a_message_is_overdue() -> None:
-    """As one is while its supplier is paused: the API can be used nevertheless, by whoever wants to find out."""
+    """Such as one whose supplier is paused: the API can be used nevertheless, to find out why."""
     worker = "down"
     asked: list[str] = []
 
@@ -98,7 +98,7 @@ async def test_a_part_that_does_not_stop_is_waited_for_aloud_and_killed() -> Non
 
 
 def test_a_port_belongs_to_one_installation_before_its_api_listens() -> None:
-    """Two that were started within seconds shared one, and half of their requests reached the wrong database."""
+    """Two that were started within seconds used to share one, and half of their requests reached the wrong database."""
     port = ports.free_port("127.0.0.1")
     with ports.reserved("127.0.0.1", port):
         with pytest.raises(UpError, match="is in use"), ports.reserved("127.0.0.1", port):
@@ -114,7 +114,7 @@ def test_a_port_that_another_program_has_just_left_can_be_reserved() -> None:
         port = server.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client:
             accepted, _ = server.accept()
-            accepted.close()  # first, so that its end remains for a minute
+            accepted.close()  # first, so that its end remains visible for a minute
             assert client.recv(1) == b""
     with ports.reserved("127.0.0.1", port), bound("127.0.0.1", port) as api:
         api.listen()

@@ -17,7 +17,7 @@ def segment(position: int) -> str:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
-    """Segments 250 to 260 without 257, and what lies beside them."""
+    """Segments 250 to 260 without 257, and other files beside them."""
     for one in {*range(250, 261)} - {257}:
         (tmp_path / segment(one)).touch()
     for name in (f"{segment(250)}.00000028.backup", "00000002.history", f".{segment(257)}.part"):
@@ -49,10 +49,10 @@ def test_an_archive_lacks_what_was_archived_and_is_not_there(
 @pytest.mark.parametrize(
     ("end", "stopped"),
     [
-        # It ended with the last record of 256, which is whole, or with one that 257 would have continued.
+        # It ended with the last record of 256, which is complete, or with one that 257 would have continued.
         (257 * 16 * MB, 257),
         (257 * 16 * MB - 100, 257),
-        # In the middle of one whose successor is there: it is damaged.
+        # In the middle of a segment whose successor exists: it is damaged.
         (255 * 16 * MB + 4096, 255),
         # At the end of the archive.
         (260 * 16 * MB + 4096, None),

@@ -28,7 +28,7 @@ def test_no_number_text_or_password_is_ever_shown(seed: int) -> None:
         return "".join(dice.choices(letters, k=dice.randint(least, most)))
 
     to, sender = word(string.digits, 8, 15), dice.choice(("", "+")) + word(string.digits, 8, 15)
-    # Letters that stand in no name of a field, so that what is found is the text.
+    # Letters that occur in no field's name, so that a match is the text.
     text, password = word("äöüßéQXZ", 6, 60), word("QXZJÑ", 6, 8)
     body = text.encode("latin-1")
     in_payload = dice.random() < 0.5

@@ -114,7 +114,7 @@ def test_turns_are_taken() -> None:
 
 
 class Life(RuleBasedStateMachine):
-    """Endpoints get jobs, attempts end one way or another, in any order."""
+    """Endpoints get jobs, and attempts end one way or another, in any order."""
 
     @initialize(concurrency=strategies.integers(1, 40))
     def begin(self, concurrency: int) -> None:
@@ -174,7 +174,7 @@ class Life(RuleBasedStateMachine):
             assert line.in_flight == sum(1 for one, _ in self.under_way if one is line)
 
     def teardown(self) -> None:
-        """All who answer get all of theirs."""
+        """All that respond get all of theirs."""
         if not hasattr(self, "places"):
             return
         for _ in range(self.given + 1):
