@@ -313,6 +313,7 @@ async def test_guesses_at_an_operators_account_are_told(pool: Pool, database_url
         await tries.count(conn, account="eva@example.com")
         found = await named(pool, settings, "sign-ins")
         assert (found.state, "eva@example.com" in found.detail) == ("warning", True)
+        assert "`heliograph user link EMAIL --operator`" in found.remedy, "any other link leads to the dashboard"
         for _ in range(FREE_ACCOUNT):
             await tries.count(conn, account=tries.of_code(eva.id))
         found = await named(pool, settings, "sign-ins")

@@ -20,8 +20,8 @@ async def run(conn: Connection, settings: Settings) -> list[Check]:
     known = await tries.standing(conn, [*people.values(), *(tries.of_code(id) for id in people)])
     codes = {email: known.get(tries.of_code(id), 0) for id, email in people.items()}
     remedy = said(
-        "Ask them whether it was them. `heliograph user link EMAIL` makes a link to set a new password and second "
-        "factor; each further try has to wait longer meanwhile."
+        "Ask them whether it was them. `heliograph user link EMAIL --operator` makes a link to set a new password and "
+        "second factor; each further try has to wait longer meanwhile."
     )
     if guessed := [email for email, count in codes.items() if count >= FREE_ACCOUNT]:
         names = ", ".join(guessed)
