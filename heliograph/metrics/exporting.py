@@ -1,27 +1,27 @@
 """Serves metrics on a port of each process, in Prometheus's text format, with `prometheus-client`.
 
-The server is a thread of that library, so a scrape never waits for the event loop, nor the loop for a scrape: it reads
-what the loop has recorded. The rule nobody may break: nothing here can end the process; messages continue without
-metrics.
+The server has threads of its own (`serving.py`), so a scrape never waits for the event loop, nor the loop for a scrape:
+it reads what the loop has recorded. The rule nobody may break: nothing here can end the process; messages continue
+without metrics.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import structlog
-from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from heliograph.base.process import measures
 from heliograph.base.process.measures import Gauge
+from heliograph.metrics.serving import MetricsServer
 
 log = structlog.get_logger()
 
@@ -118,33 +118,29 @@ async def exported(listen: str, exporter: Exporter) -> Any:
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     try:
-        server, thread, bound = _started(host.strip("[]"), int(port), registry)
+        server = _started(host.strip("[]"), int(port), registry)
     except OSError as error:
         log.error("metrics not served", listen=listen, reason=error.strerror or str(error))
         yield None
         return
+    bound = int(server.server_port)
     log.info("metrics served", url=f"http://{host}:{bound}/metrics")
     running = asyncio.create_task(exporter.run())
     try:
         yield bound
     finally:
         running.cancel()
-        # `shutdown` waits for the thread's next poll.
-        await asyncio.to_thread(server.shutdown)
-        server.server_close()
-        thread.join()
+        await asyncio.to_thread(server.close)
 
 
-def _started(host: str, port: int, registry: CollectorRegistry) -> tuple[Any, threading.Thread, int]:
-    """The running server, its thread and port. Raises OSError if no port is free."""
+def _started(host: str, port: int, registry: CollectorRegistry) -> MetricsServer:
+    """The running server. Raises OSError if no port is free."""
     last: OSError | None = None
     for candidate in range(port, port + PORTS) if port else (0,):
         try:
-            server, thread = start_http_server(candidate, host, registry)
+            return MetricsServer(host, candidate, registry)
         except OSError as error:
             last = error
-        else:
-            return server, thread, int(server.server_port)
     assert last is not None
     raise last
 
