@@ -238,6 +238,8 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
     page = site.page
     await site.enter()
     before = await counted(site)
+    sent: list[str] = []
+    page.on("request", lambda asked: sent.append(asked.url) if asked.method == "POST" else None)
     forms: list[tuple[str, dict[str, str], str, str]] = [
         ("/contacts/new", {"#name": "Ana", "#phone": PHONE}, "Save", ".head [href$='/edit']"),
         ("/team/invite", {"#email": "rui@example.com"}, "Create link", "#link"),
@@ -256,6 +258,8 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
             await page.locator("input[name=subscribed_events]").first.check()
         await page.locator("main form").first.get_by_role("button", name=button, exact=True).last.dblclick()
         await page.locator(after).first.wait_for()
+    # The second click does not go out: its answer would be about what the first one has done, "it has changed already".
+    assert [sent.count(url) for url in sent if not url.endswith("/preview")] == [1] * len(forms)
     await page.goto(site.base + "/campaigns/new")
     await page.locator("#name").fill("Spring sale")
     await page.locator("input[name=to][value=numbers]").check()

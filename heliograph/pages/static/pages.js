@@ -136,6 +136,11 @@ document.addEventListener("submit", (event) => {
   waits = button;
   late = setTimeout(() => button.setAttribute("aria-busy", "true"), LATE);
 });
+// The second click of a double click sends nothing: the answer would be about what the first one has already done.
+document.addEventListener("click", (event) => {
+  const button = event.detail > 1 && event.target.closest("button");
+  if (button && button.type === "submit" && button.form?.method === "post") event.preventDefault();
+});
 document.addEventListener("held-back", rest);
 addEventListener("pageshow", rest);
 
