@@ -52,6 +52,13 @@ async def test_a_passkey_signs_in_and_proves(site: Site) -> None:
     assert "Ana's laptop" in await page.inner_text("main")
     (kept,) = (await session.send("WebAuthn.getCredentials", {"authenticatorId": authenticator}))["credentials"]
     assert kept["isResidentCredential"]
+    # The device has one: to try again would not help.
+    await page.goto(f"{base}/account/passkeys/new")
+    await page.click("button:has-text('Add a passkey')")
+    await page.locator(
+        "[role=alert]:visible", has_text="This device already has a passkey for your account."
+    ).wait_for()
+    assert await page.locator("[role=alert]:visible").count() == 1
 
     await site.pool.execute("UPDATE sessions SET proved_at = now() - interval '11 minutes'")
     async with asyncio.timeout(120):

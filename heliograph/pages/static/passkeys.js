@@ -12,7 +12,7 @@ async function ask(form, options, more) {
   waiting?.abort();
   waiting = new AbortController();
   const said = form.querySelector("[data-said]");
-  if (said) said.hidden = true;
+  for (const one of form.querySelectorAll("[data-said], [data-known]")) one.hidden = true;
   try {
     const made =
       form.dataset.passkey === "create"
@@ -28,7 +28,9 @@ async function ask(form, options, more) {
     form.submit();
   } catch (error) {
     // The person looked away, or chose something else: the page stays as it is.
-    if (!more && said && error.name !== "AbortError") said.hidden = false;
+    if (more || error.name === "AbortError") return;
+    const known = error.name === "InvalidStateError" && form.querySelector("[data-known]");
+    if (known || said) (known || said).hidden = false;
   }
 }
 
