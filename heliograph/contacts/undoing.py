@@ -55,7 +55,7 @@ async def list_imports(conn: Connection, actor: Actor, *, limit: int = 50) -> li
     return [Import(*row.values()) for row in await conn.fetch(LIST, actor.organization_id, limit, actor.mode)]
 
 
-KNOWN = f"SELECT true FROM contact_imports WHERE organization_id = $1 AND id = $2 AND mode = $3 AND {_BEGUN}"
+KNOWN = f"SELECT file FROM contact_imports WHERE organization_id = $1 AND id = $2 AND mode = $3 AND {_BEGUN}"
 # Waits for the step that a worker has begun, and lets it begin no other.
 STOP = """
 UPDATE contact_imports SET state = 'stopped'
@@ -107,7 +107,8 @@ async def undo(conn: Connection, actor: Actor, *, id: UUID) -> Undone:
     await plan_by_key(conn)
     done = Undone()
     place = (actor.organization_id, id)
-    if not await conn.fetchval(KNOWN, *place, actor.mode):
+    file = await conn.fetchval(KNOWN, *place, actor.mode)
+    if file is None:
         raise NotFound("There is no such import.", resource="import", id=str(id))
     await conn.execute(STOP, *place)
     while True:
@@ -125,5 +126,5 @@ async def undo(conn: Connection, actor: Actor, *, id: UUID) -> Undone:
         done.kept += len(batch["created"]) - deleted + changed["images"] - changed["restored"]
     async with conn.transaction():
         await conn.execute(UNDONE, *place)
-        await audit.record(conn, actor, "contacts.import_undone", object_id=id, after=done)
+        await audit.record(conn, actor, "contacts.import_undone", object_id=id, name=file, after=done)
     return done

@@ -1067,9 +1067,14 @@ async def test_a_second_person_approves_a_campaign_to_many(
     assert await pool.fetchval("SELECT count(*) FROM messages") == 0
     seen = await owner.get(made.path)
     assert "You created it" not in seen.words
+    # Whoever decides knows who asks, and that nobody has been left out of the number yet.
+    assert [name in seen.words for name in ("Opt-outs have not been checked yet", "Can be messaged")] == [True, False]
+    assert re.search(r"Created [^·]* · Rui\b", seen.words)
     assert "waits for a second person's approval" in (await owner.get("/notices")).words
     done = await owner.submit(seen, f"{made.path}/approve")
     for said in ("The campaign is approved.", "Approved by Ana"):
         assert said in done.words, (said, done.words)
     await stage(pool)
     assert await pool.fetchval("SELECT count(*) FROM messages") == 2
+    sent = await owner.get(made.path)
+    assert [name in sent.words for name in ("Opt-outs have not been checked yet", "Can be messaged 2")] == [False, True]

@@ -107,7 +107,7 @@ async def test_a_messy_file_in_five_steps(
     await work(pool)
     page = await owner.get(page.path)
     assert aloud(page) == ["Waiting for you"]
-    for said in ("Rows 6", "New 2", "Twice in the file 1", "Rejected 3", "Mozambique 2", "Import 3 rows"):
+    for said in ("Rows 6", "New 2", "Twice in the file 1", "Rejected rows 3", "Mozambique 2", "Import 3 rows"):
         assert said in page.words, (said, page.words)
     assert page.words.index("There is no phone number") < page.words.index("has rounded the phone number")
     assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
@@ -115,7 +115,7 @@ async def test_a_messy_file_in_five_steps(
     page = await owner.submit(page, f"/contacts/imports/{id}/run")
     await work(pool)
     page = await owner.get(page.path)
-    for said in ("Finished", "Rows 6", "New 2", "Rejected 3"):
+    for said in ("Finished", "Rows 6", "New 2", "Unchanged or repeated 1", "Rejected rows 3"):
         assert said in page.words, (said, page.words)
     rows = await pool.fetch("SELECT phone, name, tags FROM contacts ORDER BY phone")
     assert [tuple(row) for row in rows] == [
@@ -132,13 +132,15 @@ async def test_a_messy_file_in_five_steps(
     typed = {"cell-4-phone": "84 123 4570", "cell-7-phone": "still wrong"}
     page = await owner.submit(page, f"/contacts/imports/{id}/mend", **typed)
     assert ("1 row imported." in page.words, "still wrong" in page.text) == (True, True)
-    assert (await owner.get(f"/contacts/imports/{id}")).words.count("Rejected 2") == 1
+    assert (await owner.get(f"/contacts/imports/{id}")).words.count("Rejected rows 2") == 1
     assert f'href="/contacts/imports/{id}/undo"' in (await owner.get(f"/contacts/imports/{id}")).text
     page = await owner.get(f"/contacts/imports/{id}/undo")
     assert "3 contacts that it created are deleted. 0 contacts that it changed are restored." in page.words
     page = await owner.submit(page, f"/contacts/imports/{id}/undo")
     await work(pool)
     assert "Undone" in (await owner.get(page.path)).words
+    told = await pool.fetch("SELECT object_name FROM audit_log WHERE action = 'contacts.import_undone'")
+    assert [row["object_name"] for row in told] == ["people.csv"] * 2, "when it was asked for, and when it was done"
     assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
     assert "Undo the import" not in (await owner.get(page.path)).words
 
@@ -222,6 +224,24 @@ async def test_a_column_without_a_header_is_called_by_its_number(owner: Browser)
     assert "What “2” is mapped to" in page.words
 
 
+async def test_nothing_is_said_of_numbers_that_are_not_there(owner: Browser) -> None:
+    said = "All of the first numbers include their country code."
+    for content, has_numbers in ((b"phone,name\n+258841234567,Ana\n", True), (b"phone,name\n", False)):
+        page = await send(owner, content)
+        assert (said in (await owner.submit(page, page.path)).words) is has_numbers
+
+
+async def test_portuguese_counts_rows_and_people_in_the_plural(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await pool.execute("INSERT INTO opt_outs VALUES ($1, '+258841234567', now(), 'test')", tenant.id)
+    page = await send(owner, b"phone\n+258841234567\nabc\n")
+    page = await owner.submit(await owner.submit(page, page.path), page.path.replace("/read", "/map"))
+    await work(pool)
+    page = await owner.get(page.path, Accept_Language="pt")
+    for said in ("Leitura", "Novos 1", "Já tinham recusado 1", "Linhas rejeitadas 1"):
+        assert said in page.words, (said, page.words)
+    assert not re.search("Lida|Recusou|Rejeitada ", page.words)
+
+
 async def test_what_is_no_table_is_refused_with_a_way_out(pool: Pool, owner: Browser) -> None:
     for content, said in (
         (b"", "Choose a file that is not empty"),
@@ -269,7 +289,7 @@ async def test_whoever_takes_over_counts_nobody_twice(
     """A worker that dies between two steps, and one that comes back and believes that it still owns the file."""
     rows = [f"+25884{1_000_000 + n % 900},Person {n}" for n in range(1_000)] + ["bad,Nobody"]
     page = await to_check(pool, owner, "\n".join(["phone,name", *rows]).encode())
-    assert all(said in page.words for said in ("Rows 1,001", "New 900", "Twice in the file 100", "Rejected 1"))
+    assert all(said in page.words for said in ("Rows 1,001", "New 900", "Twice in the file 100", "Rejected rows 1"))
     id = page.path.split("/")[3]
     await owner.submit(page, f"/contacts/imports/{id}/run")
     monkeypatch.setattr(running, "STEPS", 2)

@@ -32,6 +32,8 @@ class ApprovalState(msgspec.Struct, frozen=True):
     above: int | None
     #: The actor created it.
     is_own: bool
+    #: Name of the person or API key that created it; None: it is not known, or gone.
+    author: str | None
     approved_at: datetime | None
     approver: str | None
     #: How many recipients the approval covers.
@@ -39,7 +41,10 @@ class ApprovalState(msgspec.Struct, frozen=True):
 
 
 GET = """
-SELECT coalesce(author_id = $3, false) AS is_own, approved_at, approver, approved_for FROM campaigns
+SELECT coalesce(author_id = $3, false) AS is_own,
+       coalesce((SELECT name FROM users WHERE id = author_id),
+                (SELECT name FROM api_keys WHERE organization_id = $1 AND id = author_id)) AS author,
+       approved_at, approver, approved_for FROM campaigns
  WHERE organization_id = $1 AND id = $2
 """
 

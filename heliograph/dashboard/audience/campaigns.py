@@ -251,6 +251,7 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         "filters": table.STATUSES[campaign.channel],
         "steps": words.CAMPAIGN_STEPS,
         "funnel": _funnel(campaign),
+        "is_unstaged": _is_unstaged(campaign),
         "reasons": reasons,
         "may_send_again": request.may(WRITE)
         and counts.failed > 0
@@ -337,13 +338,19 @@ def _chart(request: Request, course: Progress) -> Chart:
     )
 
 
+def _is_unstaged(campaign: Campaign) -> bool:
+    """Nobody in its audience has been looked at: who has opted out is found when their message is staged."""
+    counts = campaign.counts
+    return counts.pending > 0 and counts.pending + counts.invalid == counts.total
+
+
 def _funnel(campaign: Campaign) -> list[tuple[str, int]]:
     """From everybody found down to those who read it: (step, how many reached it)."""
     counts = campaign.counts
     tried = counts.sent + counts.reached + counts.missed
     return [
         ("audience", counts.total),
-        ("allowed", counts.total - counts.skipped),
+        *([] if _is_unstaged(campaign) else [("allowed", counts.total - counts.skipped)]),
         ("queued", counts.queued + tried),
         ("sent", tried - campaign.never_sent),
         ("delivered", counts.reached),

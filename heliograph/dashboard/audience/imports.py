@@ -371,10 +371,10 @@ def _map_values(request: Request, draft: Draft, head: bytes, typed: Any) -> dict
         columns.append(Column(at, name, samples, typed.get(f"column-{at}", "")))
     phone = next((one.index for one in columns if one.field == "phone"), None)
     country = typed.get("country") or None
-    national = []
+    cells, national = [], []
     if phone is not None:
-        cells = [row[phone].strip() for row in rows if phone < len(row)]
-        written = [cell for cell in cells if cell and not phones.is_international(cell.lstrip("'"))]
+        cells = [cell for row in rows if phone < len(row) and (cell := row[phone].strip())]
+        written = [cell for cell in cells if not phones.is_international(cell.lstrip("'"))]
         known = country if country in phones.REGIONS.values() else None
         national = [(cell, phones.read(cell, region=known) or "") for cell in written[:SAMPLES]]
     return {
@@ -384,6 +384,7 @@ def _map_values(request: Request, draft: Draft, head: bytes, typed: Any) -> dict
         "typed": {"country": "", "tags": "", "on_duplicate": "update", **typed},
         "countries": lists.countries(request),
         "national": national,
+        "has_numbers": bool(cells),
     }
 
 
