@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 from uuid import UUID
 
 import msgspec
@@ -35,6 +35,10 @@ KINDS = (
     "notice.created",
     "webhook.test",
 )
+#: Kinds that occur with every message or often. Since each event is a row, they are recorded only for organizations
+#: with an endpoint that subscribes to them, and the feed of events lists them only then.
+OnRequest = Literal["message.sent", "message.read", "notice.created"]
+ON_REQUEST: tuple[str, ...] = get_args(OnRequest)
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -126,7 +130,7 @@ async def record(conn: Connection, events: Sequence[Event], *, handover: Leasing
     return left
 
 
-#: Subscribers of events that occur with every message: organization and mode.
+#: Subscribers of a kind ON_REQUEST: organization and mode.
 Wanting = frozenset[tuple[UUID, str]]
 
 WANTED = """
@@ -135,7 +139,7 @@ SELECT organization_id, mode, array_agg(DISTINCT kind) FROM webhook_endpoints, u
 """
 
 
-async def wanted(conn: Connection, organizations: Collection[UUID], kind: str) -> Wanting:
+async def wanted(conn: Connection, organizations: Collection[UUID], kind: OnRequest) -> Wanting:
     """The organizations subscribed to `kind` now, with the modes of the subscribed endpoints."""
     rows = await conn.fetch(WANTED, list(organizations))
     return frozenset((organization_id, mode) for organization_id, mode, kinds in rows if kind in kinds)
@@ -144,8 +148,7 @@ async def wanted(conn: Connection, organizations: Collection[UUID], kind: str) -
 class Subscriptions:
     """A cache of the kinds that organizations subscribe to, at most half a second old.
 
-    Contract events are always recorded. Events that would occur with every message (`message.sent`) are recorded only
-    for subscribers, since each is a row.
+    Contract events are always recorded; those ON_REQUEST only for subscribers.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -153,7 +156,7 @@ class Subscriptions:
         #: (mode, kind) pairs, by organization.
         self._fresh: LoadingCache[UUID, frozenset[tuple[str, str]]] = LoadingCache(self._load, indivisible=is_down)
 
-    async def wanting(self, organizations: Sequence[UUID], kind: str) -> Wanting:
+    async def wanting(self, organizations: Sequence[UUID], kind: OnRequest) -> Wanting:
         """The organizations subscribed to `kind`, with the modes of the subscribed endpoints."""
         known: dict[UUID, frozenset[tuple[str, str]]] = {}
         stale: list[UUID] = []

@@ -65,7 +65,8 @@ async def list_events(call: Call, query: EventQuery) -> EventList:
     Oldest first, for polling or for catching up on missed webhooks. `nextCursor` is always present: store it and
     continue from it later. An event appears about three seconds after it happens, and a cursor never skips one.
     `dateFrom` and `dateTo` refer to the time at which the event was recorded. A page can be short, or even empty, while
-    `hasMore` is true.
+    `hasMore` is true. `message.sent`, `message.read` and `notice.created` are recorded only while an endpoint
+    subscribes to them.
     """
     page = await feed.read(
         call.conn,
