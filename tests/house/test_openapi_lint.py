@@ -14,6 +14,7 @@ from openapi_spec_validator import validate
 
 from heliograph.api.document import error_pages, event_bodies, openapi
 from heliograph.api.routes import OPERATIONS
+from heliograph.notices.kinds import KINDS as NOTICES
 from heliograph.webhooks.recording.events import KINDS
 from tests.house.project import DOCS, blocks
 
@@ -124,6 +125,12 @@ def test_every_answer_is_described_and_every_refusal_shown(path: str, method: st
             check(example["value"], media["schema"])
         if limited := media["examples"].get("rate_limit_exceeded"):
             assert f"Rate bucket: `{limited['value']['error']['details']['limit']}`" in operation["description"]
+
+
+def test_the_example_of_the_settings_has_every_kind_of_notice() -> None:
+    for method in ("get", "patch"):
+        answer = DOCUMENT["paths"]["/account/settings"][method]["responses"]["200"]["content"]["application/json"]
+        assert list(answer["example"]["settings"]["notices"]) == list(NOTICES)
 
 
 def test_answers_of_the_pages_for_people_are_the_same() -> None:
