@@ -12,10 +12,11 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from heliograph.base.actor import Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7, uuid7_floor
-from heliograph.campaigns import audience, drafts, record
+from heliograph.campaigns import audience, drafts, plan, record
 from heliograph.campaigns.staging import Stager
 from heliograph.campaigns.views import preview, progress
 from heliograph.contacts import records
@@ -362,6 +363,14 @@ async def test_a_campaign_is_paused_resumed_and_canceled(pool: Pool, tenant: Ten
     await stage(pool)
     page = await owner.get(where)
     assert "Canceled 6" in page.words
+    # Its creator may be somebody else, who should not have to guess. Operators are not named to organizations.
+    assert "Canceled by Ana ·" in page.words
+    olga = msgspec.structs.replace(tenant.actor, by=Principal("operator", name="Olga"))
+    other = await make(owner, text="Hello again")
+    async with pool.acquire() as conn, conn.transaction():
+        await plan.cancel(conn, olga, id=UUID(other.path.rpartition("/")[2]))
+    other = await owner.get(other.path)
+    assert ("Canceled by the operator ·" in other.words, "Olga" in other.words) == (True, False)
     # The list consists of messages: recipients who never had one are only counted.
     assert "Whoever had no message yet counts as canceled" in page.words
     assert "Whoever had no message" not in (await owner.get(f"{where}?status=delivered")).words

@@ -28,12 +28,14 @@ MARKS = 50
 RECENT, EARLY = timedelta(minutes=10), 5
 
 
-class PauseChange(msgspec.Struct, frozen=True):
-    """The campaign was paused or resumed. `reason`: why it was paused."""
+class Move(msgspec.Struct, frozen=True):
+    """The campaign was paused, resumed or ended. `reason`: why it was paused."""
 
     at: datetime
     status: str
     reason: str | None
+    #: The person or API key that did it; "": an operator, who is not named to organizations; None: the service itself.
+    who: str | None
 
 
 class Interval(NamedTuple):
@@ -52,7 +54,10 @@ class Progress(msgspec.Struct, frozen=True):
     step: int
     #: Without gaps.
     intervals: list[Interval]
-    moves: list[PauseChange]
+    #: Pauses and starts.
+    moves: list[Move]
+    #: By whom it was canceled, and when.
+    canceled: Move | None
 
 
 MINUTES = """
@@ -61,7 +66,10 @@ SELECT minute, sent, delivered, never_sent FROM campaign_minutes
 """
 # The moves are in the organization's own log; its index by object finds the few entries.
 MOVES = """
-SELECT at, after::jsonb ->> 'status' AS status, after::jsonb ->> 'status_reason' AS reason FROM audit_log
+SELECT at, after::jsonb ->> 'status' AS status, after::jsonb ->> 'status_reason' AS reason,
+       CASE WHEN who = 'person' THEN who_name WHEN who IN ('operator', 'cli') THEN ''
+            ELSE (SELECT name FROM api_keys WHERE organization_id = $1 AND id = who_id) END AS who
+  FROM audit_log
  WHERE object_id = $2 AND organization_id = $1 AND action = 'campaign.moved' ORDER BY id LIMIT $3
 """
 
@@ -101,9 +109,11 @@ async def read(conn: Connection, actor: Actor, *, campaign_id: UUID) -> Progress
     """The progress of one of the organization's campaigns, in at most MOST intervals."""
     rows = await conn.fetch(MINUTES, actor.organization_id, campaign_id, LOOK)
     moves = await conn.fetch(MOVES, actor.organization_id, str(campaign_id), MARKS)
-    marks = [PauseChange(*row.values()) for row in moves if row["status"] in ("paused", "running")]
+    known = [Move(*row.values()) for row in moves]
+    marks = [one for one in known if one.status in ("paused", "running")]
+    canceled = next((one for one in known if one.status == "canceled"), None)
     if not rows:
-        return Progress(1, [], marks)
+        return Progress(1, [], marks, canceled)
     first, last = rows[0]["minute"], rows[-1]["minute"]
     minutes = int((last - first) / timedelta(minutes=1)) + 1
     step = next((one for one in STEPS if minutes / one <= MOST), -(-minutes // MOST))
@@ -115,4 +125,4 @@ async def read(conn: Connection, actor: Actor, *, campaign_id: UUID) -> Progress
     intervals = [
         Interval(first + n * timedelta(minutes=step), *(max(count, 0) for count in one)) for n, one in enumerate(sums)
     ]
-    return Progress(step, intervals, marks)
+    return Progress(step, intervals, marks, canceled)

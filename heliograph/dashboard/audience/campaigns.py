@@ -228,6 +228,7 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         "chart": None if course is None else _chart(request, course),
         "pace": campaign.messages_per_minute or "",
         "line": _line(campaign, rates.get(campaign.id)),
+        "canceled": None if course is None else course.canceled,
         "missing": "" if course is None else _missing(request, campaign, course),
         "campaign": campaign,
         "shown": shown,
@@ -341,7 +342,7 @@ def _chart(request: Request, course: Progress) -> Chart:
 def _is_unstaged(campaign: Campaign) -> bool:
     """Nobody in its audience has been looked at: who has opted out is found when their message is staged."""
     counts = campaign.counts
-    return counts.pending > 0 and counts.pending + counts.invalid == counts.total
+    return counts.pending + counts.canceled + counts.invalid == counts.total
 
 
 def _funnel(campaign: Campaign) -> list[tuple[str, int]]:
