@@ -222,6 +222,30 @@ async def end(conn: Connection, ended: Sequence[EndedAttempt], *, are_new: bool 
     return taken - {(one.attempt.lease.id, one.attempt.number) for one in ordered if one.state == "accepted"}
 
 
+# Another worker records only that an attempt has no outcome.
+ARE_RECORDED = f"""
+SELECT EXISTS (
+    SELECT FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::text[])
+           AS item (organization_id, id, number, state) CROSS JOIN LATERAL (
+           SELECT state::text, detail FROM attempts
+            WHERE organization_id = item.organization_id AND message_id = item.id AND attempt = item.number LIMIT 1) a
+     WHERE a.state = item.state AND a.detail <> '{WORKER_DIED}')
+"""
+
+
+async def are_recorded(conn: Connection, ended: Sequence[tuple[Attempt[Any], str]]) -> bool:
+    """Whether a commit of these outcomes, as (attempt, state), none of them accepted, succeeded although it seemed to
+    fail."""
+    recorded: bool = await conn.fetchval(
+        ARE_RECORDED,
+        [one.lease.organization_id for one, _ in ended],
+        [one.lease.id for one, _ in ended],
+        [one.number for one, _ in ended],
+        [state for _, state in ended],
+    )
+    return recorded
+
+
 # The accepted attempt was the last one without a known outcome: the one under way, or else the last unknown one. The
 # queue row is read without a lock; a transaction that ends that attempt concurrently finds it accepted, or has already
 # recorded more.

@@ -27,6 +27,7 @@ from heliograph.queue import leases
 from heliograph.queue.leases import Postponed
 from heliograph.sending import attempts
 from heliograph.sending.attempts import Attempt, EndedAttempt
+from heliograph.suppliers.contract import Verdict
 from heliograph.webhooks.recording.handover import Deliveries, Handover
 
 log = structlog.get_logger()
@@ -189,7 +190,9 @@ class Results(Generic[Report]):
         is_known = False
         while True:
             try:
-                await despite_deadlocks(partial(self._write, answered, [], self.writing))
+                # Written twice, answers would be counted twice.
+                if not (is_known and await self._are_recorded(answered)):
+                    await despite_deadlocks(partial(self._write, answered, [], self.writing))
                 for verdict, count in Counter(one.outcome.verdict for one in answered).items():
                     measures.ATTEMPTS.add(self._writer.kind, str(verdict), by=count)
                 return [None] * len(answered)
@@ -212,6 +215,15 @@ class Results(Generic[Report]):
                     )
                 is_known = True
                 await asyncio.sleep(RETRY)
+
+    async def _are_recorded(self, answered: Sequence[AnsweredAttempt]) -> bool:
+        """Whether the last try was committed although its connection was lost. Accepted attempts do not show it, since
+        receipts record them too; but to record them again changes nothing."""
+        told = [(one.attempt, str(one.outcome.verdict)) for one in answered if one.outcome.verdict != Verdict.ACCEPTED]
+        if not told:
+            return False
+        async with self._pool.acquire() as conn:
+            return await attempts.are_recorded(conn, told)
 
     async def _give_up(self, answered: AnsweredAttempt, error: Exception) -> None:
         """Log the answer that is lost: the lease expires, and then the attempt's outcome counts as unknown."""

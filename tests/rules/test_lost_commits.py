@@ -1,4 +1,5 @@
-"""Commits of a round of dispatch whose answer is lost: what they began was never handed over, and is sent again."""
+"""Commits whose answer is lost: what a round of dispatch began was never handed over, and is sent again; what suppliers
+answered is counted once."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from heliograph.base.database.pool import Connection, Pool, is_down, open_pool
 from heliograph.guard import rules
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import GUARDED
+from heliograph.suppliers.contract import Outcome, Verdict
 from tests.rules import dispatching_whatsapp, whatsapp_factories
 from tests.rules.dispatching import Bench, attempts, queued
 from tests.rules.factories import message, organization, status_of
@@ -164,6 +166,37 @@ async def test_a_round_that_is_cancelled_after_its_commit_is_settled_by_a_drain(
     await bench.dispatcher.drain()
     assert await attempts(pool, id) == [(1, "unreachable")]
     assert bench.only.submitted == []
+
+
+@pytest.mark.parametrize("verdict", [Verdict.BUSY, Verdict.REFUSED, Verdict.UNREACHABLE, Verdict.UNKNOWN])
+async def test_an_answer_is_counted_once_although_the_answer_to_its_commit_was_lost(
+    pool: Pool, database_url: str, verdict: Verdict
+) -> None:
+    async with lossy(database_url) as (line, weak):
+        bench = Bench(weak)
+        bench.only.script = lambda submission: None
+        id = await message(pool, await organization(pool))
+        await bench.round()
+        (submission,) = bench.only.submitted
+        line.lose_answer(COMMIT)
+        bench.answer(submission, Outcome(verdict))
+        await bench.settle()
+    assert await attempts(pool, id) == [(1, verdict)]
+    counted = "SELECT sum(count)::int FROM reconciliation_deltas WHERE what = $1"
+    assert await pool.fetchval(counted, verdict) == 1
+
+
+async def test_an_answer_whose_commit_failed_is_written_again(pool: Pool, database_url: str) -> None:
+    async with lossy(database_url) as (line, weak):
+        bench = Bench(weak)
+        bench.only.script = lambda submission: None
+        id = await message(pool, await organization(pool))
+        await bench.round()
+        (submission,) = bench.only.submitted
+        line.end_at(COMMIT)
+        bench.answer(submission, Outcome(Verdict.UNKNOWN))
+        await bench.settle()
+    assert await attempts(pool, id) == [(1, "unknown")]
 
 
 async def test_what_the_guard_found_in_a_round_that_was_rolled_back_is_held_in_the_next(
