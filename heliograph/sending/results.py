@@ -28,7 +28,7 @@ from heliograph.queue.leases import Postponed
 from heliograph.sending import attempts
 from heliograph.sending.attempts import Attempt, EndedAttempt
 from heliograph.suppliers.contract import Verdict
-from heliograph.webhooks.recording.handover import Deliveries, Handover
+from heliograph.webhooks.recording.handover import Deliveries, Handover, abandoned
 
 log = structlog.get_logger()
 
@@ -265,7 +265,13 @@ class Results(Generic[Report]):
         # A rollback also discards the handover.
         handover = self._deliveries.handover() if self._deliveries is not None else None
         crash_point(f"{self._writer.kind}.record.before_commit")
-        async with turn or contextlib.nullcontext(), self._pool.acquire() as conn, conn.transaction():
+        handed = [] if handover is None else [handover]
+        async with (
+            turn or contextlib.nullcontext(),
+            abandoned(handed),
+            self._pool.acquire() as conn,
+            conn.transaction(),
+        ):
             queued = await self._writer.write(
                 conn, answered, reports, prepared, handover, alone=turn is not None and not answered
             )

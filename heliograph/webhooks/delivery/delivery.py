@@ -81,6 +81,8 @@ class Deliverer:
         self._numbers = itertools.count(1)
         #: How many of them were handed over; they have a separate limit, so that no claim waits for them.
         self._handed = 0
+        #: Rows that a commit may have leased although it seemed to fail.
+        self._lost: list[Lease] = []
         #: The token of rows that are handed over. A row has it from its insert to its first pause.
         self._token = uuid4()
         #: Endpoints by organization, as far as this worker knows them.
@@ -120,6 +122,7 @@ class Deliverer:
         if self._draining or self._stalled:
             return 0
         self._unsettle(now)
+        await self._put_back_lost()
         async with self._pool.acquire() as conn:
             await self._backlog.look(conn, "webhook")
         for line_id in self._backlog.found("webhook"):
@@ -127,9 +130,14 @@ class Deliverer:
         free = self._free()
         if not free:
             return 0
-        async with self._pool.acquire() as conn, self._backlog.transaction(conn):
-            claimed = await self._backlog.claim(conn, "webhook", free, seconds=self._lease_seconds)
-            loaded = await attempts.load(conn, claimed) if claimed else []
+        claimed: list[Lease] = []
+        try:
+            async with self._pool.acquire() as conn, self._backlog.transaction(conn):
+                claimed = await self._backlog.claim(conn, "webhook", free, seconds=self._lease_seconds)
+                loaded = await attempts.load(conn, claimed) if claimed else []
+        except BaseException:
+            self._lose(claimed)
+            raise
         counts = Counter(lease.line for lease in claimed)
         for line_id, asked in free.items():
             del self._due[line_id]
@@ -148,7 +156,13 @@ class Deliverer:
 
     def handover(self) -> Handover:
         """A handover for one transaction that records events: this worker delivers those that it has room for."""
-        return Handover(self._token, room=self._room, deliver=self._take_over, seconds=self._lease_seconds)
+        return Handover(
+            self._token,
+            room=self._room,
+            deliver=self._take_over,
+            abandon=lambda taken: self._lose([self._lease(*one) for one in taken]),
+            seconds=self._lease_seconds,
+        )
 
     async def renew(self) -> None:
         """Renew leases that are older than a third of their duration; called that often."""
@@ -179,6 +193,7 @@ class Deliverer:
                 self._places.release(line)
         await asyncio.wait_for(self._record.drain(), max(1.0, grace))
         await self._give_back(list(self._held.values()))
+        await self._put_back_lost()
 
     def _free(self) -> dict[UUID, int]:
         """How many rows to claim from each line, longest-waiting lines first."""
@@ -224,9 +239,7 @@ class Deliverer:
         at = self._loop.time()
         lines: dict[UUID, EndpointQueue[Delivery]] = {}
         for event, line_id in taken:
-            lease = Lease(
-                "webhook", self._token, line_id, SINGLE, event.organization_id, event.id, 0, False, event.created_at
-            )
+            lease = self._lease(event, line_id)
             delivery = attempts.delivery(lease, event.kind, event.request_id, event.data, event.created_at)
             delivery.handed = True
             self._hold(delivery, at)
@@ -239,6 +252,27 @@ class Deliverer:
         for line in lines.values():
             self._places.offer(line)
         self._pump()
+
+    def _lease(self, event: Event, line_id: UUID) -> Lease:
+        """That of a delivery which is handed over."""
+        return Lease(
+            "webhook", self._token, line_id, SINGLE, event.organization_id, event.id, 0, False, event.created_at
+        )
+
+    def _lose(self, lost: Sequence[Lease]) -> None:
+        """Note rows of a transaction that failed: if only the answer to its commit was lost, nobody has them."""
+        room = HANDED * self._claim_limit - len(self._lost)
+        self._lost += lost[:room]
+        self.wake.set()
+
+    async def _put_back_lost(self) -> None:
+        """Return those to the queue at once. What is committed even later waits until its lease ends."""
+        lost = list(self._lost)
+        if not lost:
+            return
+        async with self._record.writing, self._pool.acquire() as conn:
+            await leases.postpone(conn, [Postponed(one, 0.0, one.line, counts=False) for one in lost])
+        del self._lost[: len(lost)]
 
     def _hold(self, delivery: Delivery, at: float) -> None:
         delivery.claimed_at = at

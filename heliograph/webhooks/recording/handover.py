@@ -4,15 +4,18 @@ A transaction inserts the queue rows of its deliveries already leased, as many a
 commit they go to the Deliverer in memory. The rest are inserted as due work for any worker to claim.
 
 The rule nobody may break: nothing is delivered before it is committed, and nothing committed depends on this worker
-alone. If it dies between commit and `deliver`, the leases end like any other.
+alone. If it dies between commit and `deliver`, the leases end like any other. If only the answer to the commit is lost,
+they need not: see `abandoned`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Protocol
 from uuid import UUID
 
+from heliograph.base.database.pool import is_down
 from heliograph.webhooks.recording.events import Event
 
 #: At most this many endpoints with room are passed to a statement.
@@ -22,7 +25,7 @@ MOST_ENDPOINTS = 500
 class Handover:
     """The deliveries of one transaction. A rollback discards the handover."""
 
-    __slots__ = ("_deliver", "_room", "_taken", "seconds", "token")
+    __slots__ = ("_abandon", "_deliver", "_room", "_taken", "seconds", "token")
 
     def __init__(
         self,
@@ -30,12 +33,14 @@ class Handover:
         *,
         room: Callable[[Collection[UUID]], dict[UUID, int]],
         deliver: Callable[[Sequence[tuple[Event, UUID]]], None],
+        abandon: Callable[[Sequence[tuple[Event, UUID]]], None],
         seconds: float,
     ) -> None:
         """`token`: for leases of `seconds`. `room`: endpoints of these organizations, and how many deliveries each may
-        take. `deliver`: takes (event, endpoint) pairs."""
+        take. `deliver`, `abandon`: take (event, endpoint) pairs."""
         self._room = room
         self._deliver = deliver
+        self._abandon = abandon
         self.seconds = seconds
         self.token = token
         self._taken: list[tuple[Event, UUID]] = []
@@ -57,6 +62,24 @@ class Handover:
         if self._taken:
             taken, self._taken = self._taken, []
             self._deliver(taken)
+
+    def abandon(self) -> None:
+        """Put what was taken back into the queue, if it is there: the commit failed, perhaps only by its answer."""
+        if self._taken:
+            taken, self._taken = self._taken, []
+            self._abandon(taken)
+
+
+@contextlib.asynccontextmanager
+async def abandoned(handed: Sequence[Handover]) -> AsyncIterator[None]:
+    """Around the transaction of these handovers: if its connection is lost, they are abandoned."""
+    try:
+        yield
+    except Exception as error:
+        if is_down(error):
+            for one in handed:
+                one.abandon()
+        raise
 
 
 class Deliveries(Protocol):

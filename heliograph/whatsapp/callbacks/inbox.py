@@ -54,7 +54,7 @@ from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
 )
 from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import parse
 from heliograph.webhooks.recording import events
-from heliograph.webhooks.recording.handover import Handover
+from heliograph.webhooks.recording.handover import Handover, abandoned
 from heliograph.whatsapp.callbacks import calls, conversations, dead_letters, intake, matching, received
 from heliograph.whatsapp.callbacks.calls import Call
 from heliograph.whatsapp.callbacks.dead_letters import (
@@ -178,7 +178,8 @@ class Inbox:
         dropped: Counter[str] = Counter()
         rejected: list[DeadLetter] = []
         growing: set[tuple[UUID, UUID]] = set()
-        async with self._backlog.transaction(conn):
+        handed: list[Handover] = []
+        async with abandoned(handed), self._backlog.transaction(conn):
             picked = await self._backlog.pick(conn, intake.KIND, {app: CALLBACKS})
             taken = await conn.fetch(TAKE, [one.id for one in picked], ITEMS) if picked else []
             if len(taken) < len(picked):
@@ -193,7 +194,6 @@ class Inbox:
             await conn.execute(DONE, [id for id, _, _ in opened], app)
             await self._sealing.refresh(conn)
             works = await self._routed(conn, app, opened, rejected, dropped, growing)
-            handed: list[Handover] = []
             deliveries = await self._apply(conn, works, rejected, dropped, handed)
             await self._mark(conn, works)
             await store(conn, self._key, rejected)

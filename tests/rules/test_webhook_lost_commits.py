@@ -1,0 +1,86 @@
+"""Deliveries whose lease was committed although the answer to the commit was lost: nobody has them, and they go out
+soon."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool, is_down, open_pool
+from heliograph.base.ids import uuid7
+from heliograph.http.client import HttpClient, webhook_rules
+from heliograph.simulators.receiver import Receiver
+from heliograph.webhooks import endpoints
+from heliograph.webhooks.delivery.delivery import Deliverer
+from heliograph.webhooks.recording import events
+from heliograph.webhooks.recording.events import Event
+from heliograph.webhooks.recording.handover import abandoned
+from tests.hooks import DATA, KIND, delivering, endpoint, organization, queued, record, settings, until
+from tests.wire import Wire, wire
+
+COMMIT = b"COMMIT"
+#: A lease that nobody waits for.
+UNDER = settings(lease_seconds=600.0)
+
+
+@contextlib.asynccontextmanager
+async def lossy(url: str) -> AsyncIterator[tuple[Wire, Pool]]:
+    """A pool whose connections lead through a wire."""
+    async with wire(url) as (line, through):
+        pool = await open_pool(through, size=4)
+        try:
+            yield line, pool
+        finally:
+            pool.terminate()
+
+
+async def is_empty(pool: Pool) -> bool:
+    return not await queued(pool)
+
+
+async def test_what_was_claimed_is_claimed_again(pool: Pool, database_url: str, receiver: Receiver) -> None:
+    actor = await organization(pool)
+    await endpoint(pool, actor, receiver.url)
+    outbound = HttpClient(webhook_rules(UNDER))
+    async with lossy(database_url) as (line, weak):
+        deliverer = Deliverer(weak, outbound, UNDER, seal_key=endpoints.seal_key(UNDER))
+        await record(pool, actor, 1)
+        line.lose_answer(COMMIT)
+        with pytest.raises(Exception) as error:
+            await deliverer.round()
+        assert is_down(error.value)
+        assert await pool.fetchval("SELECT lease_until > now() + interval '5 minutes' FROM queue")
+        assert await deliverer.round() == 1
+        await receiver.wait_for(lambda it: it.counters.received == 1)
+        await deliverer.drain(60.0)
+    await outbound.close()
+    assert await is_empty(pool)
+
+
+async def test_what_was_handed_over_goes_out_by_a_claim(pool: Pool, database_url: str, receiver: Receiver) -> None:
+    actor = await organization(pool)
+    await endpoint(pool, actor, receiver.url)
+    async with lossy(database_url) as (line, weak), delivering(weak, UNDER) as deliverer:
+        # Now the endpoint is known to be well.
+        await record(pool, actor, 1)
+        await receiver.wait_for(lambda it: it.counters.received == 1)
+        await until(lambda: is_empty(pool))
+
+        async def has_room() -> bool:
+            """No claim is under way, whose commit could be taken for ours."""
+            return bool(deliverer.handover().room([actor.organization_id]))
+
+        await until(has_room)
+        one = Event(actor.organization_id, uuid7(), KIND, "req-1", DATA, clock.now())
+        handover = deliverer.handover()
+        line.lose_answer(COMMIT)
+        with pytest.raises(Exception) as error:
+            async with abandoned([handover]), weak.acquire() as conn, conn.transaction():
+                assert await events.record(conn, [one], handover=handover) == 0
+        assert is_down(error.value)
+        await receiver.wait_for(lambda it: it.counters.received == 2)
+        await until(lambda: is_empty(pool))
+    assert receiver.events[1].id == str(one.id)
