@@ -56,7 +56,7 @@ def command(
         # The exit status tells temporary failures from others: a systemd unit retries the former only.
         status = UNREACHABLE if is_down(error) else FAILED
         raise Problem(f"the database cannot be migrated: {reason(error)}", status) from None
-    _show("applied", applied, json, "Nothing to do.")
+    _show("applied", applied, json, "No migrations were pending. Missing partitions have been created.")
 
 
 async def _planned(conn: Connection) -> tuple[list[str], list[Planned]]:
