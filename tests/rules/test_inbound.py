@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -847,6 +847,30 @@ async def test_parts_known_of_many_messages_are_bounded_for_a_batch(
     async with pool.acquire() as conn:
         due = [at_rest.row_of(row) for row in await conn.fetch("SELECT * FROM inbound_messages WHERE state = 'new'")]
         assert len(await inbox._parts(conn, due)) == 40
+
+
+@pytest.mark.parametrize("numbers", [(1, 2, 3, 4, 5, 6), (1, 2, 3, 1, 2, 3, 1, 2), (2, 2, 2, 2, 2)])
+async def test_parts_that_were_not_all_seen_at_once_do_not_stop_the_inbox(
+    pool: Pool, acme: Actor, monkeypatch: pytest.MonkeyPatch, numbers: Sequence[int]
+) -> None:
+    """Under a flood some parts of a message were shown while others waited. When the others were due, nothing became of
+    them, so they stayed due: first in every batch, which failed again and again, and STOP of all others behind them."""
+    monkeypatch.setattr(inbox, "MOST_OF_ALL", 2)
+    for place, number in enumerate(numbers):
+        await hear(pool, part(number, f"{place} ", total=9))
+        await age(pool, timedelta(minutes=1))
+    # Not all of them are due at one time.
+    left: dict[UUID, int] = {}
+    for _ in range(20):
+        await work(pool)
+        await age(pool, timedelta(minutes=1))
+        missing = dict(await pool.fetch("SELECT id, missing FROM received_messages"))
+        assert all(missing[id] <= before for id, before in left.items()), "what was shown is shown no more"
+        left = missing
+    assert await work(pool) == inbox.BatchResult()
+    assert set(await states(pool)) == {"received"}
+    await hear(pool, said("STOP", by="+258849999999"))
+    assert await opted_out(pool, acme, "+258849999999")
 
 
 @pytest.mark.fresh_database

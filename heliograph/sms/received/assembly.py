@@ -76,7 +76,9 @@ class Group(msgspec.Struct):
 def assemble(known: Sequence[Row], new: Sequence[Row]) -> tuple[list[Group], list[Row]]:
     """Add new parts to the known ones. Both in order of arrival.
 
-    Returns all groups, and which of the new rows are repetitions. A single message is a group of its own.
+    Returns all groups, and which of the rows are repetitions. A single message is a group of its own. The known parts
+    may not be all there are, so some of a message may have been shown while others waited: these change it. For the
+    same reason two of them may have one number.
     """
     newest: dict[tuple[object, ...], Group] = {}
     groups: dict[UUID, Group] = {}
@@ -87,8 +89,15 @@ def assemble(known: Sequence[Row], new: Sequence[Row]) -> tuple[list[Group], lis
         group = groups.get(row.message_id)
         if group is None:
             group = groups[row.message_id] = Group(row.message_id, row, row.concatenation[1], {})
-        group.parts[row.concatenation[2]] = row
+        there = group.parts.setdefault(row.concatenation[2], row)
+        if there is not row and row.state == "waiting":
+            if there.body == row.body or row.id == row.message_id:
+                repeated.append(row)
+            else:
+                groups[row.id] = Group(row.id, row, row.concatenation[1], {row.concatenation[2]: row})
+            continue
         group.shown = group.shown or row.state != "waiting"
+        group.changed = group.changed or row.state == "waiting"
         newest[_key(row)] = group
     for row in new:
         if row.concatenation is None:

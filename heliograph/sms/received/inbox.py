@@ -112,7 +112,7 @@ SELECT item.value, owner.* FROM unnest($1::text[]) AS item (value) CROSS JOIN LA
  ORDER BY owner.organization_id
 """
 
-# A message shown with missing parts is completed by its late parts.
+# A message shown with missing parts is completed by its late parts. Of one with very many, not all may be known now.
 RECEIVE = """
 INSERT INTO received_messages AS known (organization_id, id, supplier_id, sender, recipient, sender_id, segments,
                                         missing, keyword, received_at, body)
@@ -120,6 +120,7 @@ SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[],
                      $8::smallint[], $9::text[], $10::timestamptz[], $11::text[])
 ON CONFLICT (organization_id, id) DO UPDATE
    SET missing = excluded.missing, keyword = excluded.keyword, body = coalesce(excluded.body, known.body)
+ WHERE excluded.missing <= known.missing
 """
 SETTLE = """
 UPDATE inbound_messages SET state = v.state, due_at = v.due_at, message_id = v.message_id,
@@ -203,7 +204,8 @@ async def _assembled(conn: Connection, due: list[Row], at: datetime) -> _Batch:
     groups, repeated = assemble(known, [row for row in new if row.id not in again])
     repeated += [row for row in new if row.id in again]
     waiting = [group for group in groups if group.missing and group.until > at and not group.shown]
-    ready = [group for group in groups if (group.changed or not group.shown) and group not in waiting]
+    held = {group.id for group in waiting}
+    ready = [group for group in groups if (group.changed or not group.shown) and group.id not in held]
 
     firsts = [*(group.first for group in [*waiting, *ready]), *repeated]
     ids = list({row.supplier_id for row in firsts})
