@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heliograph.base.histogram import bucket
+from heliograph.base.process.logs import cleaned
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.session import (
     MAX_SEQUENCE,
@@ -353,3 +354,12 @@ def test_no_body_raises(pdus: list[tuple[int, bytes]]) -> None:
         head = (16 + len(body)).to_bytes(4, "big") + command.to_bytes(4, "big") + b"\0\0\0\0\0\0\0\x02"
         session.receive(head + body, 1.0)
     read(session.take())
+
+
+def test_the_length_that_is_none_is_shown_as_octets() -> None:
+    """A web server on the port is recognized by its first octets; as a number, logs took it for a phone number."""
+    session = bound()
+    events = session.receive(b"HTTP/1.1 400 Bad Request\r\n\r\n", 1.0)
+    assert [type(event) for event in events] == [Closed]
+    assert session.reason == "lost framing: command_length 0x48545450"
+    assert cleaned(session.reason) == session.reason

@@ -108,7 +108,7 @@ class Framer:
         while size - start >= 4:
             length = U32.unpack_from(data, start)[0]
             if not HEADER_LENGTH <= length <= MAX_LENGTH:
-                self.broken = PduError(f"command_length {length}")
+                self.broken = PduError(f"command_length 0x{length:08X}")
                 self._buffer = b""
                 return frames
             if size - start < length:
