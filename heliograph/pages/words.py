@@ -230,7 +230,7 @@ LIMITS_FORM: Mapping[tuple[str, str], str] = {
     ("safe", "pattern"): "Enter the 5 to 15 digits that numbers begin with, including the country code, one per line.",
     ("safe", "count"): "At most 500 lines.",
     ("policy", "enum"): "Choose one of those that are offered.",
-    **{(f"limit_{name}", "range"): "Enter a whole number of messages, from 1 to 10000000." for name in GUARD_CLASSES},
+    **{(f"limit_{name}", "range"): "Enter a whole number of messages, from 1 to 10,000,000." for name in GUARD_CLASSES},
 }
 #: What is wrong with a field of the settings.
 SETTINGS_FORM: Mapping[tuple[str, str], str] = {

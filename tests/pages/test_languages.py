@@ -64,7 +64,10 @@ def test_the_number_of_a_sentence_has_its_separators(language: str, said: str) -
     assert made.from_string(sentence).render(count=41_807).replace("\u202f", " ").replace("\xa0", " ") == said
 
 
-@pytest.mark.parametrize(("english", "never"), [(r"\b(remove|delete)", r"\bretir"), (r"\brefund", r"\breembols")])
+@pytest.mark.parametrize(
+    ("english", "never"),
+    [(r"\b(remove|delete)", r"\bretir"), (r"\brefund", r"\breembols"), (r"unusually many", r"mensagens a mais")],
+)
 def test_one_thing_has_one_word_in_portuguese(english: str, never: str) -> None:
     for text, twin in catalogue("pt").items():
         if re.search(english, text, re.I):
