@@ -92,8 +92,7 @@ async def check(conn: Connection, key: Key, *, user_id: UUID, given: str) -> boo
         if step is not None:
             await conn.execute(NOTE_STEP, user_id, step)
             return True
-        code = given.strip().lower()[:64]
-        return bool(await conn.fetchval(USE_CODE, user_id, hash_secret(code)))
+        return bool(await conn.fetchval(USE_CODE, user_id, hash_secret(_recovery_code(given))))
 
 
 async def codes_left(conn: Connection, *, user_id: UUID) -> int:
@@ -111,6 +110,12 @@ def _step_of(secret: str, given: str, *, after: int) -> int | None:
         if step > after and crypto.constant_time_equal(app.generate_otp(step), digits):
             return step
     return None
+
+
+def _recovery_code(given: str) -> str:
+    """A recovery code as it was shown, however its letters are separated by whoever copies them from paper."""
+    letters = [one for one in given[:64].lower() if one.isalnum()]
+    return "-".join("".join(letters[at : at + 4]) for at in range(0, len(letters), 4))
 
 
 def _word() -> str:
