@@ -1080,6 +1080,8 @@ async def test_a_second_person_approves_a_campaign_to_many(
     assert [name in seen.words for name in ("Opt-outs have not been checked yet", "Can be messaged")] == [True, False]
     assert re.search(r"Created [^·]* · Rui\b", seen.words)
     assert "waits for a second person's approval" in (await owner.get("/notices")).words
+    home = (await owner.get("/")).words
+    assert ("“Sale” waits for a second person's approval." in home, "is stalled" in home) == (True, False)
     done = await owner.submit(seen, f"{made.path}/approve")
     for said in ("The campaign is approved.", "Approved by Ana"):
         assert said in done.words, (said, done.words)

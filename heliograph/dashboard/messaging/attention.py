@@ -13,6 +13,7 @@ from heliograph.accounts.quota import Quota
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.campaigns import record
+from heliograph.campaigns.approval import rule
 from heliograph.campaigns.record import Campaign
 from heliograph.guard import holds
 from heliograph.overview import figures, usage
@@ -98,9 +99,12 @@ async def _of_quota(conn: Connection, request: Request, balance: Quota | None) -
 
 
 def _of_campaign(request: Request, one: Campaign) -> Notice:
-    known = why("campaign", one.status_reason or "")
-    reason = "" if known is None else known.words(request.locale.language).customer
-    said = request.text("The campaign “%(name)s” is stalled. %(reason)s", name=one.name, reason=reason).strip()
+    if one.status_reason == rule.REASON:
+        said = request.text("The campaign “%(name)s” waits for a second person's approval.", name=one.name)
+    else:
+        known = why("campaign", one.status_reason or "")
+        reason = "" if known is None else known.words(request.locale.language).customer
+        said = request.text("The campaign “%(name)s” is stalled. %(reason)s", name=one.name, reason=reason).strip()
     return Notice(said, request.to(f"/campaigns/{one.id}"), request.text("Campaign"))
 
 
