@@ -20,6 +20,7 @@ from heliograph.accounts.organizations import OrganizationSuspended
 from heliograph.accounts.requests import IdempotencyConflict, IdempotencyInProgress
 from heliograph.api.document import event_bodies, schemas
 from heliograph.api.document.error_pages import errors
+from heliograph.api.door.limits import ANONYMOUS_PER_WINDOW
 from heliograph.api.door.operation import NONE, REQUIRED, Operation
 from heliograph.api.door.reading import UUID_FORM
 from heliograph.api.shapes.envelope import ERRORS, Envelope, InternalError
@@ -288,6 +289,8 @@ def _responses(each: Operation, public_url: str) -> dict[str, Any]:
     for status, refusals in sorted(by_status.items()):
         unknown_key = status in (400, 401, 408, 414, 431, 500, 503)
         own = {"x-request-id": headers["x-request-id"]} if unknown_key else dict(headers)
+        if status == 429:
+            own |= limited
         if status in (409, 429, 503):
             own["Retry-After"] = _header("RetryAfter")
         responses[str(status)] = {
@@ -314,6 +317,8 @@ def _refusals(each: Operation) -> Iterable[type[Refusal]]:
     yield from (PayloadTooLarge, UriTooLong, HeadersTooLarge)
     if each.scope:
         yield from (Unauthorized, ScopeRequired, RateLimited)
+    elif not each.is_probe:
+        yield RateLimited
     if "{" in each.path:
         yield from (Invalid, NotFound)
     if each.query is not None:
@@ -327,7 +332,7 @@ def _refusals(each: Operation) -> Iterable[type[Refusal]]:
 def _failure(refusal: type[Refusal], each: Operation, public_url: str) -> dict[str, Any]:
     details = _DETAILS[refusal.code]
     if refusal is RateLimited:
-        details = details | {"limit": each.bucket}
+        details = details | {"limit": each.bucket or ANONYMOUS_PER_WINDOW}
     return {
         "code": refusal.code,
         "message": _first_words(refusal),
