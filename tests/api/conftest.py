@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import re
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from typing import Any
@@ -15,6 +17,8 @@ import pytest
 
 from heliograph.accounts import organizations, quota
 from heliograph.accounts.api_keys import lifecycle
+from heliograph.api.document import openapi
+from heliograph.api.routes import OPERATIONS
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
@@ -51,6 +55,31 @@ async def make_tenant(pool: Pool, *, amount: int = 1000, profile: str = "full_ac
     return Tenant(organization.id, operator, secret, key.id)
 
 
+@functools.cache
+def documented() -> list[tuple[re.Pattern[str], dict[str, Any]]]:
+    """The OpenAPI document's operations by the form of their path, those without parameters first."""
+    paths = msgspec.json.decode(openapi.document(OPERATIONS, ""))["paths"]
+    return [
+        (re.compile(re.sub(r"\{\w+\}", "[^/]+", path)), methods)
+        for path, methods in sorted(paths.items(), key=lambda one: one[0].count("{"))
+    ]
+
+
+def judge(method: str, path: str, status: int, body: Any) -> None:
+    """The document has the status of this response, and the code of a refusal. What it does not know as an operation is
+    no affair of it."""
+    for form, methods in documented():
+        if form.fullmatch(path or "/"):
+            if method.lower() not in methods:
+                return
+            known = methods[method.lower()]["responses"].get(str(status))
+            assert known is not None, f"{method} {path}: {status} {body}"
+            if status >= 400:
+                codes = known["content"]["application/json"]["examples"]
+                assert body["error"]["code"] in codes, f"{method} {path}: {status} {body}"
+            return
+
+
 class Api:
     """A running server and a client for it."""
 
@@ -67,7 +96,10 @@ class Api:
         """(status, headers, decoded body)"""
         async with self.session.request(method, self.base_url + "/v1" + path, **options) as answer:
             raw = await answer.read()
-            return answer.status, answer.headers, msgspec.json.decode(raw) if raw else None
+            body = msgspec.json.decode(raw) if raw else None
+            if body is not None:
+                judge(method, path.partition("?")[0], answer.status, body)
+            return answer.status, answer.headers, body
 
     async def raw(self, *pieces: bytes, pause: float = 0.0, wait: float = 120.0, eof: bool = False) -> bytes:
         """Send bytes as they are, and read until the server closes, or sends nothing for `wait` seconds."""

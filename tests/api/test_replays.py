@@ -200,10 +200,10 @@ async def test_what_was_scheduled_is_replayed_after_its_time(api: Api, tenant: T
         else:
             await pool.execute(
                 "INSERT INTO idempotency (organization_id, key_hash, request_hash, status, body, created_at)"
-                " VALUES ($1, $2, $3, 202, '{}', now())",
+                " VALUES ($1, $2, $3, 201, '{}', now())",
                 *known,
             )
-            assert await ask(api, tenant.headers, "one", "POST", path, body) == (202, "replayed", {})
+            assert await ask(api, tenant.headers, "one", "POST", path, body) == (201, "replayed", {})
 
 
 async def test_a_suspended_organization_is_told_so_before_anything_is_looked_up(

@@ -15,7 +15,7 @@ from typing import Any, get_args
 import msgspec
 
 from heliograph.accounts.api_keys.authentication import Unauthorized
-from heliograph.accounts.api_keys.scopes import SCOPES, ScopeRequired
+from heliograph.accounts.api_keys.scopes import SCOPES, LiveKeyRequired, ScopeRequired
 from heliograph.accounts.organizations import OrganizationSuspended
 from heliograph.accounts.requests import IdempotencyConflict, IdempotencyInProgress
 from heliograph.api.document import event_bodies, schemas
@@ -325,6 +325,8 @@ def _refusals(each: Operation) -> Iterable[type[Refusal]]:
         yield Invalid
     if each.idempotency != NONE:
         yield from (Invalid, IdempotencyConflict, IdempotencyInProgress, OrganizationSuspended)
+    if each.live_only:
+        yield LiveKeyRequired
     yield from each.refusals
     yield from (InternalError, Unavailable)
 

@@ -8,7 +8,6 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from heliograph.accounts.api_keys.scopes import LiveKeyRequired
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
 from heliograph.base.database.clock import iso
@@ -78,9 +77,7 @@ async def canonical(body: CreateSenderIdRequest) -> CreateSenderIdRequest:
     return body
 
 
-@operation(
-    status=201, canonical=canonical, live_only=True, refusals=(LiveKeyRequired, SenderIdAlreadyExists, TooManyPending)
-)
+@operation(status=201, canonical=canonical, live_only=True, refusals=(SenderIdAlreadyExists, TooManyPending))
 async def create_sender_id_request(call: Call, body: CreateSenderIdRequest) -> SenderIdRequested:
     """Request a sender ID.
 
