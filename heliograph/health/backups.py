@@ -125,11 +125,14 @@ def archive(found: Mapping[str, Any], settings: Settings, *, missing: str | None
         return [Check(name, "failed", detail, remedy)]
     if missing is not None:
         detail = said(
-            "%(segment)s was archived but is missing from %(path)s", segment=missing, path=settings.wal_archive
+            "%(segment)s, which continues the last backup, is missing from %(path)s",
+            segment=missing,
+            path=settings.wal_archive,
         )
         remedy = said(
-            "Is the archive's disk mounted? Put the segment back if it can be found; otherwise take a backup now: no"
-            " moment after that segment can be restored from an earlier backup."
+            "Is the archive's disk mounted? Put the segment back if it can be found. Otherwise, or if nothing was"
+            " archived yet when that backup was taken, take one now: no moment after that segment can be restored from"
+            " it."
         )
         return [Check(name, "failed", detail, remedy)]
     if found["archived_at"] is None:

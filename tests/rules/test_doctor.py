@@ -394,7 +394,7 @@ async def test_wal_that_is_not_archived_is_told(pool: Pool, database_url: str) -
         assert check.state == state, says
         assert ("02 could not be archived at 2026-11-02" in check.detail) == (failed_at is not None), says
     (check,) = backups.archive({**says, "failed_at": None}, settings, missing="05")
-    assert (check.state, check.detail) == ("failed", "05 was archived but is missing from /srv/wal")
+    assert (check.state, check.detail) == ("failed", "05, which continues the last backup, is missing from /srv/wal")
     # One that is not meant to archive, and one of an operator's own that does.
     plain = msgspec.structs.replace(settings, wal_archive="")
     assert backups.archive({**says, "mode": "off"}, plain) == []
