@@ -105,6 +105,8 @@ async def test_what_the_role_sets_changes_nothing(empty_database_url: str) -> No
             "default_transaction_isolation = 'serializable'",
             "search_path = 'other'",
             "standard_conforming_strings = off",
+            "TimeZone = 'Asia/Kathmandu'",
+            "DateStyle = 'German, DMY'",
             "statement_timeout = '1ms'",  # building an index of a large table takes longer than an hour may
         ):
             await conn.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {name} SET {setting}")
@@ -115,6 +117,10 @@ async def test_what_the_role_sets_changes_nothing(empty_database_url: str) -> No
         try:
             shown = [await pool.fetchval(f"SELECT current_setting('{setting}')") for setting in QUERY_SEMANTICS]
             assert shown == list(QUERY_SEMANTICS.values())
+            # Usage is listed by days as text; counts of requests are read from the beginning of an hour.
+            assert await pool.fetchval("SELECT date '2027-01-31'::text") == "2027-01-31"
+            hour = await pool.fetchval("SELECT date_trunc('hour', timestamptz '2027-01-31T11:45:00Z')")
+            assert hour == datetime(2027, 1, 31, 11, tzinfo=UTC)
             assert await pool.fetchval("SELECT count(*) FROM organizations") == 0
         finally:
             pool.terminate()

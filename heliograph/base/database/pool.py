@@ -44,11 +44,14 @@ KEYED_PLANS = {
 }
 
 #: The meaning of a statement must not depend on defaults of the role, the database or the server: it sees what others
-#: have committed in the meantime (a serializable one would fail instead), and its tables are those in `public`.
+#: have committed in the meantime (a serializable one would fail instead), its tables are those in `public`, and hours
+#: and days are UTC's (an hour of Kathmandu begins at a quarter past), written as ISO dates.
 QUERY_SEMANTICS = {
     "default_transaction_isolation": "read committed",
     "search_path": "public",
     "standard_conforming_strings": "on",
+    "TimeZone": "UTC",
+    "DateStyle": "ISO, MDY",
 }
 
 #: Settings of every session. A pooler in transaction mode accepts none, so behind one they are set on the role.
