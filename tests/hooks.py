@@ -117,7 +117,7 @@ async def attempted(pool: Pool, count: int) -> list[dict[str, Any]]:
     """Wait until there are `count` attempts and no leased queue row; returns the attempts."""
 
     async def there() -> bool:
-        return len(await attempts(pool)) >= count and await held(pool) == 0
+        return len(await attempts(pool)) >= count and await leased(pool) == 0
 
     await until(there)
     return await attempts(pool)
@@ -129,7 +129,7 @@ async def queued(pool: Pool) -> int:
     return number
 
 
-async def held(pool: Pool) -> int:
+async def leased(pool: Pool) -> int:
     """The number of leased queue rows."""
     number: int = await pool.fetchval("SELECT count(*) FROM queue WHERE lease_until IS NOT NULL")
     return number

@@ -20,7 +20,7 @@ from heliograph.sms.received import inbox
 from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.events import Event
 from tests.rules.factories import sender
-from tests.rules.test_inbound import NUMBER, hear, said
+from tests.rules.test_inbound import NUMBER, handset_message, receive_and_process
 
 from .conftest import Api, Tenant, make_tenant
 
@@ -151,7 +151,7 @@ async def test_what_is_sealed_at_rest_is_read_as_it_was_written(api: Api, tenant
     async with pool.acquire() as conn:
         await timers.ensure(conn, inbox.TIMER)
         await text_keys.switch(conn, organization_id=tenant.id, on=True)
-    await hear(pool, said("hello there"))
+    await receive_and_process(pool, handset_message("hello there"))
     rows = await pool.fetch(
         "SELECT body AS text FROM received_messages UNION ALL SELECT data FROM events WHERE kind = 'message.received'"
     )

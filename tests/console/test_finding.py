@@ -27,7 +27,7 @@ async def make_supplier(pool: Pool) -> uuid.UUID:
         return await suppliers.add(conn, key, name="main", kind="smpp", settings=settings, secret="xyzzy-plugh")
 
 
-async def led(browser: Browser, pasted: str) -> str:
+async def palette_target(browser: Browser, pasted: str) -> str:
     """The page to which the palette leads from there."""
     where = f"{browser.base_url}/console/go"
     async with browser.session.get(where, params={"q": pasted}, allow_redirects=False) as answer:
@@ -60,7 +60,7 @@ async def test_what_was_pasted_leads_to_its_page(pool: Pool, tenant: Tenant, roo
         ("hg_test_" + "x" * 32 + "a1B2", "/console/keys?search=a1B2&revoked=yes"),
         ("", "/console"),
     ):
-        assert await led(root, pasted) == place
+        assert await palette_target(root, pasted) == place
 
 
 async def accepted(pool: Pool, tenant: Tenant, *named: str) -> list[uuid.UUID]:
@@ -95,7 +95,7 @@ async def test_a_suppliers_id_is_found_however_it_is_written(
 ) -> None:
     message, _ = await accepted(pool, tenant, stored, "f" + stored)
     place = f"/console/messages/{message}"
-    assert await led(root, pasted) == place
+    assert await palette_target(root, pasted) == place
     where, given = f"{root.base_url}/console/messages", {"id": pasted}
     async with root.session.get(where, params=given, allow_redirects=False) as answer:
         assert (answer.status, answer.headers["location"]) == (303, place)
@@ -104,7 +104,7 @@ async def test_a_suppliers_id_is_found_however_it_is_written(
 async def test_a_suppliers_id_is_first_what_it_says(pool: Pool, tenant: Tenant, root: Browser) -> None:
     # 0x100 is 256: the id of another, newer message.
     message, _ = await accepted(pool, tenant, "100", "256")
-    assert await led(root, "100") == f"/console/messages/{message}"
+    assert await palette_target(root, "100") == f"/console/messages/{message}"
 
 
 async def test_a_link_by_id_alone_leads_where_the_palette_does(pool: Pool, tenant: Tenant, root: Browser) -> None:
@@ -112,17 +112,17 @@ async def test_a_link_by_id_alone_leads_where_the_palette_does(pool: Pool, tenan
     for pasted in (str(tenant.id), str(supplier), "+258 84 123 4567", "a b?c", str(uuid.uuid4())):
         where = f"{root.base_url}/console/go/{urllib.parse.quote(pasted)}"
         async with root.session.get(where, allow_redirects=False) as answer:
-            assert (answer.status, answer.headers["location"]) == (303, await led(root, pasted))
+            assert (answer.status, answer.headers["location"]) == (303, await palette_target(root, pasted))
 
 
 async def test_a_sender_leads_to_those_who_have_it(pool: Pool, tenant: Tenant, root: Browser) -> None:
     async with pool.acquire() as conn:
         for value in ("PADARIA", "Acm"):
             await sender_ids.request(conn, tenant.actor, value=value)
-    assert await led(root, "padaria") == "/console/senders?search=padaria"
+    assert await palette_target(root, "padaria") == "/console/senders?search=padaria"
     # The beginning of an organization's name is found as before.
-    assert await led(root, "acm") == "/console/organizations?search=acm"
-    assert await led(root, "padar") == "/console/organizations?search=padar"
+    assert await palette_target(root, "acm") == "/console/organizations?search=acm"
+    assert await palette_target(root, "padar") == "/console/organizations?search=padar"
 
 
 async def test_an_id_of_any_kind_leads_to_where_it_is_whichever_organization_has_it(pool: Pool, root: Browser) -> None:
@@ -208,15 +208,15 @@ async def test_an_id_of_any_kind_leads_to_where_it_is_whichever_organization_has
     }
     assert set(places) == set(OWNED)
     for kind, place in places.items():
-        assert await led(root, str(ids[kind])) == place, kind
+        assert await palette_target(root, str(ids[kind])) == place, kind
     for id in (who.number_id, who.template_id):
-        assert await led(root, str(id)) == places["account"]
+        assert await palette_target(root, str(id)) == places["account"]
     # The list starts with the campaign.
     assert "Delivery day" in (await root.get(places["whatsapp_campaign"])).words
 
 
 async def test_what_names_nothing_may_be_a_reference(pool: Pool, tenant: Tenant, root: Browser) -> None:
-    page = await root.get(await led(root, "order & 7"))
+    page = await root.get(await palette_target(root, "order & 7"))
     assert 'href="/console/messages?reference=order+%26+7"' in page.text
     page = await root.get("/console/messages?reference=order+%26+7")
     assert (page.status, "Acme" in page.words) == (200, True), "there is one organization only"
@@ -229,7 +229,7 @@ async def test_what_a_role_may_not_see_is_not_found(pool: Pool, browser: Browser
     me = await signed_in(pool, browser, role)
     supplier = await make_supplier(pool)
     sees_messages = role == "support"
-    assert await led(browser, str(me.id)) == (
+    assert await palette_target(browser, str(me.id)) == (
         f"/console/messages/{me.id}" if sees_messages else f"/console/organizations?search={me.id}"
     )
-    assert (await led(browser, str(supplier)) == f"/console/suppliers/{supplier}") == sees_messages
+    assert (await palette_target(browser, str(supplier)) == f"/console/suppliers/{supplier}") == sees_messages

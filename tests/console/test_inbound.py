@@ -11,7 +11,7 @@ from heliograph.queue import timers
 from heliograph.sms.received import inbound, inbox, newest, unassigned
 from tests.api.conftest import Tenant
 from tests.rules.factories import TO, organization, sender
-from tests.rules.test_inbound import NUMBER, hear, said, states, work
+from tests.rules.test_inbound import NUMBER, handset_message, receive_and_process, states, work
 
 from .conftest import Browser, signed_in
 
@@ -28,7 +28,7 @@ async def test_one_of_any_state_is_found_by_its_id(pool: Pool, tenant: Tenant, r
     await begin(pool)
     await sender(pool, tenant.actor, NUMBER)
     for text, to in (("first", FREE), ("ours", NUMBER), ("last", FREE)):
-        await hear(pool, said(text, to=to))
+        await receive_and_process(pool, handset_message(text, to=to))
     await work(pool)
     rows = await pool.fetch("SELECT id, state, message_id FROM inbound_messages ORDER BY id")
     assert [row["state"] for row in rows] == ["unassigned", "received", "unassigned"]
@@ -51,7 +51,7 @@ async def test_a_number_that_nobody_has_is_given_to_an_organization(
     await sender(pool, other, shared)
     await sender(pool, one, "258800006666", status="pending")
     for text, to in (("my code is 4711", FREE), ("again", FREE), ("b", shared), ("c", "258800006666")):
-        await hear(pool, said(text, to=to))
+        await receive_and_process(pool, handset_message(text, to=to))
     page = await root.get(HERE)
     for told in (
         f"{FREE} 2 just now from …{TO[-4:]} No organization has this number",
@@ -86,7 +86,7 @@ async def test_a_number_that_nobody_has_is_given_to_an_organization(
     page = await root.submit(page, f"{HERE}/retry")
     assert "2 messages are checked again." in page.words
     # If two operators have to approve, the number belongs to nobody until the second one does.
-    await hear(pool, said("x", to="258866666666"))
+    await receive_and_process(pool, handset_message("x", to="258866666666"))
     await work(pool)
     async with pool.acquire() as conn:
         await installation.change(conn, SYSTEM, {"four_eyes": "true"})
@@ -96,7 +96,7 @@ async def test_a_number_that_nobody_has_is_given_to_an_organization(
     assert "It is theirs once another operator does so too." in page.words
     assert "258866666666" in page.words
     # Someone who may not approve is not offered it, and someone who may not look sees no text.
-    await hear(pool, said("x", to="258877777777"))
+    await receive_and_process(pool, handset_message("x", to="258877777777"))
     await signed_in(pool, other_browser, "auditor", "rui@example.com")
     seen = await other_browser.get(HERE)
     assert "258877777777" in seen.words
@@ -107,8 +107,10 @@ async def test_floods_and_keywords(pool: Pool, root: Browser, monkeypatch: pytes
     await begin(pool)
     actor = await organization(pool)
     await sender(pool, actor, NUMBER)
-    await hear(pool, *(said(f"message {n}") for n in range(unassigned.OFTEN)))
-    await hear(pool, said("STOP", by="+258847654321"), said("hello", by="+258847654322"))
+    await receive_and_process(pool, *(handset_message(f"message {n}") for n in range(unassigned.OFTEN)))
+    await receive_and_process(
+        pool, handset_message("STOP", by="+258847654321"), handset_message("hello", by="+258847654322")
+    )
     page = await root.get(HERE)
     assert f"…{TO[-4:]} {NUMBER} {unassigned.OFTEN}" in page.words, page.words
     assert "STOP 1 1" in page.words
@@ -123,8 +125,8 @@ async def test_the_latest_are_listed_whoever_has_them(pool: Pool, tenant: Tenant
     await begin(pool)
     assert "Nothing has arrived from a handset." in (await root.get(HERE)).words
     await sender(pool, tenant.actor, NUMBER)
-    await hear(pool, said("for Acme"))
-    await hear(pool, said("for nobody", to=FREE))
+    await receive_and_process(pool, handset_message("for Acme"))
+    await receive_and_process(pool, handset_message("for nobody", to=FREE))
     page = await root.get(HERE)
     latest = page.words[page.words.index("Latest from handsets") :]
     assert f"…{TO[-4:]} {NUMBER} " in latest

@@ -257,7 +257,7 @@ async def test_a_whatsapp_message_that_waits_says_what_for(pool: Pool, root: Bro
 
 
 async def test_what_happens_is_seen_live_with_who_has_it(pool: Pool, api: Api, tenant: Tenant, root: Browser) -> None:
-    earlier, id = [await asked(api, tenant, to="+258841234567") for _ in range(2)]
+    earlier, id = [await send_over_api(api, tenant, to="+258841234567") for _ in range(2)]
     here = f"/console/messages/{id[1]}"
     worker = uuid7()
     await pool.execute(
@@ -314,7 +314,7 @@ async def test_cost_and_price_are_told_in_their_currency(pool: Pool, tenant: Ten
     assert " 31000 " not in page.words
 
 
-async def asked(api: Api, tenant: Tenant, **body: str) -> tuple[str, str]:
+async def send_over_api(api: Api, tenant: Tenant, **body: str) -> tuple[str, str]:
     """(id of the request, id of its message or code of its refusal)"""
     headers = tenant.headers | {"idempotency-key": uuid7().hex}
     _, headers, answer = await api.ask("POST", "/sms/send", json={"message": TEXT} | body, headers=headers)
@@ -325,8 +325,8 @@ async def test_messages_are_found_by_reference_and_by_request(
     pool: Pool, api: Api, tenant: Tenant, root: Browser
 ) -> None:
     other = await make_tenant(pool)
-    _, theirs = await asked(api, other, to="+258841234567", clientReference="order-7")
-    request, ours = await asked(api, tenant, to="+258841234567", clientReference="order-7")
+    _, theirs = await send_over_api(api, other, to="+258841234567", clientReference="order-7")
+    request, ours = await send_over_api(api, tenant, to="+258841234567", clientReference="order-7")
     here = "/console/messages"
     # Several organizations may use the same reference: it is searched for among all that were sent.
     page = await root.get(f"{here}?reference=order-7")
@@ -361,7 +361,7 @@ async def test_messages_are_found_by_reference_and_by_request(
 
 
 async def test_a_request_that_was_refused_is_found(pool: Pool, api: Api, tenant: Tenant, root: Browser) -> None:
-    request, _ = await asked(api, tenant, to="12")
+    request, _ = await send_over_api(api, tenant, to="12")
     while not await pool.fetchval("SELECT count(*) FROM requests"):  # noqa: ASYNC110 - the log is written once a second
         await asyncio.sleep(0.05)
     page = await root.get(f"/console/messages?request_id={request}")

@@ -414,7 +414,7 @@ async def test_its_window_and_its_answers_are_drawn(pool: Pool, root: Browser, s
         assert said in (await root.get(f"/console/suppliers/{id}?csv={chart}")).text, chart
 
 
-async def held(pool: Pool, id: UUID, wire: Callable[[datetime], WireActivity]) -> None:
+async def hold_two_sessions(pool: Pool, id: UUID, wire: Callable[[datetime], WireActivity]) -> None:
     """Two sessions of a worker, one of them bound and seen."""
     seen = wire(await pool.fetchval("SELECT now()"))
     await pool.execute(
@@ -432,7 +432,7 @@ async def held(pool: Pool, id: UUID, wire: Callable[[datetime], WireActivity]) -
 
 async def test_each_session_is_listed_with_its_last_pdus(pool: Pool, root: Browser, settings: Settings) -> None:
     id = await add(pool, settings, sessions=2)
-    await held(pool, id, lambda at: WireActivity(3, "submit_sm", at, "enquire_link", at))
+    await hold_two_sessions(pool, id, lambda at: WireActivity(3, "submit_sm", at, "enquire_link", at))
     page = await root.get(f"/console/suppliers/{id}")
     table = page.text.partition("Last PDU received</th>")[2].partition("</table>")[0]
     first, second = table.split("<tr>")[1:]
@@ -476,7 +476,7 @@ async def test_an_account_over_http_has_its_last_request_and_answer(
     pool: Pool, root: Browser, settings: Settings
 ) -> None:
     web = await add(pool, settings, "web", kind="twilio", settings={}, sessions=2)
-    await held(pool, web, lambda at: WireActivity(3, "POST", at, "429", at))
+    await hold_two_sessions(pool, web, lambda at: WireActivity(3, "POST", at, "429", at))
     page = await root.get(f"/console/suppliers/{web}")
     assert "Last PDU" not in page.words
     table = page.text.partition("Last answer</th>")[2].partition("</table>")[0]

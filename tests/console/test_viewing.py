@@ -20,7 +20,7 @@ from .test_messages import TEXT, sent
 WHY = "ticket 815: sends stand still"
 
 
-async def begun(browser: Browser, tenant: Tenant, reason: str = WHY) -> str:
+async def begin_viewing(browser: Browser, tenant: Tenant, reason: str = WHY) -> str:
     """The token of a link created by the console."""
     here = f"/console/organizations/{tenant.id}/view"
     page = await browser.submit(await browser.get(here), here, reason=reason)
@@ -30,7 +30,7 @@ async def begun(browser: Browser, tenant: Tenant, reason: str = WHY) -> str:
 
 
 async def viewing(browser: Browser, tenant: Tenant) -> None:
-    page = await browser.submit(await browser.get("/view"), "/view", link=await begun(browser, tenant))
+    page = await browser.submit(await browser.get("/view"), "/view", link=await begin_viewing(browser, tenant))
     assert page.path == "/", page.words
 
 
@@ -85,7 +85,7 @@ async def test_who_may(pool: Pool, tenant: Tenant, browser: Browser, role: str) 
 async def test_a_link_is_good_once_and_no_session_by_itself(
     pool: Pool, tenant: Tenant, root: Browser, other_browser: Browser
 ) -> None:
-    token = await begun(root, tenant)
+    token = await begin_viewing(root, tenant)
     other_browser.session.cookie_jar.update_cookies({"hg": token})
     assert (await other_browser.get("/messages")).path.startswith("/login")
     other_browser.session.cookie_jar.clear()
@@ -93,7 +93,7 @@ async def test_a_link_is_good_once_and_no_session_by_itself(
     assert page.path == "/"
     again = await other_browser.submit(await other_browser.get("/view"), "/view", link=token)
     assert (again.status, "was used already" in again.words) == (422, True)
-    late = await begun(root, tenant)
+    late = await begin_viewing(root, tenant)
     await pool.execute("UPDATE sessions SET created_at = created_at - interval '3 minutes', seen_at = created_at")
     await pool.execute("UPDATE sessions SET seen_at = created_at")
     again = await other_browser.submit(await other_browser.get("/view"), "/view", link=late)

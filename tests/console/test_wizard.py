@@ -37,7 +37,7 @@ async def smsc() -> AsyncIterator[Smsc]:
     await made.stop()
 
 
-async def begun(root: Browser, smsc: Smsc, secret: str = PASSWORD) -> tuple[str, Page]:
+async def begin_draft(root: Browser, smsc: Smsc, secret: str = PASSWORD) -> tuple[str, Page]:
     """(path of the draft, page of its test)"""
     page = await root.submit(
         await root.get("/console/suppliers/new"), "/console/suppliers/new", name="main", kind="smpp"
@@ -61,7 +61,7 @@ async def until(root: Browser, path: str, *said: str) -> Page:
 async def test_what_was_tested_of_another_connection_is_not_said_of_this_one(
     pool: Pool, root: Browser, smsc: Smsc
 ) -> None:
-    path, page = await begun(root, smsc)
+    path, page = await begin_draft(root, smsc)
     page = await root.submit(page, f"{path}/test")
     assert "Sign in (bind)" in page.words
     # Opened, and left unchanged: it has been tested.
@@ -81,7 +81,7 @@ async def test_a_supplier_is_added_and_its_ids_are_mended(
         toy = await suppliers.add(
             conn, suppliers.seal_key(settings), name="toy", kind="smpp", settings={}, secret="x", simulated=True
         )
-    path, page = await begun(root, smsc)
+    path, page = await begin_draft(root, smsc)
     page = await root.submit(page, f"{path}/test")
     for step in ("Resolve the address", "Connect", "Sign in (bind)", "enquire_link", "Sign out (unbind)"):
         assert step in page.words, step
@@ -135,7 +135,7 @@ async def test_a_supplier_is_added_and_its_ids_are_mended(
 async def test_before_it_carries_it_is_said_that_it_was_not_reached(
     pool: Pool, root: Browser, smsc: Smsc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, page = await begun(root, smsc)
+    path, page = await begin_draft(root, smsc)
     untried, failed = "It has not been tried yet.", "Its test failed: its messages wait"
     assert untried in (await root.get(f"{path}/place")).words
     await root.submit(page, f"{path}/test")
@@ -178,7 +178,7 @@ async def test_a_new_supplier_is_added_to_the_routes_that_are_ticked(
             await rules.add(conn, Route(id=uuid7(), name=name, country=country, choices=(Choice(old),)), note="kept")
             for name, country in (("moz", "MZ"), ("por", "PT"))
         ]
-    path, _ = await begun(root, smsc)
+    path, _ = await begin_draft(root, smsc)
     page = await root.get(f"{path}/place")
     assert "Where a route decides, only its own suppliers carry messages." in page.words
     assert "it carries messages from now on" not in page.words
@@ -212,7 +212,7 @@ async def test_a_long_message_is_followed_to_the_receipts_of_all_parts_and_joine
     pool: Pool, root: Browser, smsc: Smsc
 ) -> None:
     smsc.configure(resp_base="dec")
-    path, page = await begun(root, smsc)
+    path, page = await begin_draft(root, smsc)
     page = await root.get(f"{path}/long")
     assert page.status == 200, page.words
     wrong = await root.submit(page, f"{path}/long", to="nobody")
@@ -239,7 +239,7 @@ async def test_a_long_message_is_followed_to_the_receipts_of_all_parts_and_joine
 
 
 async def test_the_receipts_that_come_decide_once_the_button_is_pressed(pool: Pool, root: Browser, smsc: Smsc) -> None:
-    path, _ = await begun(root, smsc)
+    path, _ = await begin_draft(root, smsc)
     id = UUID(path.rpartition("/")[2])
     heard = (TrialReceipt(("c",), "delivered", "", True),)
     found = Followed(phase="done", verdict="accepted", ids=("a", "b", "c"), parts=3, receipts=heard)
@@ -478,7 +478,7 @@ async def test_a_simulator_that_is_added_is_one_and_stays_when_simulators_are_pa
     async with pool.acquire() as conn:
         key = suppliers.seal_key(settings)
         await suppliers.add(conn, key, name="toy", kind="smpp", settings={}, secret="x", simulated=True)
-    path, _ = await begun(root, smsc)
+    path, _ = await begin_draft(root, smsc)
     page = await root.get(f"{path}/place")
     assert page.form(f"{path}/place")["simulated"] == "false"
     wrong = await root.submit(page, f"{path}/place", simulated="true", priority="many")
@@ -492,7 +492,7 @@ async def test_a_simulator_that_is_added_is_one_and_stays_when_simulators_are_pa
 
 
 async def test_what_cannot_be_reached_says_where_it_stops(root: Browser, smsc: Smsc) -> None:
-    path, page = await begun(root, smsc, secret="wrong")
+    path, page = await begin_draft(root, smsc, secret="wrong")
     page = await root.submit(page, f"{path}/test")
     assert "ESME_RINVPASWD" in page.words
     assert "enquire_link" not in page.words
@@ -509,7 +509,7 @@ async def test_what_is_wrong_is_said_at_its_field(root: Browser, smsc: Smsc) -> 
     new = await root.get("/console/suppliers/new")
     for typed in ({"name": ""}, {"name": "x", "kind": "pigeon"}):
         assert (await root.submit(new, "/console/suppliers/new", **typed)).status == 422, typed
-    path, _ = await begun(root, smsc)
+    path, _ = await begin_draft(root, smsc)
     for step, typed in (
         ("connection", {"option.port": "many"}),
         ("limits", {"sessions": "0"}),
@@ -537,7 +537,7 @@ async def test_what_is_wrong_is_said_at_its_field(root: Browser, smsc: Smsc) -> 
 
 
 async def test_a_draft_is_sealed_and_those_of_a_month_ago_go(pool: Pool, root: Browser, smsc: Smsc) -> None:
-    path, _ = await begun(root, smsc)
+    path, _ = await begin_draft(root, smsc)
     secret = await pool.fetchval("SELECT secret FROM supplier_drafts")
     assert PASSWORD.encode() not in secret
     await pool.execute("UPDATE supplier_drafts SET changed_at = now() - interval '31 days'")

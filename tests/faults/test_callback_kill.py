@@ -94,7 +94,7 @@ async def crash(one: Installation, api_setting: dict[str, str], worker_setting: 
     try:
         acme = await made(pool)
         ids = [await outbound(pool, acme, age=timedelta(minutes=1), queued=False) for _ in range(MESSAGES)]
-        meta = Meta(one.base_url, acme.app, said(acme, ids))
+        meta = Meta(one.base_url, acme.app, all_changes(acme, ids))
         posting = asyncio.create_task(meta.run())
         for _ in range(CRASHES):
             before = meta.answered
@@ -127,7 +127,7 @@ async def crash(one: Installation, api_setting: dict[str, str], worker_setting: 
         pool.terminate()
 
 
-def said(acme: Made, ids: list[UUID]) -> list[Change]:
+def all_changes(acme: Made, ids: list[UUID]) -> list[Change]:
     """Two inbound messages from each user and all statuses of each outbound message, unsorted."""
     changes = [message(acme, text, by=f"+2588412{n:05d}") for n in range(USERS) for text in ("hello", "STOP")]
     for id in ids:

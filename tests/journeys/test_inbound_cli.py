@@ -40,7 +40,7 @@ def command(database_url: str) -> Command:
     return run
 
 
-async def hear(pool: Pool, *texts: str, to: str = NUMBER) -> None:
+async def receive_message(pool: Pool, *texts: str, to: str = NUMBER) -> None:
     async with pool.acquire() as conn:
         await timers.ensure(conn, inbox.TIMER)
         some = [Inbound(TO[1:], to, text, b"raw") for text in texts]
@@ -50,7 +50,7 @@ async def hear(pool: Pool, *texts: str, to: str = NUMBER) -> None:
 
 async def test_received_and_unassigned_messages_are_listed(pool: Pool, command: Command) -> None:
     actor = await organization(pool)
-    await hear(pool, "for nobody")
+    await receive_message(pool, "for nobody")
     assert await command("inbound", "list", "--json") == []
     async with pool.acquire() as conn:
         late, waiting = await inbound.standing(conn)
@@ -59,7 +59,7 @@ async def test_received_and_unassigned_messages_are_listed(pool: Pool, command: 
     assert (row["sender"], row["recipient"], row["organization_id"]) == (TO[1:], NUMBER, None)
     await sender(pool, actor, NUMBER)
     assert await command("inbound", "retry", "--json") == {"count": 1}
-    await hear(pool, "STOP")
+    await receive_message(pool, "STOP")
     stop, first = await command("inbound", "list", "--text", "--json")
     assert (stop["text"], stop["keyword"], first["text"], first["keyword"]) == ("STOP", "stop", "for nobody", None)
     assert "text" not in (await command("inbound", "list", "--json"))[0]
@@ -70,7 +70,7 @@ async def test_received_and_unassigned_messages_are_listed(pool: Pool, command: 
 
 async def test_opt_outs_are_listed_added_and_removed(pool: Pool, command: Command) -> None:
     await sender(pool, await organization(pool), NUMBER)
-    await hear(pool, "stop")
+    await receive_message(pool, "stop")
     made = await command("optout", "add", "+258 84 000 00 09", "--json")
     assert (made["recipient"], made["source"]) == ("+258840000009", "operator")
     listed = await command("optout", "list", "--json")

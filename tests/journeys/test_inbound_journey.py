@@ -50,7 +50,7 @@ async def with_number(url: str, place: Path, **settings: str) -> AsyncIterator[I
         yield made
 
 
-def told(made: Installation, kind: str) -> list[dict[str, Any]]:
+def received_objects(made: Installation, kind: str) -> list[dict[str, Any]]:
     """The objects in the receiver's events of a kind, without repetitions."""
     unique = {event.id: event for event in made.receiver.events if event.type == kind}
     return [next(iter(msgspec.json.decode(event.body)["data"].values())) for event in unique.values()]
@@ -78,11 +78,13 @@ async def test_stop_start_and_a_long_answer(database_url: str, tmp_path: Path) -
             await until(lambda: confirmations(made)[HANDSET] == 1)
 
             made.smsc.send_inbound(HANDSET, NUMBER, "Stop.")
-            await until(lambda: told(made, "contact.opted_out") and confirmations(made)[HANDSET] == 2)
-            (contact,) = told(made, "contact.opted_out")
+            await until(lambda: received_objects(made, "contact.opted_out") and confirmations(made)[HANDSET] == 2)
+            (contact,) = received_objects(made, "contact.opted_out")
             assert (contact["phone"], contact["source"], contact["keyword"]) == (HANDSET, "keyword", "stop")
-            await until(lambda: told(made, "message.received"))
-            assert [(one["text"], one["keyword"]) for one in told(made, "message.received")] == [("Stop.", "stop")]
+            await until(lambda: received_objects(made, "message.received"))
+            assert [(one["text"], one["keyword"]) for one in received_objects(made, "message.received")] == [
+                ("Stop.", "stop")
+            ]
             assert b"Reply START" in made.smsc.received[-1].body
             status, answer = await send(client)
             assert (status, answer["error"]["code"]) == (409, "recipient_opted_out")
@@ -102,12 +104,12 @@ async def test_stop_start_and_a_long_answer(database_url: str, tmp_path: Path) -
 
             text = "Дорогие друзья! 😀 " * 12
             assert made.smsc.send_inbound(HANDSET, NUMBER, text) > 2
-            await until(lambda: len(told(made, "message.received")) == 4)
-            (long,) = [one for one in told(made, "message.received") if one["keyword"] is None]
+            await until(lambda: len(received_objects(made, "message.received")) == 4)
+            (long,) = [one for one in received_objects(made, "message.received") if one["keyword"] is None]
             assert (long["text"], long["from"], long["to"]) == (text, HANDSET, NUMBER)
             assert long["segments"] > 2
             assert confirmations(made)[HANDSET] == 3
-            assert len(told(made, "contact.opted_out")) == 1
+            assert len(received_objects(made, "contact.opted_out")) == 1
         assert not made.complaints
         assert await worker.stop() == 0
         assert made.smsc.counters.inbound_sent == made.smsc.counters.inbound_acked
@@ -143,8 +145,8 @@ async def test_workers_that_are_killed_forget_no_word_and_obey_none_twice(
                 await worker.kill()
             last = await made.worker()
             await until(lambda: confirmations(made).keys() >= set(handsets), within=120)
-            await until(lambda: len(told(made, "message.received")) >= 60)
-            await until(lambda: len(told(made, "contact.opted_out")) >= 30)
+            await until(lambda: len(received_objects(made, "message.received")) >= 60)
+            await until(lambda: len(received_objects(made, "contact.opted_out")) >= 30)
             await until(lambda: made.smsc.waiting == 0)
             await judge(made, handsets)
             assert await last.stop() == 0
@@ -180,12 +182,12 @@ async def judge(made: Installation, handsets: list[str]) -> None:
     assert [row["sender"] for row in kept if not all(row["answered"][:-1])] == []
     words = {row["sender"]: len(row["answered"]) for row in kept}
     again = sum(words.values()) - len(handsets)
-    received = told(made, "message.received")
+    received = received_objects(made, "message.received")
     assert Counter((one["from"], one["keyword"]) for one in received) == Counter(
         {(handset, "stop"): words[handset] for handset in handsets} | {(handset, None): 1 for handset in handsets}
     )
     assert {one["missingSegments"] for one in received} == {0}
-    assert Counter(one["phone"] for one in told(made, "contact.opted_out")) == Counter(handsets)
+    assert Counter(one["phone"] for one in received_objects(made, "contact.opted_out")) == Counter(handsets)
     opted_out, confirmed, paid, left, unknown = tuple(counts)
     assert (opted_out, paid, left) == (len(handsets), confirmed, 0)
     assert len(handsets) <= confirmed <= len(handsets) + again

@@ -35,7 +35,7 @@ async def people(pool: Pool, tenant: Tenant, count: int) -> None:
         )
 
 
-async def ask(pool: Pool, tenant: Tenant, user: UUID) -> UUID:
+async def request_export(pool: Pool, tenant: Tenant, user: UUID) -> UUID:
     """An export of contacts requested by this person."""
     actor = msgspec.structs.replace(tenant.actor, by=Principal("person", user, name="Ana"))
     async with pool.acquire() as conn:
@@ -154,7 +154,7 @@ async def test_exports_are_few_stopped_cut_and_erased(
 ) -> None:
     await people(pool, tenant, 3)
     user = await owner_id(pool)
-    ids = [await ask(pool, tenant, user) for _ in range(jobs.MOST_OPEN)]
+    ids = [await request_export(pool, tenant, user) for _ in range(jobs.MOST_OPEN)]
     page = await owner.submit(await owner.get("/contacts"), "/contacts/export", format="csv")
     assert "Five exports of your organization are being written." in page.words
     page = await owner.submit(page, f"/exports/{ids[0]}/stop")
@@ -190,7 +190,7 @@ async def test_files_are_forgotten_after_a_week_in_bounded_steps(
     monkeypatch.setattr(kinds, "PAGE", 1)
     await people(pool, tenant, 3)
     user = await owner_id(pool)
-    old, young = [await ask(pool, tenant, user) for _ in range(2)]
+    old, young = [await request_export(pool, tenant, user) for _ in range(2)]
     await write(pool)
     await pool.execute("UPDATE exports SET created_at = now() - interval '8 days' WHERE id = $1", old)
     monkeypatch.setattr(jobs, "AT_ONCE", 1)
@@ -209,7 +209,7 @@ async def test_what_cannot_be_written_is_tried_again_and_given_up(
     pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await people(pool, tenant, 1)
-    id = await ask(pool, tenant, await owner_id(pool))
+    id = await request_export(pool, tenant, await owner_id(pool))
     whole = kinds.page
 
     async def broken(*given: object, **named: object) -> kinds.Page:
@@ -222,7 +222,7 @@ async def test_what_cannot_be_written_is_tried_again_and_given_up(
     await pool.execute("UPDATE exports SET lease_until = NULL")
     await write(pool)
     assert await pool.fetchval("SELECT state FROM exports WHERE id = $1", id) == "finished"
-    id = await ask(pool, tenant, await owner_id(pool))
+    id = await request_export(pool, tenant, await owner_id(pool))
     monkeypatch.setattr(kinds, "page", broken)
     for _ in range(work.TRIES):
         await ExportWork(pool).round()
@@ -237,7 +237,7 @@ async def test_the_bell_rings_for_whoever_asked_alone(
     await people(pool, tenant, 2)
     await make_person(pool, tenant, "rui@example.com", "admin")
     await other_browser.sign_in("rui@example.com")
-    await ask(pool, tenant, await owner_id(pool))
+    await request_export(pool, tenant, await owner_id(pool))
     await write(pool)
     said = (await owner.get("/notices")).words
     assert ("The file “contacts.csv” is ready." in said, "2 rows." in said) == (True, True)

@@ -24,7 +24,7 @@ VALUES ($1, $2, 'message.delivered', 'live', $3, 'r', '{}', now())
 """
 
 
-async def found(browser: Browser, what: object) -> str:
+async def palette_target(browser: Browser, what: object) -> str:
     """The page that it leads to; "" if nothing is found."""
     text = urllib.parse.quote(str(what), safe="")
     page = await browser.get(f"/go?q={text}" if "/" in str(what) else f"/go/{text}")
@@ -60,19 +60,19 @@ async def test_everything_is_found_by_its_id_or_its_name(
         message: f"/messages/{message}",
     }
     for what, where in wanted.items():
-        assert await found(owner, what) == where, what
+        assert await palette_target(owner, what) == where, what
     # What a role does not see does not exist for it; other organizations' objects do not exist for anybody.
     await other_browser.sign_in("vera@example.com")
-    assert await found(other_browser, campaign) == f"/campaigns/{campaign}"
+    assert await palette_target(other_browser, campaign) == f"/campaigns/{campaign}"
     for what in (tenant.key_id, person.id):
-        assert await found(other_browser, what) == "", what
+        assert await palette_target(other_browser, what) == "", what
     other = await make_tenant(pool)
     await make_person(pool, other, "eve@example.com")
     stranger = Browser(api.base_url)
     try:
         await stranger.sign_in("eve@example.com")
         for what in wanted:
-            where = await found(stranger, what)
+            where = await palette_target(stranger, what)
             if what == "heliograph":
                 assert where == "/senders"  # of their own
             else:
@@ -92,7 +92,7 @@ async def test_a_number_leads_to_its_person_and_the_palette_offers_what_belongs_
     api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
 ) -> None:
     number = "+258841000001"
-    assert await found(owner, "258 84 100 0001") == "/messages?q=258 84 100 0001"
+    assert await palette_target(owner, "258 84 100 0001") == "/messages?q=258 84 100 0001"
     assert await offered(owner, "q=%2B258841000001") == {
         f"Add {number} to contacts": "/contacts/new?phone=%2B258841000001",
         f"Messages to {number}": "/messages?q=%2B258841000001",
@@ -100,11 +100,11 @@ async def test_a_number_leads_to_its_person_and_the_palette_offers_what_belongs_
     }
     page = await owner.get("/contacts/opt-outs")
     await owner.submit(page, "/contacts/opt-outs/add", phone=number, reason="By telephone")
-    assert await found(owner, number) == "/contacts/opt-outs?q=%2B258841000001"
+    assert await palette_target(owner, number) == "/contacts/opt-outs?q=%2B258841000001"
     assert number in (await owner.get("/contacts/opt-outs?q=%2B258841000001")).words
     async with pool.acquire() as conn:
         contact = (await records.create(conn, tenant.actor, entry=Entry(number, "Ana"))).id
-    assert await found(owner, number) == f"/contacts/{contact}"
+    assert await palette_target(owner, number) == f"/contacts/{contact}"
     # An unknown mode is not a third one, in which nothing would be found: it is live, as on every page.
     assert (await owner.get("/go/%2B258841000001?mode=other")).path == f"/contacts/{contact}"
     told = await offered(owner, "q=%2B258841000001")
@@ -137,7 +137,7 @@ async def test_a_number_is_read_as_people_of_the_organizations_country_write_it(
     assert urllib.parse.parse_qs(html.unescape(other[1]).partition("?")[2]) == {"q": ["+841234567"], "channel": ["sms"]}
     async with pool.acquire() as conn:
         contact = (await records.create(conn, tenant.actor, entry=Entry("+258841234567", "Ana"))).id
-    assert await found(owner, "84 123 4567") == f"/contacts/{contact}"
+    assert await palette_target(owner, "84 123 4567") == f"/contacts/{contact}"
 
 
 async def test_the_palette_pauses_campaigns_and_lets_them_go_on(

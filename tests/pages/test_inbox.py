@@ -28,7 +28,7 @@ from heliograph.why.words import why
 from tests.rules import whatsapp_factories as making
 from tests.rules.callback_factories import Change, Meta
 from tests.rules.callback_factories import message as callback
-from tests.rules.test_inbound import part, receive, said
+from tests.rules.test_inbound import handset_message, part, receive
 from tests.rules.whatsapp_factories import Made
 
 from .conftest import Browser, Page, Tenant, make_person
@@ -48,7 +48,7 @@ async def made(pool: Pool, tenant: Tenant) -> Made:
 
 
 async def write_sms(pool: Pool, text: str, *, by: str = ANA) -> None:
-    await receive(pool, said(text, by=by, to="90210"))
+    await receive(pool, handset_message(text, by=by, to="90210"))
     async with pool.acquire() as conn:
         await received.process_due(conn)
 

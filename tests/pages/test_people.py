@@ -26,7 +26,7 @@ from heliograph.contacts.records import Entry
 from heliograph.inbox import threads
 from heliograph.inbox.threads import InboundMessage
 from heliograph.overview.exports import jobs, kinds
-from tests.rules.test_recency import left, read
+from tests.rules.test_recency import read, sent_message
 
 from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
 from .exported import fetch, write
@@ -494,7 +494,9 @@ async def test_a_contact_opens_beside_the_list(pool: Pool, tenant: Tenant, owner
 async def test_the_last_message_stands_in_the_list_with_its_status(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     await add(pool, tenant, Entry("+258841000001", "Ana"), Entry("+258841000002", "Bo"))
     for status in ("undelivered", "delivered"):
-        id = await left(pool, tenant.actor, "+258841000001", age=timedelta(days=9 if status == "undelivered" else 2))
+        id = await sent_message(
+            pool, tenant.actor, "+258841000001", age=timedelta(days=9 if status == "undelivered" else 2)
+        )
         await pool.execute("UPDATE messages SET status = $2 WHERE id = $1", id, status)
     await read(pool, back=timedelta(days=30))
 

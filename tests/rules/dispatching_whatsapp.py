@@ -36,7 +36,7 @@ UNREACHABLE = CloudOutcome(Verdict.UNREACHABLE, code="connect")
 UNKNOWN = CloudOutcome(Verdict.UNKNOWN, fault=classify(None), code="TimeoutError")
 
 
-def taken(submission: CloudSubmission) -> CloudOutcome:
+def accept_all(submission: CloudSubmission) -> CloudOutcome:
     """Meta accepted it; its wamid is derived from the attempt."""
     return CloudOutcome(Verdict.ACCEPTED, wamid=wamid(submission.message_id, submission.attempt))
 
@@ -62,7 +62,7 @@ class Scripted:
         self.slowed = 0
         self.token = ""
         self.submitted: list[CloudSubmission] = []
-        self.script: Script = taken
+        self.script: Script = accept_all
         self.waits: dict[str, float] = {}
         #: Held; `trying`: it is over, and one message may try.
         self.held = self.trying = False
@@ -205,7 +205,7 @@ class Bench(dispatching.Rounds):
             connector.held = False
 
 
-def says(
+def status_item(
     who: Made, id: UUID | None, status: str, *, wamid: str | None = None, code: int | None = None, **values: Any
 ) -> StatusItem:
     """A status as the webhook reports it; `id` None: without our id."""

@@ -286,7 +286,7 @@ def accepted(*ids: str | None) -> Outcome:
     return Outcome(Verdict.ACCEPTED, tuple(Part(number, id) for number, id in enumerate(ids, 1)))
 
 
-def taking(submission: Submission) -> Outcome:
+def accept_all(submission: Submission) -> Outcome:
     """The supplier accepts everything; ids are made of the message's id and the segment's number."""
     numbers = [n for n in range(1, len(submission.segments) + 1) if n not in submission.held]
     return Outcome(Verdict.ACCEPTED, tuple(Part(n, f"{submission.message_id}-{n}") for n in numbers))
@@ -312,7 +312,7 @@ class Scripted:
         self.pause = 0.0
         self.slowed: list[float] = []
         #: Called with each submission; returns the outcome, or None for none yet.
-        self.script: Callable[[Submission], Outcome | None] = taking
+        self.script: Callable[[Submission], Outcome | None] = accept_all
         self.on_outcome: OnOutcome = lambda submission, outcome: None
         self.on_receipts: OnReceipts | None = None
 

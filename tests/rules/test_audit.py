@@ -36,7 +36,7 @@ SHELL = Principal("cli", name="alice", reason="ticket 7")
 KEY = derive_key("k" * 32, "tests")
 
 
-async def found(conn: Connection, action: str | None = None, **values: Any) -> list[dict[str, Any]]:
+async def audit_entries(conn: Connection, action: str | None = None, **values: Any) -> list[dict[str, Any]]:
     """Entries as they are shown, oldest first."""
     wanted = Filter(action=action, **values)
     return [reading.as_values(one) async for page in reading.everything(conn, wanted) for one in page][::-1]
@@ -48,7 +48,7 @@ async def test_an_act_says_who_what_on_what_and_what_changed(pool: Pool) -> None
         await organizations.rename(conn, id=made.id, name="Acme Lda", by=SHELL)
         await organizations.configure(conn, id=made.id, opt_out_words=["FORA"], by=SHELL)
         await organizations.set_state(conn, id=made.id, state="suspended", by=Principal("operator", uuid7(), "bob"))
-        created, renamed, configured, suspended = await found(conn)
+        created, renamed, configured, suspended = await audit_entries(conn)
     assert (created["who"], created["who_name"], created["reason"]) == ("cli", "alice", "ticket 7")
     assert created["action"] == "organization.created"
     assert created["object_id"] == str(made.id)
@@ -66,7 +66,7 @@ async def test_what_is_undone_was_never_recorded(pool: Pool) -> None:
             async with conn.transaction():
                 await lifecycle.issue(conn, actor, name="ci", profile="sms")
                 raise ZeroDivisionError
-        assert await found(conn) == []
+        assert await audit_entries(conn) == []
 
 
 async def test_a_key_tells_who_made_it_and_never_its_secret(pool: Pool) -> None:
@@ -80,7 +80,7 @@ async def test_a_key_tells_who_made_it_and_never_its_secret(pool: Pool) -> None:
         await lifecycle.resume(conn, actor, id=key.id)
         await lifecycle.revoke(conn, actor, id=key.id)
         await lifecycle.revoke(conn, actor, id=key.id)
-        entries = await found(conn, "api_key")
+        entries = await audit_entries(conn, "api_key")
         stored = [tuple(row) for row in await conn.fetch("SELECT * FROM audit_log ORDER BY id")]
     assert [one["action"].partition(".")[2] for one in entries] == ["created", "suspended", "resumed", "revoked"]
     made = entries[0]
@@ -97,7 +97,7 @@ async def test_money_and_plans_are_told_with_their_reason(pool: Pool) -> None:
         start = datetime.now(UTC) - timedelta(days=40)
         await plans.subscribe(conn, actor.organization_id, plan="big", allowance=7, now=start, by=SHELL)
         await plans.renew(conn)
-        granted, planned, begun = await found(conn)
+        granted, planned, begun = await audit_entries(conn)
     assert (granted["before"], granted["after"], granted["reason"]) == ({"total": 10}, {"total": 15}, "invoice 7")
     assert planned["after"]["plan"] == "big"
     assert (begun["action"], begun["who"], begun["after"]["allowance"]) == ("organization.period_begun", "system", 7)
@@ -111,7 +111,7 @@ async def test_people_are_not_named(pool: Pool) -> None:
         await records.delete(conn, actor, id=contact.id)
         await optouts.add(conn, actor, phone="+258841234567")
         await optouts.remove(conn, actor, phone="+258841234567")
-        entries = await found(conn)
+        entries = await audit_entries(conn)
         stored = str([tuple(row) for row in await conn.fetch("SELECT * FROM audit_log ORDER BY id")])
     assert [one["action"] for one in entries] == [
         "contact.created",
@@ -131,7 +131,10 @@ async def test_a_number_typed_into_a_reason_is_cut(pool: Pool) -> None:
     async with pool.acquire() as conn:
         await organizations.rename(conn, id=id, name="Acme", by=Principal("cli", name="alice", reason=spelled))
         await recording.record(conn, SYSTEM, "organization.created", object_id=id, reason="+258841112233")
-        (renamed,), created = await found(conn, "organization.renamed"), await found(conn, "organization.created")
+        (renamed,), created = (
+            await audit_entries(conn, "organization.renamed"),
+            await audit_entries(conn, "organization.created"),
+        )
     assert renamed["reason"] == "ticket 2026112800001: …2233, also …2233), asked on 2026-11-28"
     assert created[-1]["reason"] == "…2233"
 
@@ -145,7 +148,7 @@ async def test_a_suppliers_password_is_blanked_and_its_settings_are_compared(poo
         after = msgspec.structs.replace(before, settings={"host": "a", "rate": 50}, weight=3)
         await suppliers.change(conn, KEY, after, before=before, secret="neu-geheim", by=SHELL)
         await suppliers.set_state(conn, supplier="main", state="paused", by=SHELL)
-        added, changed, paused = await found(conn, object=str(id))
+        added, changed, paused = await audit_entries(conn, object=str(id))
         stored = str([tuple(row) for row in await conn.fetch("SELECT * FROM audit_log ORDER BY id")])
     assert added["after"]["settings"] == {"host": "a", "rate": 5}
     assert changed["before"] == {"weight": 1, "settings.rate": 5}
@@ -163,7 +166,7 @@ async def test_a_webhooks_secret_and_the_query_of_its_address_are_blanked(pool: 
         _, second, _ = await endpoints.rotate_secret(conn, actor, id=one.id, rules=rules)
         await changing.disable(conn, actor, id=one.id)
         await changing.disable(conn, actor, id=one.id)
-        created, rotated, disabled = await found(conn, "webhook")
+        created, rotated, disabled = await audit_entries(conn, "webhook")
         stored = str([tuple(row) for row in await conn.fetch("SELECT * FROM audit_log ORDER BY id")])
     assert created["after"]["url"] == "https://example.com/in?(secret)"
     assert rotated["after"]["signing_secret"] == recording.SECRET
@@ -180,7 +183,7 @@ async def test_entries_are_found_by_author_object_action_and_time(pool: Pool) ->
         await quota.grant(conn, other.organization_id, amount=1, reason="x", by=SHELL)
 
         async def actions(**values: Any) -> list[str]:
-            return [entry["action"] for entry in await found(conn, **values)]
+            return [entry["action"] for entry in await audit_entries(conn, **values)]
 
         everything = ["sender_id.requested", "sender_id.reviewed", "quota.changed"]
         assert await actions() == everything
@@ -244,7 +247,7 @@ async def test_failed_authentications_are_folded_by_address(pool: Pool) -> None:
     failures.note("2001:db8::2", door="dashboard")
     await failures.noted.write()
     async with pool.acquire() as conn:
-        entries = await found(conn, "authentication.failed")
+        entries = await audit_entries(conn, "authentication.failed")
     assert sorted((one["object_id"], one["count"], one["after"]["door"]) for one in entries) == [
         ("2001:db8::/64", 1, "api"),
         ("2001:db8::/64", 1, "dashboard"),
@@ -261,7 +264,7 @@ async def test_many_addresses_share_an_entry(pool: Pool) -> None:
         failures.note(f"10.0.{number // 256}.{number % 256}")
     await failures.noted.write()
     async with pool.acquire() as conn:
-        counts = {one["object_id"]: one["count"] for one in await found(conn)}
+        counts = {one["object_id"]: one["count"] for one in await audit_entries(conn)}
     assert len(counts) == MOST + 1
     assert counts[OTHERS] == 2 * MOST
 
@@ -295,7 +298,7 @@ async def test_long_and_strange_words_are_kept_short(pool: Pool) -> None:
     values = {"note": "z" * 5000, "many": list(range(500)), "body": "secret text", "phone": "+258841234567"}
     async with pool.acquire() as conn:
         await recording.record(conn, by, "rates.imported", object_id="\ud800", after=values)
-        (entry,) = await found(conn)
+        (entry,) = await audit_entries(conn)
     assert len(entry["device"]) == recording.LONGEST_SAID
     assert len(entry["reason"]) == len(entry["after"]["note"]) == recording.LONGEST
     assert len(entry["after"]["many"]) == recording.MOST

@@ -21,7 +21,7 @@ from heliograph.overview import usage
 from heliograph.overview.installation import billing
 from heliograph.sms.accepting.accept import Acceptor
 from tests.rules.factories import send
-from tests.rules.test_usage_months import made
+from tests.rules.test_usage_months import granted_organization
 
 #: Of the ledger itself: messages, grants, refunds, adjustments.
 LEDGER = """
@@ -71,7 +71,7 @@ async def age(pool: Pool) -> date:
 
 async def used(pool: Pool) -> tuple[date, list[Actor]]:
     """Two organizations with sends, refunds, corrections and grants in an earlier month."""
-    actors = [await made(pool, amount=50) for _ in range(2)]
+    actors = [await granted_organization(pool, amount=50) for _ in range(2)]
     acceptor = Acceptor(pool)
     for n, to, text in ((0, "+258841234567", "hi"), (0, "+351912345678", "x" * 200), (1, "+258841234567", "hi")):
         for _ in range(n + 2):

@@ -27,14 +27,14 @@ from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.dispatch import held
 from heliograph.suppliers.contract import Outcome, Submission, Verdict
 from tests.rules.dispatching import Bench
-from tests.rules.factories import check_ledger, organization, receipt, send, supplier, taking
+from tests.rules.factories import accept_all, check_ledger, organization, receipt, send, supplier
 from tests.rules.machines import BOUNDED, Machine, run_machine
 from tests.rules.test_campaigns import create, number
 
 GRACE, LEASE = 90.0, 60.0
 #: What a supplier answers to a submission; None: nothing for now.
 WORDS: dict[str, Callable[[Submission], Outcome | None]] = {
-    "taken": taking,
+    "taken": accept_all,
     "busy": lambda submission: Outcome(Verdict.BUSY),
     "unreachable": lambda submission: Outcome(Verdict.UNREACHABLE),
     "refused": lambda submission: Outcome(Verdict.REFUSED),

@@ -37,7 +37,7 @@ async def stored(pool: Pool, *names: str) -> list[Supplier]:
     return rows
 
 
-async def told(pool: Pool) -> list[tuple[str, str]]:
+async def findings(pool: Pool) -> list[tuple[str, str]]:
     """What doctor reports about receipts, by supplier."""
     async with pool.acquire() as conn:
         found = [*await checks.run(conn, SETTINGS), *await checks.compare(conn, SETTINGS)]
@@ -88,10 +88,10 @@ async def test_a_supplier_that_says_delivered_to_everything_at_once_is_named(poo
     assert len(bench.connectors[liar.id].submitted) == len(ids)
     await bench.receive(liar.id, *[receipt(f"{id}-1") for id in ids])
     assert await pool.fetchval("SELECT count(*) FROM messages WHERE status = 'delivered'") == len(ids)
-    assert await told(pool) == [], "the last hours are still under way"
+    assert await findings(pool) == [], "the last hours are still under way"
     await pool.execute("UPDATE reconciliation_deltas SET hour = hour - interval '3 hours'")
     await counted(pool, honest, soon=150, later=150)
-    (found,) = await told(pool)
+    (found,) = await findings(pool)
     assert found == ("receipts of liar", "100% of 200 came within a second, faster than handsets answer")
 
 
@@ -108,22 +108,22 @@ async def test_a_supplier_that_says_delivered_to_everything_at_once_is_named(poo
 async def test_how_fast_receipts_may_be(pool: Pool, counts: dict[str, int], is_named: bool) -> None:
     (row,) = await stored(pool, "main")
     await counted(pool, row, **counts)
-    assert bool(await told(pool)) == is_named
+    assert bool(await findings(pool)) == is_named
 
 
 async def test_nobody_delivers_everything_where_the_others_do_not(pool: Pool) -> None:
     perfect, other, third = await stored(pool, "perfect", "other", "third")
     await counted(pool, perfect, later=997, lost=3)
-    assert await told(pool) == [], "there is nobody to compare with"
+    assert await findings(pool) == [], "there is nobody to compare with"
     await counted(pool, other, later=360, lost=40)
     await counted(pool, third, later=1000, country="PT")
-    assert await told(pool) == [], "too few to compare with"
+    assert await findings(pool) == [], "too few to compare with"
     await counted(pool, other, later=270, lost=30)
-    assert await told(pool) == [
+    assert await findings(pool) == [
         ("receipts of perfect", "99.7% to MZ are reported as delivered, of the other suppliers' 90.0%")
     ]
     await counted(pool, other, later=5000)
-    assert await told(pool) == [], "the others deliver well, too"
+    assert await findings(pool) == [], "the others deliver well, too"
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,9 @@ async def test_codes_that_are_delivered_and_never_entered_tell_of_their_supplier
     # Nobody enters a message that is not a code, and the latest codes may still be entered.
     await codes(pool, actor, sells, delivered=110, entered=0, message_class="marketing")
     await codes(pool, actor, honest, delivered=110, entered=0, ago=timedelta(minutes=1))
-    assert await told(pool) == [], "too few to compare with"
+    assert await findings(pool) == [], "too few to compare with"
     await codes(pool, actor, honest, delivered=1, entered=1)
-    assert await told(pool) == [
+    assert await findings(pool) == [
         (
             "receipts of liar",
             "of 100 codes to MZ that it reports as delivered, 41% were entered; of those of others, 72%",
@@ -209,14 +209,14 @@ async def test_a_supplier_whose_receipts_stop_is_named_before_the_day_is_over(po
     await counted(pool, slow, late=40, hours=9)
     for one in (quiet, fine):
         await counted(pool, one, later=40, hours=9)
-    assert await told(pool) == []
+    assert await findings(pool) == []
     # Since then: too few messages say nothing, and neither do those of a supplier whose receipts always take their
     # time.
     await counted(pool, stopped, silent=20)
     await counted(pool, slow, silent=20)
     await counted(pool, quiet, silent=19)
     await counted(pool, fine, silent=20, later=1)
-    assert await told(pool) == [
+    assert await findings(pool) == [
         (
             "receipts of stopped",
             "they have stopped: none for any of 20 messages of the last hours; before, most came within an hour",

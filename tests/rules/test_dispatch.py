@@ -29,6 +29,7 @@ from tests.rules.dispatching import Bench, attempts, pause_of, queued
 from tests.rules.factories import (
     SENDER,
     TO,
+    accept_all,
     accepted,
     blocked,
     endpoint,
@@ -38,7 +39,6 @@ from tests.rules.factories import (
     receipt,
     status_of,
     supplier,
-    taking,
 )
 
 REFUSED = Outcome(Verdict.REFUSED, code="0x0000000B", detail="invalid destination")
@@ -386,7 +386,7 @@ async def test_whoever_told_a_supplier_stop_is_opted_out(pool: Pool) -> None:
     (event,) = await pool.fetch("SELECT organization_id, data FROM events WHERE kind = 'contact.opted_out'")
     assert (event["organization_id"], '"source":"supplier"' in event["data"]) == (ours.organization_id, True)
     # Other messages for the same person are no longer sent; somebody else's are.
-    bench.connectors[first.id].script = taking
+    bench.connectors[first.id].script = accept_all
     await pool.execute("UPDATE queue SET due_at = now() WHERE id = ANY ($1)", [later, other])
     await bench.round(2)
     await ended(pool, later, "rejected", "opted_out")

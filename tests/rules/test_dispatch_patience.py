@@ -16,7 +16,7 @@ from heliograph.suppliers.contract import Outcome, Part, Scope, Submission, Verd
 from heliograph.traffic import reconciliation
 from heliograph.traffic.reconciliation import Query
 from tests.rules.dispatching import Bench, attempts, queued
-from tests.rules.factories import message, organization, status_of, supplier, taking
+from tests.rules.factories import accept_all, message, organization, status_of, supplier
 
 THROTTLED = Outcome(Verdict.BUSY, code="0x00000058", counts=False)
 ELSEWHERE = Outcome(Verdict.REFUSED, code="0x0000000B", failover=True, scope=Scope.MESSAGE)
@@ -76,7 +76,7 @@ async def test_without_another_supplier_throttling_is_waited_for(pool: Pool) -> 
     for _ in range(10):
         await bench.round()
         await bench.later(seconds=10)
-    bench.only.script = taking
+    bench.only.script = accept_all
     await bench.round()
     assert await status_of(pool, id) == "sent"
 
@@ -185,7 +185,7 @@ async def test_what_this_process_returns_says_nothing_about_the_supplier(pool: P
         hour = timedelta(hours=1)
         (counted,) = await reconciliation.read(conn, Query(date_from=at - hour, date_to=at + hour, by=()))
     assert counted.counts == {"unreachable": 25}, "it has not put them off"
-    bench.only.script = taking
+    bench.only.script = accept_all
     await bench.later(seconds=1)
     await bench.round()
     assert {await status_of(pool, id) for id in ids} == {"sent"}
@@ -244,7 +244,7 @@ async def test_who_refused_a_message_is_not_asked_again_by_way_of_a_third(pool: 
     asked, others = after(bench, first, second)
     assert asked == 1
     assert others > 1
-    bench.connectors[second.id].script = taking
+    bench.connectors[second.id].script = accept_all
     await bench.round()
     assert await status_of(pool, id) == "sent"
     assert (await attempts(pool, id))[0] == (1, "refused")
@@ -266,7 +266,7 @@ async def test_a_tenants_bad_senders_never_open_the_circuit_for_others(pool: Poo
     mine: set[object] = set()
 
     def script(submission: Submission) -> Outcome:
-        return taking(submission) if submission.message_id in mine else BAD_SENDER
+        return accept_all(submission) if submission.message_id in mine else BAD_SENDER
 
     bench.only.script = script
     refused = [await message(pool, bad) for _ in range(60)]
@@ -283,7 +283,7 @@ async def test_a_sender_that_a_supplier_always_refuses_goes_to_another_one_first
     first, second = two()
     bench = Bench(pool, first, second)
     bench.connectors[first.id].script = lambda submission: (
-        BAD_SENDER if submission.sender == "REFUSED" else taking(submission)
+        BAD_SENDER if submission.sender == "REFUSED" else accept_all(submission)
     )
     bad, good = await organization(pool), await organization(pool)
 

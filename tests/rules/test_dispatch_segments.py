@@ -12,7 +12,7 @@ from heliograph.queue import timers
 from heliograph.sms.reports import parts
 from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Submission, Verdict
 from tests.rules.dispatching import Bench, attempts, queued
-from tests.rules.factories import message, organization, receipt, status_of, supplier, taking
+from tests.rules.factories import accept_all, message, organization, receipt, status_of, supplier
 
 FIVE = "x" * 700
 #: The session is lost at the third of five segments: two were answered, the third was written, two were never sent.
@@ -30,7 +30,7 @@ async def begun(pool: Pool, outcome: Outcome | None, **values: object) -> tuple[
     if outcome is None:
         await bench.later(seconds=61)
         bench = Bench(pool, row)
-    bench.only.script = taking
+    bench.only.script = accept_all
     bench.only.submitted.clear()
     return bench, id
 

@@ -47,7 +47,9 @@ async def sent(pool: Pool, whose: UUID, at: datetime, *, to: str, count: int = 1
     return ids
 
 
-async def looked(pool: Pool, *, most: int, limit: int = 50, rows: int = everywhere.ROWS) -> tuple[list[UUID], int]:
+async def search_to_the_end(
+    pool: Pool, *, most: int, limit: int = 50, rows: int = everywhere.ROWS
+) -> tuple[list[UUID], int]:
     """(what is found for a number by continuing to the end, the number of searches)"""
     found: list[UUID] = []
     after, looks = None, 0
@@ -82,12 +84,12 @@ async def test_each_message_to_a_number_is_found_once_however_small_a_look_is(po
         wanted += await sent(pool, whose, at + timedelta(milliseconds=1), to=NUMBER)
     # Messages to other countries are not scanned.
     await sent(pool, foreign, now - HOUR, to="+351912345678", count=most * 3)
-    found, looks = await looked(pool, most=most)
+    found, looks = await search_to_the_end(pool, most=most)
     assert found == sorted(wanted, reverse=True)
     assert (looks == 1) == (most == 20_000), looks
-    assert (await looked(pool, most=most, limit=1))[0] == found
+    assert (await search_to_the_end(pool, most=most, limit=1))[0] == found
     for rows in (1, 2, 4):
-        assert (await looked(pool, most=most, rows=rows))[0] == found, rows
+        assert (await search_to_the_end(pool, most=most, rows=rows))[0] == found, rows
 
 
 DELTAS = """
@@ -103,7 +105,7 @@ async def test_what_was_sent_in_the_last_seconds_is_found(pool: Pool) -> None:
     # As the accepting commit leaves it, before it is folded.
     await pool.execute(DELTAS)
     await pool.execute("DELETE FROM traffic")
-    assert await looked(pool, most=100) == ([id], 1)
+    assert await search_to_the_end(pool, most=100) == ([id], 1)
 
 
 async def test_nobody_is_left_out_while_folding_is_behind(pool: Pool) -> None:
@@ -115,7 +117,7 @@ async def test_nobody_is_left_out_while_folding_is_behind(pool: Pool) -> None:
     await pool.execute(DELTAS)
     await pool.execute("DELETE FROM traffic")
     for rows in (1, 3, 5):
-        assert (await looked(pool, most=100, rows=rows))[0] == sorted(wanted, reverse=True), rows
+        assert (await search_to_the_end(pool, most=100, rows=rows))[0] == sorted(wanted, reverse=True), rows
 
 
 async def test_an_hour_with_more_rows_than_a_look_reads_is_read_whole_and_the_next_look_is_below_it(
@@ -128,7 +130,7 @@ async def test_an_hour_with_more_rows_than_a_look_reads_is_read_whole_and_the_ne
     for one in whose[1:5]:
         wanted += await sent(pool, one, at + HOUR - timedelta(minutes=1), to=NUMBER)
     wanted += await sent(pool, whose[5], at - 5 * HOUR, to=NUMBER)
-    found, looks = await looked(pool, most=1_000, rows=2)
+    found, looks = await search_to_the_end(pool, most=1_000, rows=2)
     # The newest hour, the full one, and the rest.
     assert (found, looks) == (sorted(wanted, reverse=True), 3)
 

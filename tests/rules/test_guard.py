@@ -41,7 +41,7 @@ from tests.rules.factories import endpoint, message, organization, send, status_
 BLOCK, ELSEWHERE = "25884123", "25886765"
 
 
-async def one(pool: Pool, policy: str | None = "hold", safe: tuple[str, ...] = ()) -> Actor:
+async def organization_with_policy(pool: Pool, policy: str | None = "hold", safe: tuple[str, ...] = ()) -> Actor:
     actor = await organization(pool)
     async with pool.acquire() as conn:
         await rules.configure(conn, actor.organization_id, policy=policy, safe=safe)
@@ -75,7 +75,7 @@ async def listed(pool: Pool) -> list[holds.Hold]:
 
 
 async def test_a_sequence_is_held_and_others_go_out(pool: Pool) -> None:
-    bench, actor = Bench(pool), await one(pool)
+    bench, actor = Bench(pool), await organization_with_policy(pool)
     ids = await attack(pool, actor, 12)
     honest = [await message(pool, actor, to=f"+{ELSEWHERE}{n * 1111:04}") for n in range(4)]
     await bench.round(4)
@@ -97,7 +97,7 @@ async def test_a_sequence_is_held_and_others_go_out(pool: Pool) -> None:
 
 
 async def test_it_is_seen_with_its_reason(pool: Pool) -> None:
-    bench, actor = Bench(pool), await one(pool)
+    bench, actor = Bench(pool), await organization_with_policy(pool)
     ids = await attack(pool, actor, 6)
     await bench.round(2)
     async with pool.acquire() as conn:
@@ -110,7 +110,7 @@ async def test_it_is_seen_with_its_reason(pool: Pool) -> None:
 
 
 async def test_what_is_released_goes_out_and_its_range_is_left_alone(pool: Pool) -> None:
-    bench, actor = Bench(pool), await one(pool)
+    bench, actor = Bench(pool), await organization_with_policy(pool)
     ids = await attack(pool, actor, 8)
     await bench.round(2)
     (hold,) = await listed(pool)
@@ -133,7 +133,7 @@ async def test_what_is_released_goes_out_and_its_range_is_left_alone(pool: Pool)
 async def test_a_hold_is_released_in_steps(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A million messages in one statement took longer than a statement may, so they could never be released."""
     monkeypatch.setattr(holds, "BATCH", 2)
-    bench, actor = Bench(pool), await one(pool)
+    bench, actor = Bench(pool), await organization_with_policy(pool)
     ids = await attack(pool, actor, 9)
     await bench.round(2)
     assert len(await waiting(pool)) == 5
@@ -150,7 +150,7 @@ async def test_a_hold_is_released_in_steps(pool: Pool, monkeypatch: pytest.Monke
 
 
 async def test_what_is_withdrawn_is_canceled_and_costs_nothing(pool: Pool) -> None:
-    bench, actor = Bench(pool), await one(pool)
+    bench, actor = Bench(pool), await organization_with_policy(pool)
     ids = await attack(pool, actor, 9)
     await bench.round(2)
     used = await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", actor.organization_id)
@@ -164,7 +164,7 @@ async def test_what_is_withdrawn_is_canceled_and_costs_nothing(pool: Pool) -> No
 
 
 async def test_what_is_held_past_its_deadline_expires(pool: Pool) -> None:
-    bench, actor = Bench(pool), await one(pool)
+    bench, actor = Bench(pool), await organization_with_policy(pool)
     await endpoint(pool, actor, "message.failed")
     ids = await attack(pool, actor, 7)
     (short,) = await attack(pool, actor, 1, first=7, expires_at=clock.now() + 6 * TEN_MINUTES)
@@ -197,7 +197,7 @@ SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::int FROM pg_
 @pytest.mark.fresh_database
 async def test_messages_whose_time_has_not_come_are_not_read_to_find_those_that_expire(pool: Pool) -> None:
     """Three hundred thousand held messages used to take two seconds of every five."""
-    bench, actor = Bench(pool), await one(pool)
+    bench, actor = Bench(pool), await organization_with_policy(pool)
     past = (await attack(pool, actor, 60))[-1]
     await bench.round(2)
     assert len(await waiting(pool)) > 50
@@ -214,7 +214,7 @@ async def test_messages_whose_time_has_not_come_are_not_read_to_find_those_that_
 
 async def test_the_deliveries_of_what_expires_are_announced(pool: Pool) -> None:
     """Otherwise its webhook would wait until the queue is polled."""
-    bench, actor, deliveries = Bench(pool), await one(pool), Announced()
+    bench, actor, deliveries = Bench(pool), await organization_with_policy(pool), Announced()
     await endpoint(pool, actor, "message.failed")
     past = (await attack(pool, actor, 8))[-1]
     await bench.round(2)
@@ -241,7 +241,7 @@ class Announced:
 
 async def test_what_the_guard_held_before_a_restore_waits_for_the_operators_decision(pool: Pool) -> None:
     """It may have been released and sent after the backup was taken."""
-    bench, actor = Bench(pool), await one(pool)
+    bench, actor = Bench(pool), await organization_with_policy(pool)
     past = (await attack(pool, actor, 8))[-1]
     await bench.round(2)
     await pool.execute(PASSED, past, DAY)
@@ -255,7 +255,7 @@ async def test_what_the_guard_held_before_a_restore_waits_for_the_operators_deci
 
 
 async def test_a_new_organization_is_only_watched(pool: Pool) -> None:
-    bench, actor = Bench(pool), await one(pool, policy=None)
+    bench, actor = Bench(pool), await organization_with_policy(pool, policy=None)
     ids = await attack(pool, actor, 8)
     await bench.round(2)
     assert {await status_of(pool, id) for id in ids} == {"sent"}
@@ -271,7 +271,7 @@ async def test_a_new_organization_is_only_watched(pool: Pool) -> None:
 
 
 async def test_whom_the_organization_knows_is_never_held(pool: Pool) -> None:
-    bench, actor = Bench(pool), await one(pool)
+    bench, actor = Bench(pool), await organization_with_policy(pool)
     for n in range(12):
         await pool.execute(
             "INSERT INTO contacts (organization_id, id, name, phone, created_at, updated_at)"
@@ -294,7 +294,7 @@ async def test_whom_the_organization_knows_is_never_held(pool: Pool) -> None:
 
 
 async def test_each_of_several_blocks_is_judged_by_its_own_people(pool: Pool) -> None:
-    bench, actor, other = Bench(pool), await one(pool), await one(pool)
+    bench, actor, other = Bench(pool), await organization_with_policy(pool), await organization_with_policy(pool)
     await pool.execute(
         "INSERT INTO contacts (organization_id, id, name, phone, created_at, updated_at)"
         " SELECT $1, gen_random_uuid(), 'X', '+' || $2::text || lpad(n::text, 4, '0'), now(), now()"
@@ -318,9 +318,9 @@ async def test_each_of_several_blocks_is_judged_by_its_own_people(pool: Pool) ->
 
 async def test_safe_ranges_campaigns_and_repetitions_of_one_message(pool: Pool) -> None:
     bench = Bench(pool)
-    safe = await one(pool, safe=("+2588412",))
+    safe = await organization_with_policy(pool, safe=("+2588412",))
     ids = await attack(pool, safe, 12)
-    lists = await one(pool)
+    lists = await organization_with_policy(pool)
     ids += [await message(pool, lists, to=f"+{BLOCK}{n:04}", lane=BULK) for n in range(12)]
     await bench.round(3)
     assert {await status_of(pool, id) for id in ids} == {"sent"}
@@ -336,7 +336,7 @@ async def test_safe_ranges_campaigns_and_repetitions_of_one_message(pool: Pool) 
 
 
 async def test_a_range_that_comes_back_is_held_for_longer(pool: Pool) -> None:
-    actor = await one(pool)
+    actor = await organization_with_policy(pool)
     found = [holds.Found(actor.organization_id, BLOCK, "block", ("thousand_full",), 70)]
     async with pool.acquire() as conn:
         for minutes in (15, 30, 60, 120, 240, 480, 720, 720):
@@ -349,8 +349,8 @@ async def test_a_range_that_comes_back_is_held_for_longer(pool: Pool) -> None:
 
 async def test_who_chose_so_is_refused_at_the_door(pool: Pool) -> None:
     for policy, refusal in (("refuse", DestinationSuspicious), ("ask", ChallengeRequired)):
-        actor = await one(pool, policy=policy)
-        other = await one(pool, policy="hold")
+        actor = await organization_with_policy(pool, policy=policy)
+        other = await organization_with_policy(pool, policy="hold")
         async with pool.acquire() as conn:
             for organization_id in (actor.organization_id, other.organization_id):
                 found = [holds.Found(organization_id, BLOCK, "block", ("thousand_full",), 70)]
@@ -373,7 +373,7 @@ async def test_who_chose_so_is_refused_at_the_door(pool: Pool) -> None:
 
 
 async def test_an_erased_person_is_in_no_hold(pool: Pool) -> None:
-    actor = await one(pool, safe=(f"{BLOCK}0001", f"{BLOCK}0002"))
+    actor = await organization_with_policy(pool, safe=(f"{BLOCK}0001", f"{BLOCK}0002"))
     async with pool.acquire() as conn:
         found = [holds.Found(actor.organization_id, f"{BLOCK}000{n}", "number", ("same_number",), 70) for n in (3, 4)]
         await holds.begin(conn, found)
@@ -385,7 +385,7 @@ async def test_an_erased_person_is_in_no_hold(pool: Pool) -> None:
 
 async def test_codes_that_nobody_enters_are_noticed(pool: Pool) -> None:
     """One message every two minutes to a block, none of which is converted, while most others are."""
-    actor, judge, now = await one(pool), Judge(), clock.now()
+    actor, judge, now = await organization_with_policy(pool), Judge(), clock.now()
     honest = [f"+25885{n * 37 % 1000:03}{n:04}" for n in range(120)]
     ids = [await message(pool, actor, to=to) for to in honest]
     async with pool.acquire() as conn, conn.transaction():
@@ -416,7 +416,7 @@ async def test_codes_that_nobody_enters_are_noticed(pool: Pool) -> None:
 
 async def test_conversions_are_read_up_to_the_latest_however_many_there_are(pool: Pool) -> None:
     """More than 5000 within the seconds that are read again used to keep a worker from all later ones."""
-    actor, judge = await one(pool), Judge()
+    actor, judge = await organization_with_policy(pool), Judge()
 
     async def converts(count: int, since: float) -> None:
         await pool.execute(
@@ -453,7 +453,7 @@ async def test_conversions_are_read_up_to_the_latest_however_many_there_are(pool
 
 async def test_messages_that_were_committed_together_are_several_to_their_number(pool: Pool) -> None:
     """A burst to one number shares its commits, and so its times of acceptance."""
-    actor, bench, to = await one(pool), Bench(pool), f"+{ELSEWHERE}0001"
+    actor, bench, to = await organization_with_policy(pool), Bench(pool), f"+{ELSEWHERE}0001"
     ids = [await message(pool, actor, to=to) for _ in range(20)]
     await pool.execute("UPDATE messages SET accepted_at = (SELECT min(accepted_at) FROM messages)")
     await bench.round(3)
@@ -464,7 +464,7 @@ async def test_messages_that_were_committed_together_are_several_to_their_number
 
 async def test_workers_see_together_what_each_sees_a_part_of(pool: Pool) -> None:
     """A sequence whose numbers are divided between two workers, and the restart of one of them."""
-    actor, first, second, now = await one(pool), Judge(), Judge(), clock.now()
+    actor, first, second, now = await organization_with_policy(pool), Judge(), Judge(), clock.now()
 
     async def judged(judge: Judge, n: int) -> bool:
         judge.refresh()
@@ -481,7 +481,7 @@ async def test_workers_see_together_what_each_sees_a_part_of(pool: Pool) -> None
     assert "thousand_full" in hold.rules
     assert await pool.fetchval("SELECT sum(cardinality(numbers)) FROM guard_seen") == 12
 
-    other = await one(pool)
+    other = await organization_with_policy(pool)
     actor = other
     assert not any([await judged(first, n) for n in range(9)])
     assert await judged(Judge(), 9), "one that starts knows what went out before"
@@ -491,14 +491,14 @@ async def test_workers_see_together_what_each_sees_a_part_of(pool: Pool) -> None
     assert await pool.fetchval("SELECT count(*) FROM guard_seen") == rows
     # What is older than the windows reports nothing, and is removed.
     await pool.execute("UPDATE guard_seen SET at = at - interval '12 minutes'")
-    actor = await one(pool)
+    actor = await organization_with_policy(pool)
     assert not await judged(Judge(), 10)
     assert await pool.fetchval("SELECT count(*) FROM guard_seen") == 1
 
 
 async def test_a_worker_hears_no_more_than_its_windows_hold(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharing, "MOST", 5)
-    actor, first, second = await one(pool), Shared(), Shared()
+    actor, first, second = await organization_with_policy(pool), Shared(), Shared()
     for n in range(4):
         for m in range(2):
             first.saw(actor.organization_id, f"+{BLOCK}{n}00{m}", "otp", n * 1000 + m)
@@ -514,7 +514,7 @@ async def test_a_worker_hears_no_more_than_its_windows_hold(pool: Pool, monkeypa
 
 
 async def test_an_erased_person_is_in_no_window(pool: Pool) -> None:
-    actor, judge, now = await one(pool), Judge(), clock.now()
+    actor, judge, now = await organization_with_policy(pool), Judge(), clock.now()
     async with pool.acquire() as conn, conn.transaction():
         outgoing = [Outgoing(actor.organization_id, uuid7(), f"+{BLOCK}{n:04}", "otp") for n in (1, 2)]
         await judge.judge(conn, outgoing, at=now)
@@ -528,7 +528,7 @@ async def test_an_erased_person_is_in_no_window(pool: Pool) -> None:
 
 async def test_whose_challenge_was_passed_is_accepted_and_not_held(pool: Pool) -> None:
     for policy, passes in (("ask", True), ("hold", False), ("refuse", False)):
-        actor, bench, acceptor = await one(pool, policy=policy), Bench(pool), Acceptor(pool)
+        actor, bench, acceptor = await organization_with_policy(pool, policy=policy), Bench(pool), Acceptor(pool)
         async with pool.acquire() as conn:
             await holds.begin(conn, [holds.Found(actor.organization_id, BLOCK, "block", ("thousand_full",), 70)])
         await acceptor._suspicious.read()
@@ -551,7 +551,7 @@ async def test_whose_challenge_was_passed_is_accepted_and_not_held(pool: Pool) -
 
 
 async def test_a_preview_says_what_the_guard_and_the_day_would(pool: Pool) -> None:
-    actor, acceptor = await one(pool, policy="hold"), Acceptor(pool)
+    actor, acceptor = await organization_with_policy(pool, policy="hold"), Acceptor(pool)
     wanted = send(actor, to=f"+{BLOCK}0007")
 
     async def seen(**values: Any) -> list[str]:
@@ -594,7 +594,7 @@ async def test_premium_numbers_get_nothing(pool: Pool) -> None:
 
 async def test_a_block_is_judged_more_strictly_where_there_is_far_more_than_usual(pool: Pool) -> None:
     """Five numbers of a thousand are 40 points; another 25 each if country and organization are far above usual."""
-    actor, judge, now = await one(pool), Judge(), clock.now()
+    actor, judge, now = await organization_with_policy(pool), Judge(), clock.now()
     await pool.execute("UPDATE organizations SET created_at = now() - interval '40 days'")
 
     async def usually(messages: int) -> None:
@@ -634,7 +634,7 @@ async def test_a_block_is_judged_more_strictly_where_there_is_far_more_than_usua
 
 
 async def test_beyond_its_limit_a_class_waits_and_the_others_go_out(pool: Pool) -> None:
-    bench, actor = Bench(pool), await one(pool)
+    bench, actor = Bench(pool), await organization_with_policy(pool)
     async with pool.acquire() as conn:
         chosen = await rules.configure(conn, actor.organization_id, limits={"otp": 3, "marketing": 7})
         assert (chosen.policy, chosen.limits) == ("hold", {"otp": 3, "marketing": 7})
@@ -672,7 +672,7 @@ async def test_beyond_its_limit_a_class_waits_and_the_others_go_out(pool: Pool) 
 
 
 async def test_the_limit_of_a_class_counts_what_all_workers_send(pool: Pool) -> None:
-    actor, judges, now = await one(pool), (Judge(), Judge()), clock.now()
+    actor, judges, now = await organization_with_policy(pool), (Judge(), Judge()), clock.now()
     async with pool.acquire() as conn:
         await rules.configure(conn, actor.organization_id, limits={"otp": 5})
     found = []

@@ -48,7 +48,7 @@ async def acme(pool: Pool) -> Actor:
     return actor
 
 
-def said(
+def handset_message(
     text: str = "hello",
     *,
     by: str = TO,
@@ -74,7 +74,7 @@ def said(
 
 
 def part(number: int, text: str, *, total: int = 3, reference: int = 7, **values: Any) -> Inbound:
-    return said(text, concatenation=(reference, total, number), **values)
+    return handset_message(text, concatenation=(reference, total, number), **values)
 
 
 async def receive(pool: Pool, *some: Inbound, supplier_id: UUID = ONE, answered: bool = True) -> list[UUID]:
@@ -91,7 +91,7 @@ async def work(pool: Pool) -> inbox.BatchResult:
         return await inbox.process_due(conn)
 
 
-async def hear(pool: Pool, *some: Inbound, **values: Any) -> inbox.BatchResult:
+async def receive_and_process(pool: Pool, *some: Inbound, **values: Any) -> inbox.BatchResult:
     """Store messages and process them."""
     await receive(pool, *some, **values)
     return await work(pool)
@@ -114,7 +114,7 @@ async def replied(pool: Pool) -> int:
     return number
 
 
-async def told(pool: Pool, kind: str = "message.received") -> list[Any]:
+async def event_data(pool: Pool, kind: str = "message.received") -> list[Any]:
     """`data` of the events of a kind, in order."""
     rows = await pool.fetch("SELECT data FROM events WHERE kind = $1 ORDER BY id", kind)
     (name,) = ["message"] if kind.startswith("message") else ["contact"]
@@ -122,7 +122,7 @@ async def told(pool: Pool, kind: str = "message.received") -> list[Any]:
 
 
 async def texts(pool: Pool) -> list[str]:
-    return [one["text"] for one in await told(pool)]
+    return [one["text"] for one in await event_data(pool)]
 
 
 async def states(pool: Pool) -> list[str]:
@@ -146,7 +146,7 @@ async def opted_out(pool: Pool, actor: Actor, phone: str = TO) -> bool:
 
 async def test_a_message_is_its_organizations_with_text_and_event(pool: Pool, acme: Actor) -> None:
     await endpoint(pool, acme, "message.received")
-    (id,) = await receive(pool, said("Hello there"))
+    (id,) = await receive(pool, handset_message("Hello there"))
     assert await work(pool) == inbox.BatchResult(rows=1, deliveries=1)
     row = await pool.fetchrow("SELECT * FROM received_messages")
     assert row is not None
@@ -156,7 +156,7 @@ async def test_a_message_is_its_organizations_with_text_and_event(pool: Pool, ac
         TO,
         NUMBER,
     )
-    (event,) = await told(pool)
+    (event,) = await event_data(pool)
     at = event.pop("receivedAt")
     assert at.endswith("Z")
     assert event == {
@@ -191,7 +191,7 @@ async def test_a_message_is_its_organizations_with_text_and_event(pool: Pool, ac
 async def test_octets_become_text_by_their_coding(
     pool: Pool, acme: Actor, body: bytes, coding: int, text: str | None
 ) -> None:
-    await hear(pool, said(body=body, data_coding=coding))
+    await receive_and_process(pool, handset_message(body=body, data_coding=coding))
     assert await texts(pool) == [text]
 
 
@@ -201,7 +201,7 @@ async def test_a_suppliers_own_alphabet_is_used(pool: Pool, acme: Actor) -> None
         """ VALUES ($1, 'one', 'smpp', '{"default_alphabet":"latin1"}', '', now(), now())""",
         ONE,
     )
-    await hear(pool, said(body="ação @".encode("latin-1")))
+    await receive_and_process(pool, handset_message(body="ação @".encode("latin-1")))
     assert await texts(pool) == ["ação @"]
 
 
@@ -216,14 +216,14 @@ async def test_a_suppliers_own_alphabet_is_used(pool: Pool, acme: Actor) -> None
     ],
 )
 async def test_addresses_in_any_form(pool: Pool, acme: Actor, by: str, to: str, shown: str) -> None:
-    await hear(pool, said(by=by, to=to))
-    assert [(one["from"], one["to"]) for one in await told(pool)] == [(shown, NUMBER)]
+    await receive_and_process(pool, handset_message(by=by, to=to))
+    assert [(one["from"], one["to"]) for one in await event_data(pool)] == [(shown, NUMBER)]
 
 
 async def test_a_long_text_is_cut_in_its_event_and_kept_whole(pool: Pool, acme: Actor) -> None:
     text = "\n" * 5000
-    await hear(pool, said(body=text.encode("utf-16-be"), data_coding=8))
-    (event,) = await told(pool)
+    await receive_and_process(pool, handset_message(body=text.encode("utf-16-be"), data_coding=8))
+    (event,) = await event_data(pool)
     assert (len(event["text"]), event["truncated"]) == (3000, True)
     assert await pool.fetchval("SELECT max(octet_length(data)) FROM events") < 20_000
     assert await pool.fetchval("SELECT length(body) FROM received_messages") == 5000
@@ -235,7 +235,13 @@ async def test_what_is_for_nobody_or_for_several_waits_for_an_operator(pool: Poo
     await sender(pool, acme, shared)
     await sender(pool, other, shared)
     await sender(pool, acme, "258800006666", status="pending")
-    await hear(pool, said("a", to="258899999999"), said("b", to=shared), said("c", to="258800006666"), said("d"))
+    await receive_and_process(
+        pool,
+        handset_message("a", to="258899999999"),
+        handset_message("b", to=shared),
+        handset_message("c", to="258800006666"),
+        handset_message("d"),
+    )
     assert await states(pool) == ["unassigned", "unassigned", "unassigned", "received"]
     assert await texts(pool) == ["d"]
     assert not await opted_out(pool, acme)
@@ -261,7 +267,7 @@ async def test_what_is_for_nobody_or_for_several_waits_for_an_operator(pool: Poo
 
 async def test_a_suspended_organization_is_still_told(pool: Pool, acme: Actor) -> None:
     await pool.execute("UPDATE organizations SET state = 'suspended' WHERE id = $1", acme.organization_id)
-    await hear(pool, said("STOP"))
+    await receive_and_process(pool, handset_message("STOP"))
     assert await opted_out(pool, acme)
     assert await texts(pool) == ["STOP"]
     assert await replied(pool) == 0
@@ -272,41 +278,52 @@ async def test_a_suspended_organization_is_still_told(pool: Pool, acme: Actor) -
 
 
 async def test_the_same_again_counts_if_our_answer_had_been_written(pool: Pool, acme: Actor) -> None:
-    await hear(pool, said("YES"))
-    await hear(pool, said("YES"))
+    await receive_and_process(pool, handset_message("YES"))
+    await receive_and_process(pool, handset_message("YES"))
     assert await texts(pool) == ["YES", "YES"]
 
 
 @pytest.mark.parametrize("together", [False, True])
 async def test_the_same_again_is_a_repetition_if_our_answer_was_lost(pool: Pool, acme: Actor, together: bool) -> None:
     if together:
-        await hear(pool, said("YES"), said("YES"), answered=False)
+        await receive_and_process(pool, handset_message("YES"), handset_message("YES"), answered=False)
     else:
-        await hear(pool, said("YES"), answered=False)
-        await hear(pool, said("YES"))
+        await receive_and_process(pool, handset_message("YES"), answered=False)
+        await receive_and_process(pool, handset_message("YES"))
     assert await texts(pool) == ["YES"]
     assert await states(pool) == ["received", "duplicate"]
-    await hear(pool, said("YES", by="+258840000000"), said("NO"), said("YES", to=NUMBER, data_coding=1))
+    await receive_and_process(
+        pool,
+        handset_message("YES", by="+258840000000"),
+        handset_message("NO"),
+        handset_message("YES", to=NUMBER, data_coding=1),
+    )
     assert len(await texts(pool)) == 4
     await age(pool, timedelta(minutes=11))
-    await hear(pool, said("YES"))
+    await receive_and_process(pool, handset_message("YES"))
     assert len(await texts(pool)) == 5
 
 
 async def test_an_id_that_a_supplier_gave_before_is_a_repetition_only_from_the_same_handset(
     pool: Pool, acme: Actor
 ) -> None:
-    await hear(pool, said("hello", key="1"))
-    await hear(pool, said("hello", key="1"))
+    await receive_and_process(pool, handset_message("hello", key="1"))
+    await receive_and_process(pool, handset_message("hello", key="1"))
     assert await texts(pool) == ["hello"]
     # It counts from 1 again.
-    await hear(pool, said("STOP", by="+258840000001", key="1"), said("to another number", to="41001", key="1"))
+    await receive_and_process(
+        pool,
+        handset_message("STOP", by="+258840000001", key="1"),
+        handset_message("to another number", to="41001", key="1"),
+    )
     assert await opted_out(pool, acme, "+258840000001")
     assert len(await states(pool)) == 3
 
 
 async def test_parts_that_a_supplier_gives_one_id_make_one_message(pool: Pool, acme: Actor) -> None:
-    await hear(pool, part(1, "ST", total=2, key="7"), part(1, "ST", total=2, key="7"), part(2, "OP", total=2, key="7"))
+    await receive_and_process(
+        pool, part(1, "ST", total=2, key="7"), part(1, "ST", total=2, key="7"), part(2, "OP", total=2, key="7")
+    )
     assert await texts(pool) == ["STOP"]
     assert await opted_out(pool, acme)
 
@@ -321,8 +338,8 @@ async def test_parts_in_any_order_make_one_message(
 ) -> None:
     some = [part(number, "-ABC"[number]) for number in order]
     for batch in [some] if together else [[one] for one in some]:
-        await hear(pool, *batch)
-    (event,) = await told(pool)
+        await receive_and_process(pool, *batch)
+    (event,) = await event_data(pool)
     assert (event["text"], event["segments"], event["missingSegments"]) == ("ABC", 3, 0)
     assert await states(pool) == ["received"] * 3
     assert await pool.fetchval("SELECT count(*) FROM received_messages") == 1
@@ -337,32 +354,34 @@ async def test_parts_of_many_handsets_do_not_mix(pool: Pool, acme: Actor) -> Non
     ]
     chance.shuffle(some)
     for start in range(0, len(some), 13):
-        await hear(pool, *some[start : start + 13])
-    found = {one["from"]: one["text"] for one in await told(pool)}
+        await receive_and_process(pool, *some[start : start + 13])
+    found = {one["from"]: one["text"] for one in await event_data(pool)}
     assert found == {f"+25884{n:07}": "".join(f"{n:02}{number}" for number in range(1, 3 + n % 3)) for n in range(30)}
 
 
 async def test_a_character_cut_in_two_is_whole_again(pool: Pool, acme: Actor) -> None:
     octets = "ж😀ж".encode("utf-16-be")
-    await hear(pool, *(part(n, "", body=octets[4 * n - 4 : 4 * n], total=2, data_coding=8) for n in (1, 2)))
+    await receive_and_process(
+        pool, *(part(n, "", body=octets[4 * n - 4 : 4 * n], total=2, data_coding=8) for n in (1, 2))
+    )
     assert await texts(pool) == ["ж😀ж"]
 
 
 async def test_what_has_come_is_shown_after_ten_minutes_and_the_rest_completes_it(pool: Pool, acme: Actor) -> None:
-    await hear(pool, part(1, "A"), part(4, "D", total=5), part(3, "C"))
-    await hear(pool, part(1, "x", total=5), part(5, "y", total=5))
+    await receive_and_process(pool, part(1, "A"), part(4, "D", total=5), part(3, "C"))
+    await receive_and_process(pool, part(1, "x", total=5), part(5, "y", total=5))
     assert await texts(pool) == []
     await age(pool, timedelta(minutes=9, seconds=50))
     assert (await work(pool)).rows == 0
     await age(pool, timedelta(seconds=11))
     await work(pool)
-    found = await told(pool)
+    found = await event_data(pool)
     assert [(one["text"], one["missingSegments"]) for one in found] == [("A [...] C", 1), ("x [...] Dy", 2)]
     assert await work(pool) == inbox.BatchResult()
 
     await age(pool, timedelta(hours=20))
-    await hear(pool, part(2, "B"), part(2, "2", total=5))
-    last = (await told(pool))[2:]
+    await receive_and_process(pool, part(2, "B"), part(2, "2", total=5))
+    last = (await event_data(pool))[2:]
     assert [(one["text"], one["missingSegments"], one["id"]) for one in last] == [("ABC", 0, found[0]["id"])]
     async with pool.acquire() as conn:
         listed = await inbound.received(conn, organization_id=acme.organization_id, limit=9)
@@ -371,25 +390,25 @@ async def test_what_has_come_is_shown_after_ten_minutes_and_the_rest_completes_i
 
 
 async def test_a_part_that_comes_a_day_late_is_a_message_of_its_own(pool: Pool, acme: Actor) -> None:
-    await hear(pool, part(1, "A", total=2))
+    await receive_and_process(pool, part(1, "A", total=2))
     await age(pool, timedelta(hours=25))
     await work(pool)
-    await hear(pool, part(2, "B", total=2))
+    await receive_and_process(pool, part(2, "B", total=2))
     await age(pool, timedelta(minutes=11))
     await work(pool)
     assert await texts(pool) == ["A [...]", "[...] B"]
 
 
 async def test_a_part_twice_is_one_and_a_reference_that_comes_round_is_another_message(pool: Pool, acme: Actor) -> None:
-    await hear(pool, part(1, "A", total=2), part(1, "A", total=2))
-    await hear(pool, part(2, "B", total=2))
-    await hear(pool, part(2, "B", total=2))
+    await receive_and_process(pool, part(1, "A", total=2), part(1, "A", total=2))
+    await receive_and_process(pool, part(2, "B", total=2))
+    await receive_and_process(pool, part(2, "B", total=2))
     assert await texts(pool) == ["AB"]
     assert (await states(pool)).count("duplicate") == 2
-    await hear(pool, part(1, "C", total=2), part(2, "D", total=2))
+    await receive_and_process(pool, part(1, "C", total=2), part(2, "D", total=2))
     assert await texts(pool) == ["AB", "CD"]
     await age(pool, timedelta(minutes=11))
-    await hear(pool, part(1, "C", total=2), part(2, "D", total=2))
+    await receive_and_process(pool, part(1, "C", total=2), part(2, "D", total=2))
     assert await texts(pool) == ["AB", "CD", "CD"]
 
 
@@ -402,7 +421,7 @@ async def test_any_order_and_any_repetition_of_parts_shows_each_text_once(pool: 
         chance.shuffle(some)
         while some:
             size = chance.randint(1, 3)
-            await hear(pool, *some[:size])
+            await receive_and_process(pool, *some[:size])
             some = some[size:]
     assert len(await texts(pool)) == 12
     assert len(set(await texts(pool))) == 12
@@ -413,12 +432,12 @@ async def test_any_order_and_any_repetition_of_parts_shows_each_text_once(pool: 
 
 async def test_stop_opts_out_with_one_event_and_one_confirmation(pool: Pool, acme: Actor) -> None:
     await endpoint(pool, acme, "message.received", "contact.opted_out")
-    (id,) = await receive(pool, said("Stop!"))
+    (id,) = await receive(pool, handset_message("Stop!"))
     assert await work(pool) == inbox.BatchResult(rows=1, deliveries=2, replies=1)
-    (contact,) = await told(pool, "contact.opted_out")
+    (contact,) = await event_data(pool, "contact.opted_out")
     at = contact.pop("optedOutAt")
     assert contact == {"phone": TO, "source": "keyword", "keyword": "stop", "messageId": str(id)}
-    ((text, keyword),) = [(one["text"], one["keyword"]) for one in await told(pool)]
+    ((text, keyword),) = [(one["text"], one["keyword"]) for one in await event_data(pool)]
     assert (text, keyword) == ("Stop!", "stop")
     row = await pool.fetchrow("SELECT * FROM opt_outs")
     assert row is not None
@@ -430,9 +449,9 @@ async def test_stop_opts_out_with_one_event_and_one_confirmation(pool: Pool, acm
         await Acceptor(pool).accept(send(acme))
     await check_books(pool, [acme.organization_id])
     for _ in range(3):
-        await hear(pool, said("STOP"))
+        await receive_and_process(pool, handset_message("STOP"))
     assert await replied(pool) == 1
-    assert len(await told(pool, "contact.opted_out")) == 1
+    assert len(await event_data(pool, "contact.opted_out")) == 1
 
 
 async def test_the_confirmation_goes_out_though_the_number_opted_out_and_nothing_else_does(
@@ -440,7 +459,7 @@ async def test_the_confirmation_goes_out_though_the_number_opted_out_and_nothing
 ) -> None:
     acceptor = Acceptor(pool)
     before = await acceptor.accept(send(acme, "still on its way"))
-    await hear(pool, said("STOP"))
+    await receive_and_process(pool, handset_message("STOP"))
     await reply(pool)
     bench = Bench(pool)
     await bench.round()
@@ -456,40 +475,47 @@ async def test_the_confirmation_goes_out_though_the_number_opted_out_and_nothing
 
 
 async def test_start_lifts_it_and_says_so(pool: Pool, acme: Actor) -> None:
-    await hear(pool, said("STOP"))
-    await hear(pool, said("start"))
+    await receive_and_process(pool, handset_message("STOP"))
+    await receive_and_process(pool, handset_message("start"))
     assert not await opted_out(pool, acme)
     assert ": you will get messages" in [text for _, text in await reply(pool)][-1]
     assert (await Acceptor(pool).accept(send(acme))).status == 202
-    await hear(pool, said("START"))
+    await receive_and_process(pool, handset_message("START"))
     assert await replied(pool) == 3  # two replies and the message between
 
 
 async def test_yes_means_start_only_to_somebody_who_opted_out(pool: Pool, acme: Actor) -> None:
-    await hear(pool, said("YES"))
-    await hear(pool, said("STOP"))
-    await hear(pool, said("Yes"))
-    assert [one["keyword"] for one in await told(pool)] == [None, "stop", "start"]
+    await receive_and_process(pool, handset_message("YES"))
+    await receive_and_process(pool, handset_message("STOP"))
+    await receive_and_process(pool, handset_message("Yes"))
+    assert [one["keyword"] for one in await event_data(pool)] == [None, "stop", "start"]
     assert not await opted_out(pool, acme)
 
 
 async def test_words_of_one_batch_hold_in_their_order(pool: Pool, acme: Actor) -> None:
     other = "+258840000009"
-    await hear(pool, said("STOP"), said("START", by=other), said("START"), said("STOP", by=other), said("stop"))
+    await receive_and_process(
+        pool,
+        handset_message("STOP"),
+        handset_message("START", by=other),
+        handset_message("START"),
+        handset_message("STOP", by=other),
+        handset_message("stop"),
+    )
     assert await opted_out(pool, acme)
     assert await opted_out(pool, acme, other)
-    assert len(await told(pool, "contact.opted_out")) == 3
+    assert len(await event_data(pool, "contact.opted_out")) == 3
     assert await replied(pool) == 3  # stop and start to the one, stop to the other
 
 
 async def test_help_is_answered_and_changes_nothing(pool: Pool, acme: Actor) -> None:
-    await hear(pool, said("HELP"))
-    await hear(pool, said("INFO"))
+    await receive_and_process(pool, handset_message("HELP"))
+    await receive_and_process(pool, handset_message("INFO"))
     assert len(await reply(pool)) == 1
     assert not await opted_out(pool, acme)
-    await hear(pool, said("STOP"))
+    await receive_and_process(pool, handset_message("STOP"))
     await age(pool, timedelta(hours=25))
-    await hear(pool, said("help"))
+    await receive_and_process(pool, handset_message("help"))
     assert await replied(pool) == 3
     assert await opted_out(pool, acme)
 
@@ -497,10 +523,10 @@ async def test_help_is_answered_and_changes_nothing(pool: Pool, acme: Actor) -> 
 async def test_a_machine_that_answers_everything_is_answered_three_times_a_day(pool: Pool, acme: Actor) -> None:
     for _ in range(5):
         for word in ("STOP", "START", "HELP"):
-            await hear(pool, said(word))
+            await receive_and_process(pool, handset_message(word))
     assert await replied(pool) == 3
     await age(pool, timedelta(hours=24))
-    await hear(pool, said("HELP"))
+    await receive_and_process(pool, handset_message("HELP"))
     assert await replied(pool) == 4
 
 
@@ -510,24 +536,28 @@ async def test_an_organizations_own_words_and_texts(pool: Pool, acme: Actor) -> 
         " WHERE id = $1",
         acme.organization_id,
     )
-    await hear(pool, said(body="Arrêt".encode("utf-16-be"), data_coding=8), said("no more.", by="+258840000009"))
-    assert [one["keyword"] for one in await told(pool, "contact.opted_out")] == ["arret", "no more"]
-    await hear(pool, said("START"))
+    await receive_and_process(
+        pool,
+        handset_message(body="Arrêt".encode("utf-16-be"), data_coding=8),
+        handset_message("no more.", by="+258840000009"),
+    )
+    assert [one["keyword"] for one in await event_data(pool, "contact.opted_out")] == ["arret", "no more"]
+    await receive_and_process(pool, handset_message("START"))
     assert await reply(pool) == [(TO, "Adieu."), ("+258840000009", "Adieu.")]
     other = await organization(pool)
     await sender(pool, other, "258800007777")
-    await hear(pool, said("no more", to="258800007777"))
+    await receive_and_process(pool, handset_message("no more", to="258800007777"))
     assert not await opted_out(pool, other)
 
 
 async def test_the_usual_replies_are_in_the_language_that_was_chosen(pool: Pool, acme: Actor) -> None:
     assert set(replies.TEXTS) == set(organizations.REPLY_LANGUAGES)
     await pool.execute("UPDATE organizations SET name = 'Acme', country = 'MZ' WHERE id = $1", acme.organization_id)
-    await hear(pool, said("STOP"))
+    await receive_and_process(pool, handset_message("STOP"))
     assert len(await reply(pool)) == 1
     async with pool.acquire() as conn:
         await organizations.configure(conn, id=acme.organization_id, reply_language="fr")
-    await hear(pool, said("STOP", by="+258840000009"))
+    await receive_and_process(pool, handset_message("STOP", by="+258840000009"))
     assert [text.split(".")[0] for _, text in await reply(pool)] == [
         "Acme: deixa de receber mensagens nossas",
         "Acme: vous ne recevrez plus nos messages",
@@ -536,7 +566,7 @@ async def test_the_usual_replies_are_in_the_language_that_was_chosen(pool: Pool,
 
 async def test_it_is_one_organizations_matter(pool: Pool, acme: Actor) -> None:
     other = await organization(pool)
-    await hear(pool, said("STOP"))
+    await receive_and_process(pool, handset_message("STOP"))
     assert (await Acceptor(pool).accept(send(other))).status == 202
 
 
@@ -546,7 +576,7 @@ async def test_no_reply_where_the_supplier_answers_itself(pool: Pool, acme: Acto
         """ VALUES ($1, 'one', 'smpp', '{"handles_stop":true}', '', now(), now())""",
         ONE,
     )
-    await hear(pool, said("STOP"))
+    await receive_and_process(pool, handset_message("STOP"))
     assert await opted_out(pool, acme)
     assert await replied(pool) == 0
 
@@ -571,7 +601,7 @@ async def test_what_the_supplier_took_for_a_stop_is_one(pool: Pool, acme: Actor)
 
 
 async def test_an_old_word_counts_without_a_reply(pool: Pool, acme: Actor) -> None:
-    await receive(pool, said("STOP"))
+    await receive(pool, handset_message("STOP"))
     await age(pool, timedelta(hours=2))
     await work(pool)
     assert await opted_out(pool, acme)
@@ -581,7 +611,7 @@ async def test_an_old_word_counts_without_a_reply(pool: Pool, acme: Actor) -> No
 async def test_without_quota_the_opt_out_stands_and_the_reply_is_refused(pool: Pool) -> None:
     actor = await organization(pool, quota=0)
     await sender(pool, actor, NUMBER)
-    await hear(pool, said("STOP"))
+    await receive_and_process(pool, handset_message("STOP"))
     assert await replied(pool) == 0
     assert await opted_out(pool, actor)
     assert await pool.fetchval("SELECT refusal FROM automatic_replies") == "quota_exceeded"
@@ -589,15 +619,15 @@ async def test_without_quota_the_opt_out_stands_and_the_reply_is_refused(pool: P
 
 
 async def test_a_word_from_no_number_and_a_word_that_is_not_whole_do_nothing(pool: Pool, acme: Actor) -> None:
-    await hear(pool, said("STOP", by="841"), part(1, "STOP", total=2))
+    await receive_and_process(pool, handset_message("STOP", by="841"), part(1, "STOP", total=2))
     await age(pool, timedelta(minutes=11))
     await work(pool)
-    assert [one["keyword"] for one in await told(pool)] == [None, None]
+    assert [one["keyword"] for one in await event_data(pool)] == [None, None]
     assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 0
 
 
 async def test_a_word_in_two_parts_is_a_word(pool: Pool, acme: Actor) -> None:
-    await hear(pool, part(1, "ST", total=2), part(2, "OP", total=2))
+    await receive_and_process(pool, part(1, "ST", total=2), part(2, "OP", total=2))
     assert await opted_out(pool, acme)
 
 
@@ -605,7 +635,7 @@ async def test_a_word_in_two_parts_is_a_word(pool: Pool, acme: Actor) -> None:
 
 
 async def test_a_reply_whose_end_was_lost_is_accepted_once(pool: Pool, acme: Actor) -> None:
-    await hear(pool, said("STOP"))
+    await receive_and_process(pool, handset_message("STOP"))
     acceptor = Acceptor(pool)
     row = await pool.fetchrow("SELECT * FROM queue WHERE kind = 'reply'")
     assert row is not None
@@ -622,7 +652,7 @@ async def test_a_reply_whose_end_was_lost_is_accepted_once(pool: Pool, acme: Act
 
 
 async def test_workers_at_once_do_everything_once(pool: Pool, acme: Actor) -> None:
-    some = [said("STOP", by=f"+25884{n:07}") for n in range(40)]
+    some = [handset_message("STOP", by=f"+25884{n:07}") for n in range(40)]
     some += [part(n, str(n), by=f"+25885{m:07}", total=2) for m in range(20) for n in (1, 2)]
     random.Random(1).shuffle(some)
 
@@ -634,8 +664,8 @@ async def test_workers_at_once_do_everything_once(pool: Pool, acme: Actor) -> No
 
     await receive(pool, *some)
     await asyncio.gather(*(worker() for _ in range(3)))
-    assert len(await told(pool)) == 60
-    assert len(await told(pool, "contact.opted_out")) == 40
+    assert len(await event_data(pool)) == 60
+    assert len(await event_data(pool, "contact.opted_out")) == 40
     acceptor = Acceptor(pool)
     while sum(await asyncio.gather(*(replies.send(pool, acceptor, Backlog(), seconds=60, limit=9) for _ in range(3)))):
         pass
@@ -645,7 +675,7 @@ async def test_workers_at_once_do_everything_once(pool: Pool, acme: Actor) -> No
 async def test_a_batch_that_fails_leaves_nothing_behind(
     pool: Pool, acme: Actor, as_owner: Callable[[str], Awaitable[None]]
 ) -> None:
-    await receive(pool, said("STOP"))
+    await receive(pool, handset_message("STOP"))
     await as_owner("ALTER TABLE events RENAME TO elsewhere")
     with pytest.raises(Exception, match="events"):
         await work(pool)
@@ -671,12 +701,12 @@ async def test_operators_add_and_remove(pool: Pool, acme: Actor) -> None:
             await optouts.remove(conn, acme, phone=TO)
         with pytest.raises(optouts.Invalid):
             await optouts.add(conn, acme, phone="841")
-    assert len(await told(pool, "contact.opted_out")) == 1
+    assert len(await event_data(pool, "contact.opted_out")) == 1
     assert (await Acceptor(pool).accept(send(acme, key_name="k", key_hash=key("k")))).status == 202
 
 
 async def test_what_was_said_is_forgotten_everywhere(pool: Pool, acme: Actor) -> None:
-    await hear(pool, said('said "text":"here"'), said("STOP"))
+    await receive_and_process(pool, handset_message('said "text":"here"'), handset_message("STOP"))
     settings = Settings(secret_key="a secret key for tests, long enough", text_retention_days=30)
 
     async def forget() -> None:
@@ -698,7 +728,7 @@ async def test_what_was_said_is_forgotten_everywhere(pool: Pool, acme: Actor) ->
     await pool.execute("DELETE FROM retention_places")
     await forget()
     assert await texts(pool) == [None, None]
-    assert [one["from"] for one in await told(pool)] == [TO, TO]
+    assert [one["from"] for one in await event_data(pool)] == [TO, TO]
     for table in ("inbound_messages", "automatic_replies"):
         assert await pool.fetchval(f"SELECT count(*) FROM {table}") == 0, table
     assert await pool.fetchval("SELECT count(*) FROM received_messages") == 2
@@ -721,13 +751,13 @@ async def test_a_wish_is_bound_to_its_number_and_kind(pool: Pool, acme: Actor) -
 @pytest.mark.fresh_database
 async def test_one_handset_that_floods_does_not_slow_the_others_down(pool: Pool, acme: Actor) -> None:
     """Rows that it wrote before are in no index that the next search reads, and parts are found by their reference."""
-    flood = [said(f"{n}") for n in range(3000)]
+    flood = [handset_message(f"{n}") for n in range(3000)]
     flood += [part(1 + n % 2, f"{n}", total=2, reference=n // 2 % 256) for n in range(3000)]
     for start in range(0, len(flood), 1000):
         await receive(pool, *flood[start : start + 1000])
     while (await work(pool)).rows:
         pass
-    assert len(await told(pool)) == 4500
+    assert len(await event_data(pool)) == 4500
     async with pool.acquire() as conn:
         for name, sql in (("unanswered", inbox.SAME), ("parts", inbox.PARTS)):
             statement = await conn.prepare(sql)
@@ -753,17 +783,17 @@ async def supplier(pool: Pool, **settings: str) -> None:
 
 @pytest.mark.parametrize("ton", [0, 2])
 async def test_a_national_number_is_nobody_until_its_account_has_a_country(pool: Pool, acme: Actor, ton: int) -> None:
-    await hear(pool, said("STOP", by="841234567", sender_ton=ton))
+    await receive_and_process(pool, handset_message("STOP", by="841234567", sender_ton=ton))
     assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 0
     await supplier(pool, country="MZ")
-    await hear(pool, said("STOP", by="841234567", sender_ton=ton))
+    await receive_and_process(pool, handset_message("STOP", by="841234567", sender_ton=ton))
     assert await pool.fetchval("SELECT recipient FROM opt_outs") == "+258841234567"
     assert await replied(pool) == 1
 
 
 async def test_our_own_number_may_be_written_nationally_too(pool: Pool, acme: Actor) -> None:
     await supplier(pool, inbound_strip="0", inbound_prepend="258")
-    await hear(pool, said("STOP", to="0" + NUMBER.removeprefix("258"), by="0841234567"))
+    await receive_and_process(pool, handset_message("STOP", to="0" + NUMBER.removeprefix("258"), by="0841234567"))
     assert await pool.fetchval("SELECT recipient FROM opt_outs") == "+258841234567"
 
 
@@ -773,10 +803,10 @@ async def test_a_stop_to_a_shared_number_stops_all_who_share_it(pool: Pool, acme
     await pool.execute("UPDATE organizations SET opt_out_words = '{FORA}' WHERE id = $1", other.organization_id)
     acceptor = Acceptor(pool)
     assert (await acceptor.accept(send(acme))).status == 202
-    await hear(pool, said("hello"), said("STOP"))
+    await receive_and_process(pool, handset_message("hello"), handset_message("STOP"))
     rows = await pool.fetch("SELECT organization_id FROM opt_outs")
     assert {row[0] for row in rows} == {acme.organization_id, other.organization_id}
-    assert {one["keyword"] for one in await told(pool)} == {"stop"}
+    assert {one["keyword"] for one in await event_data(pool)} == {"stop"}
     states = [row[0] for row in await pool.fetch("SELECT state FROM inbound_messages ORDER BY id")]
     assert states == ["unassigned", "received"]
     # Only an organization that has written to the person replies.
@@ -786,9 +816,9 @@ async def test_a_stop_to_a_shared_number_stops_all_who_share_it(pool: Pool, acme
         with pytest.raises(RecipientOptedOut):
             await acceptor.accept(send(actor))
     assert (await acceptor.accept(send(third))).status == 202
-    await hear(pool, said("START"))
+    await receive_and_process(pool, handset_message("START"))
     assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 0
-    await hear(pool, said("fora"))
+    await receive_and_process(pool, handset_message("fora"))
     rows = await pool.fetch("SELECT organization_id FROM opt_outs")
     assert [row[0] for row in rows] == [other.organization_id]
 
@@ -806,7 +836,9 @@ async def test_unassigned_messages_are_processed_again_in_steps(
 ) -> None:
     """A hundred thousand in one statement took longer than a statement may, so their number could not be assigned."""
     monkeypatch.setattr(inbound, "BATCH", 2)
-    await hear(pool, *(said(f"{n}", to="258899999999") for n in range(count)), said(to="258877777777"))
+    await receive_and_process(
+        pool, *(handset_message(f"{n}", to="258899999999") for n in range(count)), handset_message(to="258877777777")
+    )
     async with pool.acquire() as conn:
         assert await inbound.retry(conn, recipient="258899999999") == count
     assert (await states(pool)).count("new") == count
@@ -825,11 +857,13 @@ async def test_what_a_flood_is_compared_with_is_bounded_for_a_batch(
     several = range(2, 42)
 
     def flood(number: int) -> list[Inbound]:
-        return [part(number, f"{number} {n}", total=n) if is_long else said(f"{number} {n}") for n in several]
+        return [
+            part(number, f"{number} {n}", total=n) if is_long else handset_message(f"{number} {n}") for n in several
+        ]
 
     for number in range(1, 6):
-        await hear(pool, *flood(number), answered=False)
-    await receive(pool, *flood(6), said("STOP", by="+258849999999"), answered=False)
+        await receive_and_process(pool, *flood(number), answered=False)
+    await receive(pool, *flood(6), handset_message("STOP", by="+258849999999"), answered=False)
     async with pool.acquire() as conn, conn.transaction():
         assert (await inbox.process_due(conn)).rows == 41
         read = await conn.fetchval(READ, "inbound_messages")
@@ -842,7 +876,7 @@ async def test_parts_known_of_many_messages_are_bounded_for_a_batch(
 ) -> None:
     monkeypatch.setattr(inbox, "MOST_OF_ALL", 40)
     for number in range(1, 7):
-        await hear(pool, *(part(number, "x", total=9, reference=n) for n in range(20)))
+        await receive_and_process(pool, *(part(number, "x", total=9, reference=n) for n in range(20)))
     await receive(pool, *(part(7, "x", total=9, reference=n) for n in range(20)))
     async with pool.acquire() as conn:
         due = [at_rest.row_of(row) for row in await conn.fetch("SELECT * FROM inbound_messages WHERE state = 'new'")]
@@ -883,7 +917,7 @@ async def test_stops_of_many_to_a_shared_number_search_its_owners_messages_once(
         for n in range(30):
             await acceptor.accept(send(actor, to=f"+25885{n:07d}"))
     await acceptor.accept(send(acme, to=handsets[7]))
-    await receive(pool, *(said("STOP", by=one) for one in handsets))
+    await receive(pool, *(handset_message("STOP", by=one) for one in handsets))
     async with pool.acquire() as conn, conn.transaction():
         assert (await inbox.process_due(conn)).rows == 30
         read = await conn.fetchval(READ, "messages_")
@@ -904,7 +938,7 @@ async def test_the_owners_of_a_shared_number_share_what_a_batch_may_search(
         await acceptor.accept(send(actor))
         for n in range(between):
             await acceptor.accept(send(actor, to=f"+25885{n:07d}"))
-    await hear(pool, said("STOP"))
+    await receive_and_process(pool, handset_message("STOP"))
     assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 2
     rows = await pool.fetch("SELECT organization_id FROM automatic_replies")
     assert [row[0] for row in rows] == [acme.organization_id]
@@ -915,9 +949,9 @@ async def test_the_owners_of_a_shared_number_share_what_a_batch_may_search(
 )
 async def test_stop_with_a_name_is_for_whoever_has_it(pool: Pool, acme: Actor, text: str) -> None:
     await pool.execute("UPDATE organizations SET name = 'Acme Shop' WHERE id = $1", acme.organization_id)
-    await hear(pool, said(text))
+    await receive_and_process(pool, handset_message(text))
     assert await opted_out(pool, acme)
-    assert [(one["text"], one["keyword"]) for one in await told(pool)] == [(text, "stop")]
+    assert [(one["text"], one["keyword"]) for one in await event_data(pool)] == [(text, "stop")]
     assert await replied(pool) == 1
 
 
@@ -928,7 +962,7 @@ async def test_stop_with_a_name_on_a_shared_number_stops_only_whoever_has_it(
     other = await organization(pool)
     await sender(pool, other, NUMBER)
     await sender(pool, other, name)
-    await hear(pool, said(f"STOP {name}"))
+    await receive_and_process(pool, handset_message(f"STOP {name}"))
     rows = await pool.fetch("SELECT organization_id FROM opt_outs")
     assert [row[0] for row in rows] == [other.organization_id]
 
@@ -936,22 +970,22 @@ async def test_stop_with_a_name_on_a_shared_number_stops_only_whoever_has_it(
 @pytest.mark.parametrize("text", ["STOP OTHERS", "don't stop HELIOGRAPH", "HELIOGRAPH never stop", "cancel HELIOGRAPH"])
 async def test_no_name_of_theirs_or_a_sentence_stops_nothing(pool: Pool, acme: Actor, text: str) -> None:
     await sender(pool, await organization(pool), "OTHERS")
-    await hear(pool, said(text))
+    await receive_and_process(pool, handset_message(text))
     assert not await opted_out(pool, acme)
-    assert [one["keyword"] for one in await told(pool)] == [None]
+    assert [one["keyword"] for one in await event_data(pool)] == [None]
 
 
 async def test_a_yes_to_a_shared_number_is_of_those_only_who_were_stopped(pool: Pool, acme: Actor) -> None:
     other = await organization(pool)
     await sender(pool, other, NUMBER)
-    await hear(pool, said("YES"))
-    assert await told(pool) == []
+    await receive_and_process(pool, handset_message("YES"))
+    assert await event_data(pool) == []
     assert await pool.fetchval("SELECT count(*) FROM received_messages") == 0
     assert await pool.fetchval("SELECT state FROM inbound_messages") == "unassigned"
 
     async with pool.acquire() as conn:
         await optouts.add(conn, acme, phone=TO)
-    await hear(pool, said("yes"))
+    await receive_and_process(pool, handset_message("yes"))
     rows = await pool.fetch("SELECT organization_id, keyword FROM received_messages")
     assert [tuple(row) for row in rows] == [(acme.organization_id, "start")]
     assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 0
@@ -967,7 +1001,7 @@ async def test_a_word_with_another_meaning_stops_after_a_campaign_and_is_asked_a
     await acceptor.accept(send(acme, to="+258849999999"))
     if not campaign:
         await acceptor.accept(send(acme))
-    await hear(pool, said("SAIR"))
+    await receive_and_process(pool, handset_message("SAIR"))
     assert await opted_out(pool, acme) is campaign
     text = [text for _, text in await reply(pool)][-1]
     assert "Responda START" in text if campaign else "STOP para deixar" in text
@@ -977,11 +1011,11 @@ async def test_a_text_in_a_national_alphabet_is_read_as_it_was_written(pool: Poo
     portuguese = {"single": 3}
     await receive(
         pool,
-        said(body=b"Ol\x1b\x0f, S\x1b{o Jo\x1b{o", **portuguese),
+        handset_message(body=b"Ol\x1b\x0f, S\x1b{o Jo\x1b{o", **portuguese),
         # The surrogate pair is split between parts, as some senders do.
         part(1, "", total=2, body=b"Amanh\x1b", **portuguese),
         part(2, "", total=2, body=b"{ \x1b\x09", **portuguese),
-        said(body=b"\x15\x51\x27", locking=6, by="+258841111111"),
+        handset_message(body=b"\x15\x51\x27", locking=6, by="+258841111111"),
     )
     await work(pool)
     found = {row["body"] for row in await pool.fetch("SELECT body FROM received_messages")}
@@ -989,6 +1023,6 @@ async def test_a_text_in_a_national_alphabet_is_read_as_it_was_written(pool: Poo
 
 
 async def test_eight_bits_that_are_called_ascii_are_read(pool: Pool, acme: Actor) -> None:
-    await receive(pool, said(body="ARRÊT".encode("latin-1"), data_coding=1))
+    await receive(pool, handset_message(body="ARRÊT".encode("latin-1"), data_coding=1))
     await work(pool)
     assert [row["body"] for row in await pool.fetch("SELECT body FROM received_messages")] == ["ARRÊT"]

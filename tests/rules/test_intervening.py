@@ -22,6 +22,7 @@ from heliograph.whatsapp.intervening import WhatsAppMessageNotEnded
 from tests.rules import whatsapp_factories
 from tests.rules.dispatching import Bench, attempts, queued
 from tests.rules.factories import (
+    accept_all,
     check_ledger,
     endpoint,
     events_of,
@@ -30,7 +31,6 @@ from tests.rules.factories import (
     receipt,
     status_of,
     supplier,
-    taking,
 )
 from tests.rules.test_queue_holds import accepted
 
@@ -54,7 +54,7 @@ async def give_up(pool: Pool, id: UUID) -> str:
         return await intervening.give_up(conn, OPERATOR, id=id, reason="asked for by phone")
 
 
-async def told(pool: Pool, action: str) -> list[tuple[UUID, str]]:
+async def audit_entries(pool: Pool, action: str) -> list[tuple[UUID, str]]:
     rows = await pool.fetch("SELECT organization_id, reason FROM audit_log WHERE action = $1 ORDER BY id", action)
     return [tuple(row) for row in rows]
 
@@ -97,12 +97,12 @@ async def test_what_waits_for_a_supplier_goes_by_another_one_at_once(pool: Pool)
     bench.connectors[one].script = lambda _: UNREACHED
     id = await message(pool, actor)
     await bench.round()
-    bench.connectors[one].script = taking
+    bench.connectors[one].script = accept_all
     assert await elsewhere(pool, id) == ("one", ["two"])
     await bench.round()
     assert [len(bench.connectors[each].submitted) for each in (one, two_)] == [1, 1]
     assert await status_of(pool, id) == "sent"
-    assert await told(pool, "message.sent_elsewhere") == [(actor.organization_id, "slow")]
+    assert await audit_entries(pool, "message.sent_elsewhere") == [(actor.organization_id, "slow")]
     said = await pool.fetchval("SELECT string_agg(said, ' ') FROM route_decisions")
     assert '["%(name)s skipped: %(why)s",{"name":"one","why":["excluded by an operator",{}]}]' in said
 
@@ -127,7 +127,7 @@ async def test_an_attempt_in_question_is_sent_again_only_if_somebody_says_so(poo
     await bench.round()
     with pytest.raises(Invalid, match="may arrive twice"):
         await elsewhere(pool, id)
-    bench.connectors[one].script = taking
+    bench.connectors[one].script = accept_all
     assert await elsewhere(pool, id, twice=True) == ("one", ["two"])
     await bench.round()
     assert await attempts(pool, id) == [(1, "unknown"), (2, "accepted")]
@@ -163,7 +163,7 @@ async def test_who_was_passed_over_takes_it_if_nobody_else_does(pool: Pool) -> N
     await bench.round()
     await elsewhere(pool, id)
     bench.connectors[two_].set_sessions(0)
-    bench.connectors[one].script = taking
+    bench.connectors[one].script = accept_all
     await bench.round()
     assert await status_of(pool, id) == "sent"
     assert len(bench.connectors[one].submitted) == 2
@@ -221,7 +221,7 @@ async def test_an_operator_says_how_it_ended_and_money_follows(
     assert await events_of(pool, id) == ([kind] if kind else [])
     left = await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", actor.organization_id)
     assert used - left == int(is_refunded)
-    assert await told(pool, "message.decided") == [(actor.organization_id, "their ticket 4711")]
+    assert await audit_entries(pool, "message.decided") == [(actor.organization_id, "their ticket 4711")]
     await check_ledger(pool, [actor.organization_id])
 
 
@@ -293,7 +293,7 @@ async def test_a_whatsapp_message_is_given_up_while_meta_cannot_have_it(pool: Po
         await give_up(pool, tried)
     rows = await pool.fetch("SELECT id, status FROM whatsapp_messages")
     assert {row["id"]: row["status"] for row in rows} == {fresh: "canceled", tried: "accepted"}
-    assert await told(pool, "message.given_up") == [(who.organization_id, "asked for by phone")]
+    assert await audit_entries(pool, "message.given_up") == [(who.organization_id, "asked for by phone")]
     assert not await queued(pool, fresh, kind="whatsapp")
     await whatsapp_factories.check_wallets(pool, [who.organization_id])
 

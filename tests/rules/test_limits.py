@@ -79,7 +79,7 @@ async def test_a_used_up_window_costs_no_query_and_ends_with_its_minute(pool: Po
     await hold_windows(pool)
     places = [(await limits.take(organization, key, "reads")).exceeded for _ in range(3)]
     assert places == [False, True, True]
-    assert await taken(pool, key) == 2
+    assert await counted_requests(pool, key) == 2
     # The minute ends, here and in the database; this was the next one.
     await pool.execute("UPDATE rate_windows SET window_start = window_start - interval '2 minutes'")
     now += 121
@@ -174,6 +174,6 @@ def test_strangers_have_a_minute_of_their_own_by_address() -> None:
     strangers.admit("192.0.2.1")
 
 
-async def taken(pool: Pool, key: UUID) -> int:
+async def counted_requests(pool: Pool, key: UUID) -> int:
     number: int = await pool.fetchval("SELECT taken FROM rate_windows WHERE key_id = $1", key)
     return number

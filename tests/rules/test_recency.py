@@ -27,7 +27,7 @@ async def contact(pool: Pool, actor: Actor, phone: str) -> UUID:
         return (await records.create(conn, actor, entry=Entry(phone, "Ana"))).id
 
 
-async def left(
+async def sent_message(
     pool: Pool, actor: Actor, phone: str, *, age: timedelta, delivered: bool = False, mode: str = "live"
 ) -> UUID:
     """A message sent this long ago."""
@@ -53,7 +53,7 @@ async def read(pool: Pool, *, back: timedelta | None = None) -> int:
         return await recency.read(conn)
 
 
-async def found(pool: Pool, actor: Actor, filters: Filters) -> list[str]:
+async def matching_phones(pool: Pool, actor: Actor, filters: Filters) -> list[str]:
     async with pool.acquire() as conn:
         return [one.phone for one in (await search.search(conn, actor, filters=filters)).contacts]
 
@@ -68,16 +68,16 @@ async def test_contacts_are_known_by_when_they_were_written_to_and_reached(pool:
     numbers = [f"+25884123456{n}" for n in range(4)]
     ids = [await contact(pool, actor, number) for number in numbers]
     theirs = await contact(pool, other, numbers[3])
-    await left(pool, actor, numbers[0], age=40 * DAY, delivered=True)
-    await left(pool, actor, numbers[1], age=5 * MINUTE)
-    await left(pool, actor, numbers[2], age=3 * DAY, delivered=True)
-    await left(pool, actor, numbers[3], age=5 * MINUTE, mode="test")
+    await sent_message(pool, actor, numbers[0], age=40 * DAY, delivered=True)
+    await sent_message(pool, actor, numbers[1], age=5 * MINUTE)
+    await sent_message(pool, actor, numbers[2], age=3 * DAY, delivered=True)
+    await sent_message(pool, actor, numbers[3], age=5 * MINUTE, mode="test")
     assert await read(pool, back=60 * DAY) == 3
     assert (await get(pool, other, theirs)).written_at is None
-    assert await found(pool, actor, Filters(never_written=True)) == [numbers[3]]
-    assert await found(pool, actor, Filters(unwritten_days=2)) == [numbers[3], numbers[2], numbers[0]]
-    assert await found(pool, actor, Filters(unwritten_days=30, text="Ana")) == [numbers[3], numbers[0]]
-    assert await found(pool, actor, Filters(delivered_before=clock.now() - 30 * DAY)) == [numbers[0]]
+    assert await matching_phones(pool, actor, Filters(never_written=True)) == [numbers[3]]
+    assert await matching_phones(pool, actor, Filters(unwritten_days=2)) == [numbers[3], numbers[2], numbers[0]]
+    assert await matching_phones(pool, actor, Filters(unwritten_days=30, text="Ana")) == [numbers[3], numbers[0]]
+    assert await matching_phones(pool, actor, Filters(delivered_before=clock.now() - 30 * DAY)) == [numbers[0]]
     assert (await get(pool, actor, ids[1])).delivered_at is None
     # What was read is not read again, and a time that is less than an hour newer is not written.
     assert await read(pool) == 0
@@ -89,11 +89,11 @@ async def test_the_last_message_is_known_whatever_it_was_sent_by(pool: Pool) -> 
     numbers = [f"+25884123456{n}" for n in range(3)]
     ids = [await contact(pool, actor, number) for number in numbers]
     theirs = await contact(pool, other, numbers[0])
-    await left(pool, actor, numbers[0], age=3 * DAY)
-    latest = await left(pool, actor, numbers[0], age=DAY)
+    await sent_message(pool, actor, numbers[0], age=3 * DAY)
+    latest = await sent_message(pool, actor, numbers[0], age=DAY)
     # A message accepted before the others and sent after them.
-    later = await left(pool, actor, numbers[1], age=5 * DAY)
-    await left(pool, actor, numbers[1], age=4 * DAY)
+    later = await sent_message(pool, actor, numbers[1], age=5 * DAY)
+    await sent_message(pool, actor, numbers[1], age=4 * DAY)
     await pool.execute("UPDATE messages SET sent_at = now() - interval '2 days' WHERE id = $1", later)
 
     async def last(who: Actor) -> dict[UUID, UUID]:
@@ -122,8 +122,8 @@ async def test_what_left_long_after_it_was_accepted_is_known_as_soon_as_any_othe
     """It was scheduled, waited for the end of quiet hours, or for its template."""
     actor, who = await organization(pool), await whatsapp_factories.made(pool)
     scheduled, waited = await contact(pool, actor, "+258841234560"), await contact(pool, who.actor, "+258841234561")
-    sms = await left(pool, actor, "+258841234560", age=10 * DAY)
-    unsent = await left(pool, actor, "+258841234562", age=10 * DAY)
+    sms = await sent_message(pool, actor, "+258841234560", age=10 * DAY)
+    unsent = await sent_message(pool, actor, "+258841234562", age=10 * DAY)
     other = await contact(pool, actor, "+258841234562")
     template = await whatsapp_factories.message(pool, who, to="+258841234561")
     early = UUID(int=uuid7_floor(clock.now() - DAY).int | template.int & (2**62 - 1))
@@ -153,7 +153,7 @@ async def test_what_left_long_after_it_was_accepted_is_known_as_soon_as_any_othe
 async def test_a_receipt_that_comes_late_is_found_by_a_later_reading(pool: Pool) -> None:
     actor = await organization(pool)
     id = await contact(pool, actor, "+258841234560")
-    sent = await left(pool, actor, "+258841234560", age=3 * MINUTE * 60)
+    sent = await sent_message(pool, actor, "+258841234560", age=3 * MINUTE * 60)
     assert await read(pool, back=4 * 60 * MINUTE) == 1
     await pool.execute("UPDATE messages SET delivered_at = now() WHERE id = $1", sent)
     # The reading two hours later is the one that comes now; the one after three days is not due.
@@ -167,7 +167,7 @@ async def test_a_receipt_that_comes_late_is_found_by_a_later_reading(pool: Pool)
 async def test_a_new_number_was_never_written_to_and_an_undone_deletion_still_was(pool: Pool) -> None:
     actor = await organization(pool)
     id = await contact(pool, actor, "+258841234560")
-    await left(pool, actor, "+258841234560", age=5 * MINUTE)
+    await sent_message(pool, actor, "+258841234560", age=5 * MINUTE)
     assert await read(pool, back=DAY) == 1
     async with pool.acquire() as conn, conn.transaction():
         gone = await marked.delete(conn, actor, ids=[id])

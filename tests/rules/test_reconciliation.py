@@ -22,7 +22,7 @@ from heliograph.suppliers.contract import Outcome, ReceiptState, Submission, Ver
 from heliograph.traffic import reconciliation
 from heliograph.traffic.reconciliation import Counted, Query, add, hour_of
 from tests.rules.dispatching import Bench
-from tests.rules.factories import accepted, message, organization, receipt, supplier, taking
+from tests.rules.factories import accept_all, accepted, message, organization, receipt, supplier
 
 
 async def lines(pool: Pool, *by: str, ago: timedelta = timedelta(hours=2), **values: Any) -> list[reports.Reconciled]:
@@ -194,7 +194,7 @@ async def test_never_and_late(pool: Pool) -> None:
 
 
 def _id(one: Submission) -> str:
-    part = taking(one).parts[0].supplier_message_id
+    part = accept_all(one).parts[0].supplier_message_id
     assert part is not None
     return part
 

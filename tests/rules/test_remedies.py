@@ -35,7 +35,7 @@ async def added(pool: Pool, kind: str, **settings: Any) -> UUID:
         return await suppliers.add(conn, KEY, name="main", kind=kind, settings=settings, secret=secret)
 
 
-async def found(pool: Pool, what: str, settings: Settings = SETTINGS) -> list[Check]:
+async def findings(pool: Pool, what: str, settings: Settings = SETTINGS) -> list[Check]:
     async with pool.acquire() as conn:
         return [one for one in await checks.run(conn, settings) if one.check == f"{what} of main"]
 
@@ -62,7 +62,7 @@ async def test_ids_that_fit_with_another_recipient(pool: Pool, kind: str, settin
         some = [ReceivedReceipt(id, receipt(f"id-{n}", to="+25884000000X")) for n in range(3)]
         assert (await receipts.store(conn, some, policies={})).matched == 0
     await pool.execute("UPDATE receipts SET received_at = now() - interval '10 seconds'")
-    (one,) = await found(pool, "receipts")
+    (one,) = await findings(pool, "receipts")
     assert one.state == "failed"
     assert cure in one.remedy
 
@@ -84,13 +84,13 @@ async def test_a_supplier_that_reports_nothing(
     ours = msgspec.structs.replace(SETTINGS, public_url=public_url)
     await counted(pool, id, timedelta(0), accepted=100)  # theirs may come
     await counted(pool, id, timedelta(hours=5), accepted=19)  # too few to tell
-    assert await found(pool, "receipts", ours) == []
+    assert await findings(pool, "receipts", ours) == []
     await counted(pool, id, timedelta(hours=5), accepted=1)
-    (one,) = await found(pool, "receipts", ours)
+    (one,) = await findings(pool, "receipts", ours)
     assert one.state == "warning"
     assert cure in one.remedy
     await counted(pool, id, timedelta(hours=6), delivered=1)
-    assert await found(pool, "receipts", ours) == []
+    assert await findings(pool, "receipts", ours) == []
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ async def test_a_supplier_that_reports_nothing(
 async def test_answers_that_nobody_can_read(pool: Pool, kind: str, settings: dict[str, Any], cure: str) -> None:
     id = await added(pool, kind, **settings)
     await counted(pool, id, timedelta(0), unknown=20, accepted=30)
-    assert await found(pool, "answers") == []
+    assert await findings(pool, "answers") == []
     await counted(pool, id, timedelta(0), unknown=20)
-    (one,) = await found(pool, "answers")
+    (one,) = await findings(pool, "answers")
     assert cure in one.remedy
 
 
@@ -119,9 +119,9 @@ async def test_states_that_nobody_knows(pool: Pool, kind: str, settings: dict[st
     counter.add(id, Receipt(("1",), ReceiptState.UNKNOWN, "", "", b"", unknown_word=word))
     async with pool.acquire() as conn:
         await counter.store(conn)
-    (one,) = await found(pool, "receipts")
+    (one,) = await findings(pool, "receipts")
     assert (one.state, cure in one.remedy) == ("warning", True)
     if kind == "http":
         known = json.dumps({"receipt_states": {word.lower(): "pending"}})
         await pool.execute("UPDATE suppliers SET settings = settings || $1::text::jsonb", known)
-        assert await found(pool, "receipts") == []
+        assert await findings(pool, "receipts") == []

@@ -21,7 +21,7 @@ from heliograph.webhooks import history
 from heliograph.webhooks.recording import feed
 from tests.hooks import attempted, delivering, endpoint, until
 from tests.rules.factories import TO, organization, sender
-from tests.rules.test_inbound import NUMBER, hear, part, receive, said, states, work
+from tests.rules.test_inbound import NUMBER, handset_message, part, receive, receive_and_process, states, work
 from tests.rules.test_sealed_texts import KEY_LOSSES, MARKER, holding, sealing
 
 pytestmark = pytest.mark.usefixtures("armed")
@@ -67,14 +67,14 @@ async def quoted(pool: Pool, actor: Actor) -> list[Any]:
 
 
 async def test_no_table_holds_what_was_received_and_everybody_reads_it(pool: Pool, sealed: Actor) -> None:
-    await receive(pool, said(f"one {MARKER}"))
+    await receive(pool, handset_message(f"one {MARKER}"))
     assert await holding(pool) == {"inbound_messages"}, "whose it is, is not known yet"
     await work(pool)
     assert await holding(pool) == set()
-    await hear(pool, part(1, f"two {MARKER} ", total=2))
+    await receive_and_process(pool, part(1, f"two {MARKER} ", total=2))
     assert await holding(pool) == set()
     assert await states(pool) == ["received", "waiting"]
-    await hear(pool, part(2, f"and {MARKER}", total=2))
+    await receive_and_process(pool, part(2, f"and {MARKER}", total=2))
     assert await holding(pool) == set()
     assert await shown(pool, sealed) == {(f"two {MARKER} and {MARKER}", f"one {MARKER}")}
     assert await quoted(pool, sealed) == [f"one {MARKER}", f"two {MARKER} and {MARKER}"]
@@ -83,7 +83,7 @@ async def test_no_table_holds_what_was_received_and_everybody_reads_it(pool: Poo
 async def test_webhooks_carry_the_text(pool: Pool, sealed: Actor, receiver: Receiver) -> None:
     endpoint_id, _ = await endpoint(pool, sealed, receiver.url, kinds=["message.received"])
     async with delivering(pool):
-        await hear(pool, said(f"hello {MARKER}"))
+        await receive_and_process(pool, handset_message(f"hello {MARKER}"))
         await attempted(pool, 1)
     assert await holding(pool) == set()
     (body,) = [msgspec.json.decode(one.body) for one in receiver.events]
@@ -96,20 +96,20 @@ async def test_webhooks_carry_the_text(pool: Pool, sealed: Actor, receiver: Rece
 
 async def test_a_repetition_is_known_though_what_came_before_is_sealed(pool: Pool, sealed: Actor) -> None:
     for _ in range(3):
-        await hear(pool, said(f"again {MARKER}"), answered=False)
-    await hear(pool, said(f"other {MARKER}"), answered=False)
+        await receive_and_process(pool, handset_message(f"again {MARKER}"), answered=False)
+    await receive_and_process(pool, handset_message(f"other {MARKER}"), answered=False)
     assert await states(pool) == ["received", "duplicate", "duplicate", "received"]
     assert await holding(pool) == set()
-    await hear(pool, part(1, f"again {MARKER} ", total=2), part(1, f"again {MARKER} ", total=2))
+    await receive_and_process(pool, part(1, f"again {MARKER} ", total=2), part(1, f"again {MARKER} ", total=2))
     assert await holding(pool) == set()
 
 
 async def test_a_late_part_completes_what_was_shown_sealed(pool: Pool, sealed: Actor) -> None:
-    await hear(pool, part(1, "begins ", total=2))
+    await receive_and_process(pool, part(1, "begins ", total=2))
     await later(pool, minutes=11)
     await work(pool)
     assert await shown(pool, sealed) == {("begins  [...]",)}
-    await hear(pool, part(2, f"ends {MARKER}", total=2))
+    await receive_and_process(pool, part(2, f"ends {MARKER}", total=2))
     assert await shown(pool, sealed) == {(f"begins ends {MARKER}",)}
     assert await quoted(pool, sealed) == ["begins  [...]", f"begins ends {MARKER}"]
     assert await holding(pool) == set()
@@ -125,9 +125,15 @@ async def later(pool: Pool, **by: float) -> None:
 async def test_without_its_key_an_organization_waits_and_its_words_count(pool: Pool, sealed: Actor) -> None:
     other = await organization(pool)
     await sender(pool, other, OTHER)
-    await hear(pool, part(1, "begins ", total=2))
+    await receive_and_process(pool, part(1, "begins ", total=2))
     kept = await damage(pool, sealed)
-    await hear(pool, said("waits"), said("STOP"), said("for another", to=OTHER), part(2, "and ends", total=2))
+    await receive_and_process(
+        pool,
+        handset_message("waits"),
+        handset_message("STOP"),
+        handset_message("for another", to=OTHER),
+        part(2, "and ends", total=2),
+    )
     waiting = ["waiting", "new", "received", "received", "new"]
     assert await states(pool) == waiting
     assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 1
@@ -164,7 +170,7 @@ async def test_an_event_that_cannot_be_opened_is_delivered_once_it_can(
     pool: Pool, sealed: Actor, receiver: Receiver
 ) -> None:
     await endpoint(pool, sealed, receiver.url, kinds=["message.received"])
-    await hear(pool, said("waits"))
+    await receive_and_process(pool, handset_message("waits"))
     kept = await damage(pool, sealed)
     async with delivering(pool) as deliverer:
 
@@ -186,7 +192,7 @@ async def test_an_event_that_cannot_be_opened_is_delivered_once_it_can(
 
 
 async def test_a_number_that_moves_takes_its_waiting_parts_along(pool: Pool, sealed: Actor) -> None:
-    await hear(pool, part(1, "begins ", total=2))
+    await receive_and_process(pool, part(1, "begins ", total=2))
     assert await pool.fetchval("SELECT sealed FROM inbound_messages")
     other = await organization(pool)
     await sender(pool, other, NUMBER)
@@ -194,7 +200,7 @@ async def test_a_number_that_moves_takes_its_waiting_parts_along(pool: Pool, sea
         "UPDATE sender_ids SET status = 'suspended' WHERE organization_id = $1 AND NOT is_default",
         sealed.organization_id,
     )
-    await hear(pool, part(2, "and ends", total=2))
+    await receive_and_process(pool, part(2, "and ends", total=2))
     assert await shown(pool, other) == {("begins and ends",)}
     assert await shown(pool, sealed) == {()}
     rows = await pool.fetch("SELECT sealed, body, raw, organization_id FROM inbound_messages ORDER BY id")
@@ -205,12 +211,12 @@ async def test_a_number_that_moves_takes_its_waiting_parts_along(pool: Pool, sea
 
 
 async def test_closing_makes_what_was_received_unreadable(pool: Pool, sealed: Actor) -> None:
-    await hear(pool, said(f"one {MARKER}"), part(1, "begins ", total=2))
+    await receive_and_process(pool, handset_message(f"one {MARKER}"), part(1, "begins ", total=2))
     async with pool.acquire() as conn:
         await organizations.set_state(conn, id=sealed.organization_id, state="closed")
     assert await shown(pool, sealed) == {(None,)}
     assert await quoted(pool, sealed) == [None]
-    await hear(pool, part(2, "and ends", total=2))
+    await receive_and_process(pool, part(2, "and ends", total=2))
     assert await states(pool) == ["received", "unassigned", "unassigned"]
 
 
@@ -219,7 +225,7 @@ async def test_what_begins_as_sealed_texts_do_is_told_as_it_was_written(pool: Po
     await sender(pool, actor, NUMBER)
     await endpoint(pool, actor, receiver.url, kinds=["message.received"])
     async with delivering(pool):
-        await hear(pool, said("sealed:1:QUJD"))
+        await receive_and_process(pool, handset_message("sealed:1:QUJD"))
         await attempted(pool, 1)
     assert await shown(pool, actor) == {("sealed:1:QUJD",)}
     assert await quoted(pool, actor) == ["sealed:1:QUJD"]
@@ -230,7 +236,7 @@ async def test_what_begins_as_sealed_texts_do_is_told_as_it_was_written(pool: Po
 async def test_who_shares_a_number_and_seals_is_told_a_word_as_the_others_are(pool: Pool, sealed: Actor) -> None:
     other = await organization(pool)
     await sender(pool, other, NUMBER)
-    await hear(pool, said("STOP"))
+    await receive_and_process(pool, handset_message("STOP"))
     assert await shown(pool, sealed) == await shown(pool, other) == {("STOP",)}
     assert await holding(pool, "STOP") == {"received_messages", "events", "inbound_messages"}
     bodies = await pool.fetch("SELECT body FROM received_messages WHERE organization_id = $1", sealed.organization_id)
@@ -238,7 +244,7 @@ async def test_who_shares_a_number_and_seals_is_told_a_word_as_the_others_are(po
 
 
 async def test_a_person_is_erased_and_texts_grow_old_sealed_as_well(pool: Pool, sealed: Actor) -> None:
-    await hear(pool, said("one"), said("two", by="+258849999999"))
+    await receive_and_process(pool, handset_message("one"), handset_message("two", by="+258849999999"))
     async with pool.acquire() as conn:
         await erasure.erase(conn, sealed, address=TO)
     assert await shown_texts(pool, sealed) == ["two", None]

@@ -119,7 +119,7 @@ async def store(pool: Pool, actor: Actor, days: float) -> UUID:
     return id
 
 
-async def left(pool: Pool, actor: Actor, table: str) -> set[UUID]:
+async def remaining_ids(pool: Pool, actor: Actor, table: str) -> set[UUID]:
     column = KNOWN.get(table, "id")
     rows = await pool.fetch(
         f"SELECT {column} AS id FROM {table} WHERE organization_id = $1",
@@ -159,7 +159,7 @@ async def test_messages_go_after_the_organizations_own_time(pool: Pool) -> None:
         await store(pool, actor, 100)
     old = [await store(pool, own, days) for days in (70, 45.2, 45.01)]
     young = {await store(pool, own, days) for days in (0, 12, 44.9)}
-    theirs = {table: await left(pool, other, table) for table in ("messages", *BESIDE)}
+    theirs = {table: await remaining_ids(pool, other, table) for table in ("messages", *BESIDE)}
     # Receipts have partitions of their own, and a test message used no quota.
     tried = await spend(pool, own, 50, mode="test")
     await keep_for(pool, own, 45)
@@ -167,13 +167,13 @@ async def test_messages_go_after_the_organizations_own_time(pool: Pool) -> None:
     assert old
     assert tried
     for table in ("messages", *BESIDE):
-        assert await left(pool, own, table) == young, table
-        assert await left(pool, other, table) == theirs[table], table
+        assert await remaining_ids(pool, own, table) == young, table
+        assert await remaining_ids(pool, other, table) == theirs[table], table
     await check_sums(pool)
     # And again, when nothing is left to do.
     assert await forget(pool)
     await check_sums(pool)
-    assert await left(pool, own, "messages") == young
+    assert await remaining_ids(pool, own, "messages") == young
 
 
 async def test_the_usage_list_has_a_sum_where_the_messages_stood(pool: Pool) -> None:
@@ -199,7 +199,7 @@ async def test_the_usage_list_has_a_sum_where_the_messages_stood(pool: Pool) -> 
     await pool.execute("UPDATE messages SET accepted_at = $2 WHERE id = $1", kept, NOW - timedelta(days=37))
     await keep_for(pool, own, None)
     assert await forget(pool)
-    assert await left(pool, own, "messages") == {kept}
+    assert await remaining_ids(pool, own, "messages") == {kept}
 
 
 async def test_what_may_still_be_sent_or_cost_money_stays(pool: Pool) -> None:
@@ -224,8 +224,8 @@ async def test_what_may_still_be_sent_or_cost_money_stays(pool: Pool) -> None:
         )  # fmt: skip
     await keep_for(pool, own, 45)
     assert await forget(pool)
-    assert await left(pool, own, "messages") == {waits, scheduled}
-    assert await left(pool, own, "whatsapp_messages") == {
+    assert await remaining_ids(pool, own, "messages") == {waits, scheduled}
+    assert await remaining_ids(pool, own, "whatsapp_messages") == {
         whatsapp[name] for name in ("reserved", "may be reported", "waits")
     }
     # They are found when everything is scanned again, once they can no longer change.
@@ -234,7 +234,7 @@ async def test_what_may_still_be_sent_or_cost_money_stays(pool: Pool) -> None:
     await pool.execute("UPDATE whatsapp_messages SET deadline_at = now() - interval '31 days'")
     await pool.execute("UPDATE retention_places SET mark = jsonb_build_object('whole', now() - interval '8 days')")
     assert await forget(pool)
-    assert await left(pool, own, "messages") == await left(pool, own, "whatsapp_messages") == set()
+    assert await remaining_ids(pool, own, "messages") == await remaining_ids(pool, own, "whatsapp_messages") == set()
     assert gone
     await check_sums(pool)
 
@@ -255,7 +255,7 @@ async def test_what_money_was_moved_by_stays_in_the_wallet(pool: Pool) -> None:
     )
     await keep_for(pool, own, 45)
     assert await forget(pool)
-    assert await left(pool, own, "whatsapp_messages") == set()
+    assert await remaining_ids(pool, own, "whatsapp_messages") == set()
     rows = await pool.fetch(
         "SELECT message_id, consumed FROM wallet_entries WHERE organization_id = $1", own.organization_id
     )
@@ -269,12 +269,12 @@ async def test_a_text_goes_before_its_message(pool: Pool) -> None:
     await keep_for(pool, own, 45)
     async with pool.acquire() as conn:
         assert await removing.forget(conn, SETTINGS)
-        assert await left(pool, own, "messages") == {id}
+        assert await remaining_ids(pool, own, "messages") == {id}
         assert await shorter.forget(conn), "texts go by the time of messages, where that is shorter"
     assert await pool.fetchval("SELECT body FROM messages WHERE id = $1", id) is None
     await pool.execute("DELETE FROM retention_places")
     assert await forget(pool)
-    assert await left(pool, own, "messages") == set()
+    assert await remaining_ids(pool, own, "messages") == set()
 
 
 async def test_a_month_that_is_being_added_up_is_left_alone(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,13 +294,13 @@ async def test_a_month_that_is_being_added_up_is_left_alone(pool: Pool, monkeypa
     await keep_for(pool, own, 30)
     # Meanwhile the installation's time was extended, so the month is not past for all.
     assert await forget(pool)
-    assert len(await left(pool, own, "messages")) == 6
+    assert len(await remaining_ids(pool, own, "messages")) == 6
     await check_sums(pool)
     monkeypatch.setattr(forgetting, "ROWS", 1_000_000)
     async with pool.acquire() as conn:
         while not await forgetting.forget(conn, short):
             pass
-    assert await left(pool, own, "messages") == await left(pool, other, "messages") == set()
+    assert await remaining_ids(pool, own, "messages") == await remaining_ids(pool, other, "messages") == set()
     await check_sums(pool)
 
 
@@ -314,11 +314,11 @@ async def test_a_month_is_dropped_after_some_of_its_messages_were_removed(pool: 
     stays = await spend(pool, own, 100.2, status="accepted")
     await keep_for(pool, own, 30)
     assert await forget(pool)
-    assert await left(pool, own, "messages") == {stays}
+    assert await remaining_ids(pool, own, "messages") == {stays}
     await check_sums(pool)
     async with pool.acquire() as conn:
         assert await forgetting.forget(conn, msgspec.structs.replace(SETTINGS, metadata_retention_months=1))
-    assert await left(pool, own, "messages") == await left(pool, other, "messages") == set()
+    assert await remaining_ids(pool, own, "messages") == await remaining_ids(pool, other, "messages") == set()
     await check_sums(pool)
 
 
@@ -344,7 +344,7 @@ async def test_a_round_is_bounded_and_each_organization_has_its_turn(
         rounds += 1
         assert rounds < 300
     assert rounds > 3
-    assert [await left(pool, actor, "messages") for actor in some] == [set(), set(), set()]
+    assert [await remaining_ids(pool, actor, "messages") for actor in some] == [set(), set(), set()]
 
 
 async def test_a_message_that_somebody_changes_is_passed_over(pool: Pool) -> None:
@@ -357,7 +357,7 @@ async def test_a_message_that_somebody_changes_is_passed_over(pool: Pool) -> Non
         await conn.execute("SELECT FROM messages WHERE id = $1 FOR UPDATE", held)
         async with pool.acquire() as other:
             assert await asyncio.wait_for(removing.forget(other, SETTINGS), 20)
-    assert await left(pool, own, "messages") == {held}
+    assert await remaining_ids(pool, own, "messages") == {held}
     assert free
 
 

@@ -63,7 +63,7 @@ async def store(pool: Pool, actor: Actor, days: float, *, status: str = "deliver
     return id
 
 
-async def left(pool: Pool, actor: Actor) -> dict[str, set[UUID]]:
+async def remaining_ids(pool: Pool, actor: Actor) -> dict[str, set[UUID]]:
     """Ids whose texts still exist."""
     found = {}
     for table, condition in (
@@ -97,23 +97,23 @@ async def test_texts_go_after_the_organizations_own_time(pool: Pool) -> None:
     waiting = await store(pool, own, 9, status="accepted")
     await keep_for(pool, own, 7)
     assert await forget(pool)
-    found = await left(pool, own)
+    found = await remaining_ids(pool, own)
     assert found["messages"] == {*young, waiting}, "what may still be sent keeps its text"
     for table in ("received_messages", "events", "whatsapp_messages"):
         assert found[table] == set(young), table
-    assert all(ids == set(theirs) for ids in (await left(pool, other)).values())
+    assert all(ids == set(theirs) for ids in (await remaining_ids(pool, other)).values())
     # A shorter time erases more, from where the last round ended.
     await keep_for(pool, own, 2)
     assert await forget(pool)
-    assert (await left(pool, own))["messages"] == {young[0], waiting}
+    assert (await remaining_ids(pool, own))["messages"] == {young[0], waiting}
     assert old
     # A message that was waiting is found when everything is scanned again.
     await pool.execute("UPDATE messages SET status = 'delivered' WHERE id = $1", waiting)
     assert await forget(pool)
-    assert waiting in (await left(pool, own))["messages"]
+    assert waiting in (await remaining_ids(pool, own))["messages"]
     await pool.execute("UPDATE retention_places SET mark = jsonb_build_object('whole', now() - interval '8 days')")
     assert await forget(pool)
-    assert (await left(pool, own))["messages"] == {young[0]}
+    assert (await remaining_ids(pool, own))["messages"] == {young[0]}
 
 
 @pytest.mark.parametrize("scanned", ["in 300 days", "an hour ago"])
@@ -133,7 +133,7 @@ async def test_texts_go_after_a_clock_that_was_ahead_has_been_set_back(pool: Poo
     await pool.execute("UPDATE retention_places SET done_until = done_until - interval '2 days' WHERE mark ? 'whole'")
     await store(pool, own, 8)
     assert await forget(pool)
-    assert not any((await left(pool, own)).values())
+    assert not any((await remaining_ids(pool, own)).values())
 
 
 async def test_a_round_is_bounded_and_the_next_one_goes_on(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ async def test_a_round_is_bounded_and_the_next_one_goes_on(pool: Pool, monkeypat
         rounds += 1
         assert rounds < 300
     assert rounds > 3
-    assert not any((await left(pool, own)).values())
+    assert not any((await remaining_ids(pool, own)).values())
 
 
 async def test_each_organization_has_its_turn(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,13 +166,13 @@ async def test_each_organization_has_its_turn(pool: Pool, monkeypatch: pytest.Mo
     monkeypatch.setattr(turns, "STATEMENTS", 60)
     for _ in range(5):
         assert not await forget(pool)
-    assert not any([any((await left(pool, actor)).values()) for actor in some[1:]])
-    assert any((await left(pool, some[0])).values())
+    assert not any([any((await remaining_ids(pool, actor)).values()) for actor in some[1:]])
+    assert any((await remaining_ids(pool, some[0])).values())
     rounds = 0
     while not await forget(pool):
         rounds += 1
         assert rounds < 300
-    assert not any((await left(pool, some[0])).values())
+    assert not any((await remaining_ids(pool, some[0])).values())
 
 
 async def test_more_than_a_statement_can_read_is_looked_through_in_shorter_times(
@@ -199,7 +199,7 @@ async def test_more_than_a_statement_can_read_is_looked_through_in_shorter_times
     while not await forget(pool):
         rounds += 1
         assert rounds < 300
-    assert not any([any((await left(pool, actor)).values()) for actor in some])
+    assert not any([any((await remaining_ids(pool, actor)).values()) for actor in some])
     # What took too long is not tried again in each round.
     assert sorted(asked, reverse=True)[:3] == [timedelta(hours=1), timedelta(minutes=30), timedelta(minutes=15)]
 
@@ -222,10 +222,10 @@ async def test_an_organization_that_fails_leaves_the_next_round_to_the_others(
     with pytest.raises(ZeroDivisionError):
         await forget(pool)
     assert not await forget(pool)
-    assert not any((await left(pool, some[1])).values())
+    assert not any((await remaining_ids(pool, some[1])).values())
 
 
-async def asked(pool: Pool) -> int:
+async def statements_of_a_round(pool: Pool) -> int:
     """How many statements a round takes that finds nothing to erase."""
     statements: list[str] = []
 
@@ -250,12 +250,12 @@ async def test_a_round_asks_many_organizations_at_once(pool: Pool) -> None:
     await store(pool, some[0], 3)
     await store(pool, some[1], 12)
     assert await forget(pool)
-    few = await asked(pool)
+    few = await statements_of_a_round(pool)
     for actor in some[2:]:
         await store(pool, actor, 3)
         await keep_for(pool, actor, 7)
-    assert await asked(pool) == few
-    assert [len((await left(pool, actor))["messages"]) for actor in some] == [1, 0, *([1] * 10)]
+    assert await statements_of_a_round(pool) == few
+    assert [len((await remaining_ids(pool, actor))["messages"]) for actor in some] == [1, 0, *([1] * 10)]
 
 
 async def test_only_those_with_anything_to_erase_are_looked_through(
@@ -272,7 +272,7 @@ async def test_only_those_with_anything_to_erase_are_looked_through(
     reply = UUID(int=uuid7_floor(at).int + 2)
     await pool.execute(REPEATED["automatic_replies"], some[4].organization_id, reply, at)
     assert await forget(pool)
-    assert [len((await left(pool, actor))["messages"]) for actor in some] == [1] * 5
+    assert [len((await remaining_ids(pool, actor))["messages"]) for actor in some] == [1] * 5
     assert await pool.fetchval("SELECT count(*) FROM automatic_replies") == 0
     swept = {
         row["id"]
@@ -300,7 +300,7 @@ SELECT asked.id FROM unnest($1::uuid[], $2::timestamptz[]) AS asked (id, until)
 """,
     )
     assert await forget(pool)
-    assert not any([any((await left(pool, actor)).values()) for actor in some])
+    assert not any([any((await remaining_ids(pool, actor)).values()) for actor in some])
 
 
 async def test_what_repeats_a_text_goes_with_it(pool: Pool) -> None:

@@ -9,13 +9,13 @@ from heliograph.sms.received import inbox
 from tests.rules.dispatching import Bench
 from tests.rules.factories import organization, sender
 from tests.rules.test_campaigns import create, number, run
-from tests.rules.test_inbound import NUMBER, hear, reply, said
+from tests.rules.test_inbound import NUMBER, handset_message, receive_and_process, reply
 from tests.tracing import Exporter, exporter, without_ids
 
 __all__ = ["exporter"]
 
 
-async def kept(pool: Pool) -> dict[str, int]:
+async def trace_ids(pool: Pool) -> dict[str, int]:
     """The trace of each message that has one."""
     rows = await pool.fetch("SELECT message_id, trace_id FROM message_traces")
     return {str(row["message_id"]): row["trace_id"].int for row in rows}
@@ -31,7 +31,7 @@ async def test_a_share_of_a_campaigns_messages_begins_traces(pool: Pool, exporte
     assert 3 <= len(roots) < 50
     assert {one.name for one in roots.values()} == {"campaign message"}
     assert all(one.has_ended and one.said["campaign_id"] == str(campaign.id) for one in roots.values())
-    assert await kept(pool) == {id: one.context.trace for id, one in roots.items()}
+    assert await trace_ids(pool) == {id: one.context.trace for id, one in roots.items()}
     ids = [row["id"] for row in await pool.fetch("SELECT id FROM messages")]
     assert {str(id) for id in ids if spans.is_marked(id)} >= set(roots)
     # The following spans are its children.
@@ -46,17 +46,17 @@ async def test_an_automatic_reply_begins_one(pool: Pool, exporter: Exporter) -> 
     await sender(pool, actor, NUMBER)
     async with pool.acquire() as conn:
         await timers.ensure(conn, inbox.TIMER)
-    await hear(pool, said("STOP"))
+    await receive_and_process(pool, handset_message("STOP"))
     await reply(pool)
     (id,) = [row["id"] for row in await pool.fetch("SELECT id FROM messages")]
     assert spans.is_marked(id)
     root = exporter.roots()[str(id)]
     assert (root.name, root.has_ended) == ("automatic reply", True)
-    assert await kept(pool) == {str(id): root.context.trace}
+    assert await trace_ids(pool) == {str(id): root.context.trace}
 
 
 async def test_nothing_is_traced_where_no_collector_is(pool: Pool) -> None:
     actor = await organization(pool)
     await create(pool, actor, text="hello", recipients=[number(1)])
     await run(pool)
-    assert await kept(pool) == {}
+    assert await trace_ids(pool) == {}

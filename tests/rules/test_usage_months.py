@@ -43,7 +43,7 @@ VALUES ($1, $2, 'sms', 'Sale', 'running', 'live', 'hi', $2, $3, 'any', 'r', now(
 REMAINING = "SELECT organization_id, total - used FROM quotas"
 
 
-async def made(pool: Pool, *, amount: int) -> Actor:
+async def granted_organization(pool: Pool, *, amount: int) -> Actor:
     """An organization whose quota was granted by the rule."""
     async with pool.acquire() as conn:
         one = await organizations.create(conn, name=f"Acme {uuid7()}")
@@ -85,7 +85,7 @@ class Counted(Machine):
 
     @initialize()
     def begin(self) -> None:
-        self.actors = [self.run(made(self.pool, amount=12)) for _ in range(2)]
+        self.actors = [self.run(granted_organization(self.pool, amount=12)) for _ in range(2)]
         self.acceptor = Acceptor(self.pool)
 
     async def _with(self, work: Any, *values: Any, **named: Any) -> None:
@@ -191,7 +191,7 @@ async def test_months_and_bills_add_up_to_the_usage_list(database_url: str) -> N
 
 
 async def test_a_bill_by_references_is_counted_in_steps_and_adds_up(pool: Pool) -> None:
-    actor, other = await made(pool, amount=100), await made(pool, amount=100)
+    actor, other = await granted_organization(pool, amount=100), await granted_organization(pool, amount=100)
     acceptor = Acceptor(pool)
     given = ["shop-1", "shop-2", "shop:3", "app/7", "plain", "-none", None, "x" * 70 + "-1", "éé-1"]
     for reference in given:
@@ -236,7 +236,7 @@ async def test_a_bill_by_references_is_counted_in_steps_and_adds_up(pool: Pool) 
 
 
 async def test_a_bill_names_campaigns_keys_and_senders(pool: Pool) -> None:
-    actor = await made(pool, amount=100)
+    actor = await granted_organization(pool, amount=100)
     key, campaign = uuid7(), uuid7()
     await pool.execute(
         "INSERT INTO api_keys (id, organization_id, name, mode, scopes, prefix, last4, secret_hash, created_at)"
@@ -275,7 +275,7 @@ async def test_a_bill_names_campaigns_keys_and_senders(pool: Pool) -> None:
 
 async def test_a_bill_by_tag_has_each_message_once(pool: Pool) -> None:
     """Campaigns to the same tags are one line; messages without tags are a line too."""
-    actor, other = await made(pool, amount=100), await made(pool, amount=100)
+    actor, other = await granted_organization(pool, amount=100), await granted_organization(pool, amount=100)
     both, again, one, listed = (uuid7() for _ in range(4))
     for owner, id, tags in (
         (actor, both, ["maputo", "customers"]),
@@ -303,7 +303,7 @@ async def test_a_bill_by_tag_has_each_message_once(pool: Pool) -> None:
 
 
 async def test_the_pace_says_when_the_quota_will_be_gone(pool: Pool) -> None:
-    actor = await made(pool, amount=1000)
+    actor = await granted_organization(pool, amount=1000)
     async with pool.acquire() as conn:
         balance = await quota.get(conn, actor.organization_id)
         assert await usage.pace(conn, actor, balance) == usage.Pace(0, None)
@@ -325,7 +325,7 @@ async def test_the_pace_says_when_the_quota_will_be_gone(pool: Pool) -> None:
 
 
 async def test_months_stay_when_their_messages_go(pool: Pool) -> None:
-    actor = await made(pool, amount=100)
+    actor = await granted_organization(pool, amount=100)
     acceptor = Acceptor(pool)
     for n in range(3):
         await acceptor.accept(send(actor, "x" * 200 * (n + 1)))

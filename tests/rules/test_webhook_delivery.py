@@ -31,7 +31,7 @@ from tests.hooks import (
     attempts,
     delivering,
     endpoint,
-    held,
+    leased,
     organization,
     queued,
     record,
@@ -377,7 +377,7 @@ async def test_a_drain_lets_open_attempts_end_and_gives_back_the_rest(pool: Pool
     done = len(await attempts(pool))
     assert done == receiver.counters.received >= 1
     assert await queued(pool) == 20 - done
-    assert await held(pool) == 0
+    assert await leased(pool) == 0
 
     # A receiver that does not answer in time: the attempt is aborted, and the row is there for the next worker.
     receiver.options = Options(hang=True)
@@ -386,7 +386,7 @@ async def test_a_drain_lets_open_attempts_end_and_gives_back_the_rest(pool: Pool
     await receiver.wait_for(lambda it: it.counters.requests > done)
     await second.drain(0.1)
     assert second.in_flight == 0
-    assert (await queued(pool), await held(pool)) == (20 - done, 0)
+    assert (await queued(pool), await leased(pool)) == (20 - done, 0)
     await outbound.close()
     await receiver.stop()
 
@@ -407,7 +407,7 @@ async def test_a_worker_remembers_no_endpoint_that_it_claims_nothing_for(pool: P
     gc.collect()
     assert [await deliverer.round() for _ in range(3)] == [6, 0, 0]
     assert sum(isinstance(one, EndpointQueue) for one in gc.get_objects()) == 6
-    assert await held(pool) == 6
+    assert await leased(pool) == 6
     await deliverer.drain(0.0)
     await outbound.close()
     await receiver.stop()

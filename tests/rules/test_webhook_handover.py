@@ -30,7 +30,19 @@ from heliograph.webhooks.delivery.delivery import Deliverer
 from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.events import Event
 from heliograph.webhooks.recording.handover import Handover
-from tests.hooks import DATA, KIND, attempts, delivering, endpoint, held, organization, queued, record, settings, until
+from tests.hooks import (
+    DATA,
+    KIND,
+    attempts,
+    delivering,
+    endpoint,
+    leased,
+    organization,
+    queued,
+    record,
+    settings,
+    until,
+)
 from tests.rules.machines import BOUNDED, Machine, run_machine
 
 
@@ -164,7 +176,7 @@ async def test_nothing_is_handed_over_while_deliveries_are_held_back(pool: Pool,
             actor.organization_id,
         )
         await hand(pool, deliverer, actor)
-        assert await held(pool) == 0
+        assert await leased(pool) == 0
         await pool.execute("DELETE FROM queue_holds")
         deliverer.wake.set()
         await receiver.wait_for(lambda it: it.counters.received == 2)
@@ -181,15 +193,15 @@ async def test_a_drain_gives_back_what_was_handed_over_also_what_comes_late(pool
         receiver.options = Options(hang=True)
         await hand(pool, deliverer, actor, 20)
         _, late = await hand(pool, deliverer, actor, 2, deliver=False)
-        assert await held(pool) == 22
+        assert await leased(pool) == 22
         await deliverer.drain(0.1)
-        assert (await queued(pool), await held(pool)) == (22, 2)
+        assert (await queued(pool), await leased(pool)) == (22, 2)
         late.deliver()
         await deliverer.drain(0.0)
-        assert (await queued(pool), await held(pool)) == (22, 0)
+        assert (await queued(pool), await leased(pool)) == (22, 0)
         # It accepts nothing more.
         await hand(pool, deliverer, actor)
-        assert (await queued(pool), await held(pool)) == (23, 0)
+        assert (await queued(pool), await leased(pool)) == (23, 0)
     await receiver.stop()
 
 

@@ -72,10 +72,10 @@ async def replays_of(pool: Pool, actor: Actor, id: UUID) -> list[Replay]:
 
 async def recorded_before(pool: Pool, actor: Actor, count: int = 1) -> None:
     """Record events, and wait until the last one's millisecond is over."""
-    await passed(pool, UUID((await record(pool, actor, count))[-1]))
+    await until_millisecond_over(pool, UUID((await record(pool, actor, count))[-1]))
 
 
-async def passed(pool: Pool, id: UUID) -> None:
+async def until_millisecond_over(pool: Pool, id: UUID) -> None:
     """Wait until an event's millisecond is over: times of events are no more exact."""
     while await pool.fetchval("SELECT clock_timestamp()") < time_of(id) + timedelta(milliseconds=1):
         pass
@@ -121,7 +121,7 @@ async def test_what_was_being_recorded_when_it_was_resumed_is_recovered_too(pool
     async with pool.acquire() as conn, conn.transaction():
         await events.record(conn, [event])
         await change(pool, actor, id, paused=False)
-        await passed(pool, event.id)
+        await until_millisecond_over(pool, event.id)
         await pool.execute("UPDATE webhook_replays SET to_at = now()")
         assert await advance(pool) == 0
     assert await advance(pool) == 1

@@ -27,7 +27,7 @@ from heliograph.whatsapp.callbacks import expiry
 from heliograph.whatsapp.mirror.numbers import PhoneNumberUnavailable
 from heliograph.whatsapp.mirror.templates import TemplateNotApproved, TemplateNotFound, TemplateParameterMismatch
 from heliograph.whatsapp.money import wallet
-from tests.rules.dispatching_whatsapp import UNKNOWN, Bench, fault, says, status_of, taken
+from tests.rules.dispatching_whatsapp import UNKNOWN, Bench, accept_all, fault, status_item, status_of
 from tests.rules.factories import endpoint
 from tests.rules.test_campaigns import count, counts, run
 from tests.rules.whatsapp_factories import CODE, PRICES, UNIT, Made, check_wallets, made, rates, template
@@ -515,12 +515,12 @@ async def test_what_lost_its_answer_is_not_sent_again_once_its_campaign_ended(po
     await run(pool)
     await bench.later(seconds=200)
     await pool.execute("UPDATE whatsapp_apps SET last_callback_at = now()")
-    bench.only.script = taken
+    bench.only.script = accept_all
     await bench.round(2)
     assert len(bench.only.submitted) == 2
     for id in ids:
         assert await status_of(pool, id) == ("failed", "unknown", "released")
-    await bench.hear(known, says(known, ids[0], "delivered"))
+    await bench.hear(known, status_item(known, ids[0], "delivered"))
     assert await status_of(pool, ids[0]) == ("delivered", None, "consumed")
     await check_wallets(pool, [known.organization_id])
 
@@ -536,7 +536,7 @@ async def test_what_lost_its_answer_waits_while_its_campaign_is_paused(pool: Poo
     async with pool.acquire() as conn, conn.transaction():
         await plan.pause(conn, known.actor, id=campaign.id, channel="whatsapp")
     await run(pool)
-    bench.only.script = taken
+    bench.only.script = accept_all
     for _ in range(3):
         await bench.later(seconds=200)
         await pool.execute("UPDATE whatsapp_apps SET last_callback_at = now()")
@@ -640,7 +640,7 @@ async def test_what_meta_has_or_may_have_was_sent_though_it_failed(pool: Pool) -
     campaign = await create(pool, known)
     await run(pool)
     bench = await Bench(pool).start()
-    answers = iter((taken, lambda submission: UNKNOWN, lambda submission: fault(131026)))
+    answers = iter((accept_all, lambda submission: UNKNOWN, lambda submission: fault(131026)))
     bench.only.script = lambda submission: next(answers)(submission)
     assert await bench.round() == 3
     await pool.execute("UPDATE whatsapp_messages SET deadline_at = accepted_at WHERE status = 'accepted'")

@@ -19,14 +19,14 @@ from heliograph.whatsapp.status import Move, move_many
 from tests.rules.dispatching_whatsapp import (
     UNKNOWN,
     Bench,
+    accept_all,
     attempts,
     fault,
     pause_of,
     queued,
     row_of,
-    says,
+    status_item,
     status_of,
-    taken,
     tries_of,
     wamid,
 )
@@ -247,7 +247,7 @@ async def test_a_template_paused_in_a_campaign_holds_its_messages_and_fails_code
         assert await tries_of(pool, id) == 0
     # Meta ends the pause, and the mirror has read that: waiting messages are due at once.
     await pool.execute("UPDATE whatsapp_templates SET status = 'approved', held_until = NULL")
-    bench.only.script, bench.only.room = taken, 100
+    bench.only.script, bench.only.room = accept_all, 100
     bench.restart()
     await bench.round(2)
     assert {one.message_id for one in bench.only.submitted[submitted:]} == set(ids)
@@ -583,9 +583,9 @@ async def test_a_lost_answer_and_then_a_status_is_one_user_message_and_one_charg
     await bench.round()
     assert await attempts(pool, id) == [(1, "unknown")]
     assert 170 < await pause_of(pool, id) <= 180
-    await bench.hear(who, says(who, id, "sent"))
+    await bench.hear(who, status_item(who, id, "sent"))
     assert await attempts(pool, id) == [(1, "accepted")]
-    await bench.hear(who, says(who, id, "delivered"))
+    await bench.hear(who, status_item(who, id, "delivered"))
     await bench.later(seconds=200)
     await bench.round(2)
     assert len(bench.only.submitted) == 1
@@ -599,7 +599,7 @@ async def test_a_status_before_the_lost_answer_is_recorded_ends_the_matter(pool:
     bench.only.script = lambda submission: None
     id = await message(pool, who)
     await bench.round()
-    await bench.hear(who, says(who, id, "delivered"))
+    await bench.hear(who, status_item(who, id, "delivered"))
     bench.answer(bench.only.submitted[0], UNKNOWN)
     await bench.settle()
     assert await attempts(pool, id) == [(1, "accepted")]
@@ -619,12 +619,12 @@ async def test_without_a_status_a_utility_message_is_sent_again_and_a_code_is_no
     await bench.round()
     await bench.later(seconds=200)
     await heard_of(pool)
-    bench.only.script = taken
+    bench.only.script = accept_all
     await bench.round()
     assert await attempts(pool, id) == [(1, "unknown"), (2, "accepted")]
     await ended(pool, who, code, "unknown")
     # Statuses of either attempt count.
-    await bench.hear(who, says(who, None, "read", wamid=wamid(id, 2)))
+    await bench.hear(who, status_item(who, None, "read", wamid=wamid(id, 2)))
     assert (await status_of(pool, id))[0] == "read"
 
 
@@ -712,7 +712,7 @@ async def test_what_a_dead_worker_had_out_waits_for_a_status_too(pool: Pool) -> 
     assert 100 < await pause_of(pool, id) <= 120
     await bench.later(seconds=121)
     await heard_of(pool)
-    bench.only.script = taken
+    bench.only.script = accept_all
     await bench.round()
     assert await attempts(pool, id) == [(1, "unknown"), (2, "accepted")]
 

@@ -10,7 +10,7 @@ from heliograph.queue import holds
 from heliograph.queue.holds import Selection
 from heliograph.whatsapp.callbacks import expiry
 from heliograph.whatsapp.status import Move, move_many
-from tests.rules.dispatching_whatsapp import Bench, queued, says, status_of, taken
+from tests.rules.dispatching_whatsapp import Bench, accept_all, queued, status_item, status_of
 from tests.rules.factories import events_of
 from tests.rules.whatsapp_factories import check_wallets, made, message
 
@@ -27,7 +27,7 @@ async def test_without_a_word_by_the_deadline_a_message_has_expired_and_its_mone
     late = await message(pool, who, deadline=timedelta(hours=25))
     other = await message(pool, who)
     await bench.round()
-    await bench.hear(who, says(who, late, "sent"))
+    await bench.hear(who, status_item(who, late, "sent"))
     assert await sweep(pool, bench) == 0
     await bench.later(hours=25, minutes=1)
     assert await sweep(pool, bench) == 1
@@ -36,7 +36,7 @@ async def test_without_a_word_by_the_deadline_a_message_has_expired_and_its_mone
     assert (await status_of(pool, other))[0] == "queued"
     assert await events_of(pool, late) == ["message.failed"]
     # It is delivered after all.
-    await bench.hear(who, says(who, late, "delivered"))
+    await bench.hear(who, status_item(who, late, "delivered"))
     assert await status_of(pool, late) == ("delivered", None, "consumed")
     assert await events_of(pool, late) == ["message.failed", "message.delivered"]
     await check_wallets(pool, [who.organization_id])
@@ -83,10 +83,10 @@ async def test_work_that_is_under_way_at_the_deadline_ends_with_its_answer(pool:
     assert await sweep(pool, bench) == 1
     assert await queued(pool, id)
     (submission,) = bench.only.submitted
-    bench.only.on_outcome(submission, taken(submission))
+    bench.only.on_outcome(submission, accept_all(submission))
     await bench.settle()
     assert not await queued(pool, id)
-    await bench.hear(who, says(who, id, "delivered"))
+    await bench.hear(who, status_item(who, id, "delivered"))
     assert await status_of(pool, id) == ("delivered", None, "consumed")
     await check_wallets(pool, [who.organization_id])
 
@@ -108,6 +108,6 @@ async def test_what_arrived_has_no_deadline(pool: Pool) -> None:
     bench = await Bench(pool).start()
     id = await message(pool, who)
     await bench.round()
-    await bench.hear(who, says(who, id, "delivered"))
+    await bench.hear(who, status_item(who, id, "delivered"))
     await bench.later(days=40)
     assert await sweep(pool, bench) == 0

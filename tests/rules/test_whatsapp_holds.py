@@ -20,7 +20,7 @@ from heliograph.whatsapp.dispatch.probing import DOUBLES, DOUBLINGS, FEW, Probe
 from heliograph.whatsapp.mirror.accounts import SendingNumber
 from tests.processes import until_true
 from tests.rules.callback_factories import Change, Meta, status
-from tests.rules.dispatching_whatsapp import UNKNOWN, Bench, Scripted, attempts, fault, queued, status_of, taken
+from tests.rules.dispatching_whatsapp import UNKNOWN, Bench, Scripted, accept_all, attempts, fault, queued, status_of
 from tests.rules.whatsapp_factories import Made, check_wallets, made, message, number
 
 UNPAID = 131042
@@ -28,7 +28,7 @@ WAITING = "SELECT count(*) FROM pg_stat_activity WHERE $1::int = ANY (pg_blockin
 STANDING = "SELECT held_until, held_until > now() AS held, held_for_status, trying_id FROM whatsapp_accounts"
 
 
-def says(who: Made, id: UUID, word: str, code: int = 0, attempt: int = 1) -> Change:
+def status_update(who: Made, id: UUID, word: str, code: int = 0, attempt: int = 1) -> Change:
     """A status of one of our messages."""
     more: dict[str, Any] = {"errors": [{"code": code, "title": "x"}]} if code else {}
     return status(who, f"wamid.{id.hex}.{attempt}", word, biz_opaque_callback_data=str(id), **more)
@@ -82,7 +82,7 @@ async def test_an_account_that_cannot_pay_loses_a_few_messages_and_then_one_at_e
         await message(pool, who, to=f"+2588400000{n:02}", lane=1)
     first = await workers.round()
     assert 0 < len(first) <= FEW
-    await meta.say(who, *(says(who, id, "failed", UNPAID) for id in first))
+    await meta.say(who, *(status_update(who, id, "failed", UNPAID) for id in first))
     assert (await pool.fetchrow(STANDING))["held_for_status"]
     assert await workers.round() == []
     # Each time the hold is over, one message of all workers probes. That Meta accepts it says nothing.
@@ -91,13 +91,13 @@ async def test_an_account_that_cannot_pay_loses_a_few_messages_and_then_one_at_e
         (tries,) = await workers.round(5)
         account = await pool.fetchrow(STANDING)
         assert (account["trying_id"], account["held_for_status"]) == (tries, True)
-        await meta.say(who, says(who, tries, "failed", UNPAID))
+        await meta.say(who, status_update(who, tries, "failed", UNPAID))
         assert (await pool.fetchrow(STANDING))["held"]
         assert await workers.round() == []
     # The bill is paid.
     await workers.later(601)
     (tries,) = await workers.round(5)
-    await meta.say(who, says(who, tries, "sent"))
+    await meta.say(who, status_update(who, tries, "sent"))
     assert (await pool.fetchrow(STANDING))["held_until"] is None
     await workers.round(5)
     assert len(set(workers.out)) == len(workers.out) == 60
@@ -155,20 +155,20 @@ async def test_a_try_that_fails_for_its_own_sake_is_followed_by_the_next_at_once
         await message(pool, who, to=f"+25884000000{n}")
     await workers.later(61)
     (first,) = await workers.round(4)
-    await meta.say(who, says(who, first, "failed", 131026))
+    await meta.say(who, status_update(who, first, "failed", 131026))
     (second,) = await workers.round(4)
     # The response refuses it, because of the message itself.
     bench = workers.benches[0]
     await workers.later(holds.UNHEARD + 1)
     bench.only.script = lambda submission: fault(131009)
     (third,) = await workers.round(1)
-    bench.only.script = taken
+    bench.only.script = accept_all
     assert (await status_of(pool, third))[0] == "failed"
     (fourth,) = await workers.round(4)
     # A late status of an earlier one says nothing about now.
-    await meta.say(who, says(who, second, "sent"))
+    await meta.say(who, status_update(who, second, "sent"))
     assert await workers.round(3) == []
-    await meta.say(who, says(who, fourth, "read"))
+    await meta.say(who, status_update(who, fourth, "read"))
     assert len(await workers.round(3)) == 2
     assert await pool.fetchval("SELECT held_until FROM whatsapp_numbers") is None
 
@@ -191,9 +191,9 @@ async def test_a_try_whose_answer_is_lost_is_followed_by_the_next_in_ten_seconds
     assert await pool.fetchval("SELECT trying_id FROM whatsapp_numbers") == first
     await workers.later(holds.UNUSED + 1)
     (second,) = await workers.round(4)
-    await meta.say(who, says(who, second, "sent"))
+    await meta.say(who, status_update(who, second, "sent"))
     assert await pool.fetchval("SELECT held_until FROM whatsapp_numbers") is None
-    bench.only.script = taken
+    bench.only.script = accept_all
     assert len(await workers.round(3)) == 4
 
 
@@ -205,7 +205,7 @@ async def test_a_fault_that_an_answer_told_is_over_when_an_answer_says_so(pool: 
     await workers.round(1)
     assert await queued(pool, id)
     await workers.later(601)
-    bench.only.script = taken
+    bench.only.script = accept_all
     await workers.round(2)
     assert (await attempts(pool, id))[-1] == (2, "accepted")
     assert (await pool.fetchrow(STANDING))["held_until"] is None
@@ -217,7 +217,7 @@ async def test_a_number_whose_messages_are_sent_is_not_held_back(pool: Pool) -> 
         await message(pool, who, to=f"+2588400000{n:02}")
     first = await workers.round(2)
     assert len(first) == FEW
-    await meta.say(who, says(who, first[0], "sent"))
+    await meta.say(who, status_update(who, first[0], "sent"))
     await workers.round(2)
     assert len(workers.out) == 40
 

@@ -30,7 +30,7 @@ from heliograph.whatsapp.callbacks.inbox import Inbox, retry, retry_awaited
 from heliograph.whatsapp.callbacks.intake import KIND
 from heliograph.whatsapp.money.rates import RateBook
 from tests.rules.callback_factories import Change, Meta, ago, batch, message, status, wamid
-from tests.rules.dispatching_whatsapp import Bench, row_of, status_of, taken
+from tests.rules.dispatching_whatsapp import Bench, accept_all, row_of, status_of
 from tests.rules.dispatching_whatsapp import wamid as wamid_of
 from tests.rules.factories import TO, endpoint, sender
 from tests.rules.whatsapp_factories import KEY, Made, account, check_wallets, conversation, made, make_app
@@ -48,7 +48,7 @@ def meta(pool: Pool) -> Meta:
     return Meta(pool)
 
 
-async def told(pool: Pool, kind: str = "message.received") -> list[Any]:
+async def event_data(pool: Pool, kind: str = "message.received") -> list[Any]:
     """`data` of the events of a kind, in order."""
     rows = await pool.fetch("SELECT data FROM events WHERE kind = $1 ORDER BY id", kind)
     return [msgspec.json.decode(row["data"]) for row in rows]
@@ -94,7 +94,7 @@ async def test_a_message_is_stored_noted_and_told(pool: Pool, acme: Made, meta: 
     assert (row["recipient"], row["delivered_at"], row["charge"]) == (TO, at, "none")
     content = await pool.fetchval("SELECT content FROM whatsapp_messages WHERE id = $1", row["id"])
     assert msgspec.json.decode(content) == {"type": "text", "body": "D’accord, merci", "profileName": "Amal Bén"}
-    (event,) = await told(pool)
+    (event,) = await event_data(pool)
     received_at = event["message"].pop("receivedAt")
     assert datetime.fromisoformat(received_at) > at
     assert event == {
@@ -126,7 +126,7 @@ async def test_the_same_message_again_and_again_is_one(pool: Pool, acme: Made, m
     await asyncio.gather(*(worker.post(acme, again) for worker in [Meta(pool)] * 10))
     await asyncio.gather(*(worker.work() for worker in (meta, Meta(pool), Meta(pool))))
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 2
-    assert len(await told(pool)) == 2
+    assert len(await event_data(pool)) == 2
     await nothing_waits(pool)
 
 
@@ -156,7 +156,7 @@ async def test_what_is_no_text_is_told_by_its_type(pool: Pool, acme: Made, meta:
         message(acme, type="location", location={"latitude": 1.5, "longitude": 2}, at=ago(hours=2)),
         message(acme, type="hologram", hologram={"id": "secret"}, at=ago(hours=1)),
     )
-    shown = [(one["message"]["type"], one["message"]["text"]) for one in await told(pool)]
+    shown = [(one["message"]["type"], one["message"]["text"]) for one in await event_data(pool)]
     assert shown == [("image", "Look"), ("location", None), ("hologram", None)]
     contents = await pool.fetch("SELECT content FROM whatsapp_messages ORDER BY id")
     assert msgspec.json.decode(contents[1][0]) == {
@@ -170,7 +170,7 @@ async def test_what_is_no_text_is_told_by_its_type(pool: Pool, acme: Made, meta:
 
 async def test_a_long_text_is_cut_in_the_event_alone(pool: Pool, acme: Made, meta: Meta) -> None:
     await meta.say(acme, message(acme, "\x01" * 4096))
-    (event,) = await told(pool)
+    (event,) = await event_data(pool)
     assert (len(event["message"]["text"]), event["message"]["truncated"]) == (3000, True)
     assert await pool.fetchval("SELECT octet_length(data) FROM events") < 20_000
     content = await pool.fetchval("SELECT content FROM whatsapp_messages")
@@ -188,11 +188,11 @@ async def test_groups_are_left_out(pool: Pool, acme: Made, meta: Meta) -> None:
 async def test_stop_and_start_are_obeyed_and_nothing_is_sent(pool: Pool, acme: Made, meta: Meta) -> None:
     await meta.say(acme, message(acme, "Stop.", ago(hours=2)))
     assert await opted_out(pool, acme)
-    (event,) = await told(pool, "contact.opted_out")
+    (event,) = await event_data(pool, "contact.opted_out")
     assert (event["contact"]["phone"], event["contact"]["keyword"]) == (TO, "stop")
     await meta.say(acme, message(acme, "START", ago(hours=1)))
     assert not await opted_out(pool, acme)
-    assert [one["message"]["keyword"] for one in await told(pool)] == ["stop", "start"]
+    assert [one["message"]["keyword"] for one in await event_data(pool)] == ["stop", "start"]
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages WHERE direction = 'outbound'") == 0
     assert await pool.fetchval("SELECT count(*) FROM automatic_replies") == 0
 
@@ -216,7 +216,7 @@ async def test_a_message_that_is_corrected_to_a_word_says_it(pool: Pool, acme: M
 
     await meta.say(acme, message(acme, "STPO", ago(hours=5), id="wamid.THEIRS"), corrected("STOP", 4))
     assert await opted_out(pool, acme)
-    assert [one["message"]["keyword"] for one in await told(pool)] == [None, "stop"]
+    assert [one["message"]["keyword"] for one in await event_data(pool)] == [None, "stop"]
     # Someone who corrects a keyword to another one has still sent it.
     await meta.say(acme, corrected("stop by tomorrow", 3))
     assert await opted_out(pool, acme)
@@ -245,7 +245,7 @@ async def test_words_within_a_sentence_or_for_help_do_nothing(pool: Pool, acme: 
         message(acme, type="image", image={"caption": "stop"}),
         message(acme, "yes"),
     )
-    assert {one["message"]["keyword"] for one in await told(pool)} == {None}
+    assert {one["message"]["keyword"] for one in await event_data(pool)} == {None}
     assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 0
 
 
@@ -268,10 +268,10 @@ async def test_a_status_moves_its_message_with_money_and_event(pool: Pool, acme:
     assert await pool.fetchval("SELECT status FROM whatsapp_messages") == "delivered"
     await check_wallets(pool, [acme.organization_id])
     assert await pool.fetchval("SELECT consumed FROM wallets") == 10_000
-    assert len(await told(pool, "message.delivered")) == 1
+    assert len(await event_data(pool, "message.delivered")) == 1
     await meta.say(acme, *[status(acme, "wamid.A", "delivered")] * 50)
     assert await pool.fetchval("SELECT consumed FROM wallets") == 10_000
-    assert len(await told(pool, "message.delivered")) == 1
+    assert len(await event_data(pool, "message.delivered")) == 1
 
 
 async def test_sent_and_read_are_told_to_those_who_asked(pool: Pool, acme: Made, meta: Meta) -> None:
@@ -351,7 +351,7 @@ async def test_two_organizations_on_one_app_never_cross(pool: Pool, acme: Made, 
     rows = await pool.fetch("SELECT organization_id, number_id FROM whatsapp_messages WHERE direction = 'inbound'")
     assert {tuple(row) for row in rows} == {(one.organization_id, one.number_id) for one in (acme, other)}
     assert await pool.fetchval("SELECT status FROM whatsapp_messages WHERE id = $1", id) == "accepted"
-    assert {one["message"]["text"] for one in await told(pool)} == {"mine", "theirs"}
+    assert {one["message"]["text"] for one in await event_data(pool)} == {"mine", "theirs"}
 
 
 async def moved(pool: Pool, acme: Made, *, graph_id: str, organization_id: UUID | None = None) -> Made:
@@ -404,7 +404,7 @@ async def test_a_number_that_moved_before_its_send_was_answered_hears_of_it_with
     new = await moved(pool, acme, graph_id=acme.graph_id)
     await meta.say(new, status(new, wamid_of(id), "delivered"))
     assert (await status_of(pool, id))[0] == "queued"
-    bench.answer(bench.only.submitted[0], taken(bench.only.submitted[0]))
+    bench.answer(bench.only.submitted[0], accept_all(bench.only.submitted[0]))
     await bench.settle()
     assert await status_of(pool, id) == ("delivered", None, "consumed")
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_early_statuses") == 0
@@ -523,7 +523,7 @@ async def test_a_message_to_a_new_number_takes_effect_once_a_reading_has_found_i
         async with pool.acquire() as conn, conn.transaction():
             await retry_awaited(conn, KEY, RateBook(pool))
         assert await opted_out(pool, acme)
-        assert [one["message"]["text"] for one in await told(pool)] == ["STOP"]
+        assert [one["message"]["text"] for one in await event_data(pool)] == ["STOP"]
         assert len(await dead_letters(pool)) == 1
     await pool.execute("UPDATE whatsapp_numbers SET changed_at = now() - interval '2 minutes'")
     assert not await pool.fetchval(awaited)
@@ -577,10 +577,10 @@ async def test_a_dead_letter_is_retried_once_its_number_is_known(
     assert await retry(pool, KEY) == (3, 0)
     await pool.execute("UPDATE whatsapp_numbers SET graph_id = '777'")
     assert await retry(pool, KEY) == (3, 1)
-    assert [one["message"]["text"] for one in await told(pool)] == ["first"]
+    assert [one["message"]["text"] for one in await event_data(pool)] == ["first"]
     assert len(await dead_letters(pool)) == 2
     await meta.say(acme, message(acme, "first", at, graph_id="777", id="wamid.A"))
-    assert len(await told(pool)) == 1
+    assert len(await event_data(pool)) == 1
 
 
 async def test_all_dead_letters_are_retried_however_many_stay(pool: Pool, acme: Made, meta: Meta) -> None:
@@ -593,7 +593,7 @@ async def test_all_dead_letters_are_retried_however_many_stay(pool: Pool, acme: 
     # Once its time is up, the step in progress is the last one.
     assert await retry(pool, KEY, limit=2, seconds=0) == (2, 0)
     assert await retry(pool, KEY, limit=2) == (4, 1)
-    assert [one["message"]["text"] for one in await told(pool)] == ["later"]
+    assert [one["message"]["text"] for one in await event_data(pool)] == ["later"]
     assert len(await dead_letters(pool)) == 3
 
 

@@ -29,14 +29,14 @@ from heliograph.whatsapp.status import FAILURES
 from tests.rules.dispatching_whatsapp import (
     UNREACHABLE,
     Bench,
+    accept_all,
     attempts,
     fault,
     pause_of,
     queued,
     row_of,
-    says,
+    status_item,
     status_of,
-    taken,
     tries_of,
     wamid,
 )
@@ -120,7 +120,7 @@ async def test_a_token_that_expires_in_a_campaign_stops_the_account_and_nothing_
     # A new token: the first success clears the hold for all.
     await bench.later(seconds=61)
     await bench.refresh()
-    bench.only.script = taken
+    bench.only.script = accept_all
     await bench.round()
     account = await pool.fetchrow("SELECT * FROM whatsapp_accounts")
     assert (account["credential_status"], account["held_until"]) == ("ok", None)
@@ -175,7 +175,7 @@ async def test_too_fast_for_the_number_slows_every_worker_when_a_status_says_so(
     await bench.round()
 
     async def slowed(id: UUID, at: datetime) -> list[int]:
-        await bench.hear(who, says(who, id, "failed", code=130429, wamid=wamid(id), at=at))
+        await bench.hear(who, status_item(who, id, "failed", code=130429, wamid=wamid(id), at=at))
         for one in (bench, other):
             await one.lines.refresh(grace=1.0)
         return [bench.only.slowed, other.only.slowed]
@@ -217,14 +217,14 @@ async def test_what_meta_refuses_after_accepting_it_is_not_sent_again(pool: Pool
     who, bench = await bench_of(pool)
     id = await message(pool, who)
     await bench.round()
-    await bench.hear(who, says(who, id, "failed", code=code, wamid=wamid(id)))
+    await bench.hear(who, status_item(who, id, "failed", code=code, wamid=wamid(id)))
     status, failure, charge = await status_of(pool, id)
     assert (status, charge, await queued(pool, id)) == ("failed", "released", False)
     assert code != 131056 or failure == "throttled"
     await bench.later(hours=1)
     await bench.round()
     assert await attempts(pool, id) == [(1, "accepted")]
-    await bench.hear(who, says(who, id, "delivered", wamid=wamid(id)))
+    await bench.hear(who, status_item(who, id, "delivered", wamid=wamid(id)))
     assert await status_of(pool, id) == ("delivered", None, "consumed")
     assert await events_of(pool, id) == ["message.failed", "message.delivered"]
     assert len(bench.only.submitted) == 1
@@ -236,7 +236,7 @@ async def test_meta_closes_a_window_that_looked_open(pool: Pool, named: bool) ->
     await conversation(pool, who)
     id = await message(pool, who, type="text")
     await bench.round()
-    await bench.hear(who, says(who, id if named else None, "failed", code=131047, wamid=wamid(id)))
+    await bench.hear(who, status_item(who, id if named else None, "failed", code=131047, wamid=wamid(id)))
     assert await status_of(pool, id) == ("failed", "window_closed", "released")
     assert await pool.fetchval("SELECT expires_at <= now() FROM whatsapp_conversations")
     again = await message(pool, who, type="text")
@@ -251,7 +251,7 @@ async def test_a_failure_that_comes_later_holds_the_account_too(pool: Pool, name
     who, bench = await bench_of(pool)
     id = await message(pool, who)
     await bench.round()
-    await bench.hear(who, says(who, id if named else None, "failed", code=131042, wamid=wamid(id)))
+    await bench.hear(who, status_item(who, id if named else None, "failed", code=131042, wamid=wamid(id)))
     assert await status_of(pool, id) == ("failed", "payment", "released")
     assert await pool.fetchval("SELECT held_until > now() FROM whatsapp_accounts")
 
@@ -264,7 +264,7 @@ async def test_nothing_left_this_machine_is_no_try(pool: Pool) -> None:
     await bench.later(seconds=2)
     await bench.round()
     assert await pause_of(pool, id) <= 0
-    bench.only.script = taken
+    bench.only.script = accept_all
     await bench.round()
     assert (await attempts(pool, id))[-1] == (3, "accepted")
 
@@ -278,10 +278,10 @@ async def test_a_status_without_our_id_waits_for_the_answer(pool: Pool) -> None:
     id = await message(pool, who)
     await bench.round()
     for word in ("read", "sent"):
-        await bench.hear(who, says(who, None, word, wamid=wamid(id), pricing=REGULAR))
+        await bench.hear(who, status_item(who, None, word, wamid=wamid(id), pricing=REGULAR))
     assert (await row_of(pool, id))["shown"] == "queued"
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_early_statuses") == 2
-    bench.answer(bench.only.submitted[0], taken(bench.only.submitted[0]))
+    bench.answer(bench.only.submitted[0], accept_all(bench.only.submitted[0]))
     await bench.settle()
     row = await row_of(pool, id)
     assert (row["status"], row["charge"], row["pricing"]) == ("read", "consumed", "regular/utility")
@@ -335,17 +335,17 @@ async def test_a_failure_before_the_answer_concerns_as_much_as_one_after_it(
     id = await message(pool, who, type="text" if code == 131047 else "template")
     await bench.round()
     (sent,) = bench.only.submitted
-    failed = says(who, None, "failed", code=code, wamid=wamid(id))
+    failed = status_item(who, None, "failed", code=code, wamid=wamid(id))
     await bench.hear(who, failed)
     if is_missed:
         kept = await pool.fetch("DELETE FROM whatsapp_early_statuses RETURNING *")
-        bench.answer(sent, taken(sent))
+        bench.answer(sent, accept_all(sent))
         await bench.settle()
         await pool.execute("INSERT INTO whatsapp_early_statuses SELECT ($1::whatsapp_early_statuses).*", kept[0])
         async with pool.acquire() as conn, conn.transaction():
             await expiry.sweep(conn, bench.rates)
     else:
-        bench.answer(sent, taken(sent))
+        bench.answer(sent, accept_all(sent))
         await bench.settle()
     assert await status_of(pool, id) == ("failed", failure or "template_unavailable", "released")
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_early_statuses") == 0
@@ -359,15 +359,15 @@ async def test_a_status_of_a_probe_before_its_answer_decides_about_the_hold(pool
     who, bench = await bench_of(pool)
     await message(pool, who)
     await bench.round()
-    await bench.hear(who, says(who, bench.only.submitted[0].message_id, "failed", code=131042))
+    await bench.hear(who, status_item(who, bench.only.submitted[0].message_id, "failed", code=131042))
     await bench.later(hours=2)
     await bench.refresh()
     probe = await message(pool, who)
     bench.only.script = lambda submission: None
     await bench.round(2)
     assert await pool.fetchval("SELECT trying_id FROM whatsapp_accounts") == probe
-    await bench.hear(who, says(who, None, word, wamid=wamid(probe), code=131026 if word == "failed" else None))
-    bench.answer(bench.only.submitted[1], taken(bench.only.submitted[1]))
+    await bench.hear(who, status_item(who, None, word, wamid=wamid(probe), code=131026 if word == "failed" else None))
+    bench.answer(bench.only.submitted[1], accept_all(bench.only.submitted[1]))
     await bench.settle()
     account = await pool.fetchrow("SELECT held_until IS NOT NULL AS held, trying_id FROM whatsapp_accounts")
     # A failure for reasons of its own says nothing: the next message probes.
@@ -383,7 +383,7 @@ async def test_a_status_finds_its_message_by_metas_id_however_old_it_is(pool: Po
         await pool.execute(f"UPDATE {table} SET id = $2 WHERE id = $1", id, old)
     await pool.execute("UPDATE wallet_movements SET message_id = $2 WHERE message_id = $1", id, old)
     await bench.round()
-    await bench.hear(who, says(who, old if named else None, "delivered", wamid=wamid(old)))
+    await bench.hear(who, status_item(who, old if named else None, "delivered", wamid=wamid(old)))
     assert (await row_of(pool, old))["status"] == "delivered"
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_wamids") == 1
 
@@ -393,10 +393,10 @@ async def test_what_is_echoed_may_be_no_id_of_ours(pool: Pool) -> None:
     id = await message(pool, who)
     await bench.round()
     for other in (UUID(int=2**128 - 1), UUID(int=0), UUID(int=uuid7_floor(clock.now()).int - 1)):
-        await bench.hear(who, says(who, other, "sent", wamid="wamid.OTHER"))
+        await bench.hear(who, status_item(who, other, "sent", wamid="wamid.OTHER"))
         assert (await row_of(pool, id))["status"] == "accepted"
     # Meta's id is enough, whatever id it echoes.
-    await bench.hear(who, says(who, UUID(int=2**128 - 1), "delivered", wamid=wamid(id)))
+    await bench.hear(who, status_item(who, UUID(int=2**128 - 1), "delivered", wamid=wamid(id)))
     assert (await row_of(pool, id))["status"] == "delivered"
 
 
@@ -421,7 +421,7 @@ async def test_a_status_moves_only_what_it_came_for(pool: Pool) -> None:
     bench = await Bench(pool).start()
     id = await message(pool, who)
     await bench.round()
-    await bench.hear(other, says(other, id, "delivered"), says(other, None, "read", wamid=wamid(id)))
+    await bench.hear(other, status_item(other, id, "delivered"), status_item(other, None, "read", wamid=wamid(id)))
     assert (await status_of(pool, id))[0] == "queued"
     async with pool.acquire() as conn, conn.transaction():
         stray = WiderFailure(who.organization_id, other.number_id, id, FAULTS[131042], clock.now())
@@ -451,7 +451,7 @@ async def test_fifty_callbacks_with_the_same_delivery_are_one_charge(pool: Pool)
     who, bench = await bench_of(pool)
     id = await message(pool, who)
     await bench.round()
-    item = says(who, id, "delivered", pricing=REGULAR)
+    item = status_item(who, id, "delivered", pricing=REGULAR)
     await asyncio.gather(*(bench.hear(who, item, item) for _ in range(25)))
     assert await status_of(pool, id) == ("delivered", None, "consumed")
     assert await events_of(pool, id) == ["message.delivered"]
@@ -463,7 +463,9 @@ async def test_a_time_in_the_future_is_now_and_an_unknown_word_is_nothing(pool: 
     who, bench = await bench_of(pool)
     id = await message(pool, who)
     await bench.round()
-    await bench.hear(who, says(who, id, "deleted"), says(who, id, "sent", at=clock.now() + timedelta(days=1)))
+    await bench.hear(
+        who, status_item(who, id, "deleted"), status_item(who, id, "sent", at=clock.now() + timedelta(days=1))
+    )
     row = await row_of(pool, id)
     assert row["status"] == "sent"
     assert row["sent_at"] <= await pool.fetchval("SELECT now()")
@@ -480,13 +482,13 @@ async def test_names_of_users_are_given_behind_the_wallet(pool: Pool, database_u
     (submission,) = bench.only.submitted
     if way == "answer":
         # A status without our id came first, so the response moves money as well.
-        await bench.hear(who, says(who, None, "delivered", wamid=wamid(id)))
+        await bench.hear(who, status_item(who, None, "delivered", wamid=wamid(id)))
     other = await asyncpg.connect(database_url)
     try:
         async with other.transaction():
             await other.execute("SELECT FROM wallets WHERE organization_id = $1 FOR UPDATE", who.organization_id)
             if way == "status":
-                ending = asyncio.create_task(bench.hear(who, says(who, id, "delivered", recipient=named)))
+                ending = asyncio.create_task(bench.hear(who, status_item(who, id, "delivered", recipient=named)))
             else:
                 bench.answer(submission, CloudOutcome(Verdict.ACCEPTED, wamid=wamid(id), wa_id=named, user_id=None))
                 ending = asyncio.create_task(bench.results.drain())

@@ -19,7 +19,7 @@ from heliograph.whatsapp.accepting.accept import Acceptor, Send, TextReply, Wind
 from heliograph.whatsapp.callbacks import conversations
 from tests.rules import factories
 from tests.rules.callback_factories import Change, Meta, ago, call, message
-from tests.rules.dispatching_whatsapp import Bench, says
+from tests.rules.dispatching_whatsapp import Bench, status_item
 from tests.rules.factories import TO
 from tests.rules.whatsapp_factories import Made, conversation, made
 from tests.rules.whatsapp_factories import message as outbound
@@ -373,6 +373,6 @@ async def test_a_status_of_a_message_to_a_number_that_was_left_links_nobody(pool
     id = await outbound(pool, acme)
     bench = await Bench(pool).start()
     await bench.round()
-    await bench.hear(acme, says(acme, id, "delivered", recipient=TO[1:], user_id="MZ.9"))
+    await bench.hear(acme, status_item(acme, id, "delivered", recipient=TO[1:], user_id="MZ.9"))
     await meta.say(acme, message(acme, "Good day", user_id="MZ.9"))
     assert set(await places(pool)) == {TO, NEW}

@@ -16,7 +16,7 @@ from heliograph.pages.pieces.timeline import lines
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import Pricing
 from heliograph.whatsapp import intervening, timeline
 from heliograph.why.words import why
-from tests.rules.dispatching_whatsapp import Bench, fault, says, taken, wamid
+from tests.rules.dispatching_whatsapp import Bench, accept_all, fault, status_item, wamid
 from tests.rules.factories import endpoint
 from tests.rules.whatsapp_factories import made, message
 
@@ -27,7 +27,7 @@ async def test_the_whole_way_of_a_message(pool: Pool) -> None:
     who = await made(pool)
     await endpoint(pool, who.actor, "message.delivered")
     bench = await Bench(pool).start()
-    bench.only.script = lambda submission: fault(131000) if submission.attempt == 1 else taken(submission)
+    bench.only.script = lambda submission: fault(131000) if submission.attempt == 1 else accept_all(submission)
     id = await message(pool, who)
     await bench.round()
     await bench.later(seconds=30)
@@ -36,7 +36,7 @@ async def test_the_whole_way_of_a_message(pool: Pool) -> None:
     assert [one["kind"] for one in waiting.queued] == ["whatsapp"]
     await bench.round()
     pricing = Pricing(type="regular", category="utility")
-    await bench.hear(who, says(who, id, "delivered", wamid=wamid(id, 2), pricing=pricing))
+    await bench.hear(who, status_item(who, id, "delivered", wamid=wamid(id, 2), pricing=pricing))
     async with pool.acquire() as conn:
         found = await timeline.of_message(conn, id=id, with_text=True)
     assert found.message["status"] == "delivered"
@@ -72,7 +72,7 @@ async def test_a_status_stands_behind_the_attempt_that_caused_it(pool: Pool) -> 
     """Meta's times are whole seconds, and so lie before what caused them."""
     who = await made(pool)
     bench = await Bench(pool).start()
-    bench.only.script = lambda submission: fault(131000) if submission.attempt == 1 else taken(submission)
+    bench.only.script = lambda submission: fault(131000) if submission.attempt == 1 else accept_all(submission)
     id = await message(pool, who)
     await bench.round()
     await bench.later(seconds=30)
@@ -81,7 +81,9 @@ async def test_a_status_stands_behind_the_attempt_that_caused_it(pool: Pool) -> 
     await pool.execute("UPDATE attempts SET started_at = $1, ended_at = $2 WHERE attempt = 2", began, began + SECOND)
     await pool.execute("UPDATE attempts SET ended_at = started_at + interval '1 s' WHERE attempt = 1")
     said = began.replace(microsecond=0)
-    await bench.hear(who, *(says(who, id, status, wamid=wamid(id, 2), at=said) for status in ("sent", "delivered")))
+    await bench.hear(
+        who, *(status_item(who, id, status, wamid=wamid(id, 2), at=said) for status in ("sent", "delivered"))
+    )
     async with pool.acquire() as conn:
         found = await timeline.of_message(conn, id=id)
     what = [(one.what, one.detail.get("status") or one.detail.get("attempt")) for one in found.entries]
@@ -97,7 +99,7 @@ async def test_a_status_stands_behind_the_attempt_that_caused_it(pool: Pool) -> 
 async def test_two_ids_of_one_message_are_called_what_they_are(pool: Pool) -> None:
     who = await made(pool)
     bench = await Bench(pool).start()
-    bench.only.script = taken
+    bench.only.script = accept_all
     id = await message(pool, who)
     await bench.round()
     await pool.execute(
@@ -129,7 +131,7 @@ async def test_a_cancellation_is_a_step_and_gone_if_meta_delivered_it_all_the_sa
         (shown.message.accepted_at, "accepted"),
         (at, "canceled"),
     ]
-    await bench.hear(who, says(who, id, "delivered"))
+    await bench.hear(who, status_item(who, id, "delivered"))
     async with pool.acquire() as conn:
         shown = await overview.get(conn, who.actor, id=id)
     assert [step.status for step in shown.steps] == ["accepted", "sent", "delivered"]
@@ -157,7 +159,7 @@ async def test_the_code_of_a_status_that_reports_a_failure_is_kept(pool: Pool, i
     bench = await Bench(pool).start()
     id = await message(pool, who)
     # Before, it names the message by Meta's id alone, which is not known yet.
-    failed = says(who, None if is_early else id, "failed", wamid=wamid(id), code=131026)
+    failed = status_item(who, None if is_early else id, "failed", wamid=wamid(id), code=131026)
     if is_early:
         await bench.hear(who, failed)
     await bench.round()
@@ -169,7 +171,7 @@ async def test_the_code_of_a_status_that_reports_a_failure_is_kept(pool: Pool, i
     assert (detail["status"], detail["failure"], detail["code"]) == ("failed", "recipient_unreachable", "131026")
     assert found.evidence == f"Meta's code 131026: {detail['means']}"
     # A delivery takes it back with the failure.
-    await bench.hear(who, says(who, id, "delivered"))
+    await bench.hear(who, status_item(who, id, "delivered"))
     async with pool.acquire() as conn:
         found = await timeline.of_message(conn, id=id)
     assert (found.message["failure_evidence"], found.evidence) == (None, None)

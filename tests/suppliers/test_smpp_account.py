@@ -248,7 +248,7 @@ def handset(pdu: SubmitSm) -> Inbound:
     return read
 
 
-def shown(pdus: list[SubmitSm]) -> str:
+def decoded_text(pdus: list[SubmitSm]) -> str:
     """The text of all parts, decoded with the tables that their headers name."""
     read = [handset(pdu) for pdu in pdus]
     if read[0].text is not None:
@@ -284,7 +284,7 @@ def test_national_tables_where_an_account_offers_them(
     assert len(pdus) == segments
     assert pdus[0].short_message.startswith(bytes.fromhex(header))
     assert {(pdu.data_coding, pdu.esm_class) for pdu in pdus} == {(0, 0x40)}
-    assert shown(pdus) == coded.text
+    assert decoded_text(pdus) == coded.text
     # Each fits in 140 octets once its septets are packed behind the header, which ends at a whole septet.
     for pdu in pdus:
         octets = pdu.short_message[0] + 1

@@ -23,7 +23,7 @@ def span(name: str, begins: str = "", ends: str = "") -> Span[str]:
     return Span(day(begins) if begins else EVER, day(ends) if ends else NEVER, name)
 
 
-def told(*spans: Span[str], lending: tuple[Span[Any], ...] = ()) -> list[str]:
+def abbreviated(*spans: Span[str], lending: tuple[Span[Any], ...] = ()) -> list[str]:
     """January to March, abbreviated."""
 
     def days(some: list[calendar.Time]) -> str:
@@ -53,7 +53,7 @@ def told(*spans: Span[str], lending: tuple[Span[Any], ...] = ()) -> list[str]:
 def test_a_month_says_what_holds_and_when_nothing_does(
     spans: list[Span[str]], lending: tuple[Span[str], ...], said: list[str]
 ) -> None:
-    assert [one.strip() for one in told(*spans, lending=lending)] == said
+    assert [one.strip() for one in abbreviated(*spans, lending=lending)] == said
 
 
 def test_a_line_in_which_nothing_changes_is_quiet() -> None:
