@@ -139,6 +139,7 @@ DEFAULTS: dict[str, Any] = {
 @contextlib.asynccontextmanager
 async def running(database_url: str, **changed: Any) -> AsyncIterator[Api]:
     """A server on uvloop, as in production, in a thread of its own; with long timeouts, for busy machines."""
+    documented()  # not in the midst of what a test measures
     settings = Settings(
         database_url=database_url,
         **(DEFAULTS | changed),
