@@ -583,20 +583,20 @@ async def test_no_reply_where_the_supplier_answers_itself(pool: Pool, acme: Acto
 
 async def test_what_the_supplier_took_for_a_stop_is_one(pool: Pool, acme: Actor) -> None:
     """Its account has words of its own: they opted nobody out until the next message was refused there."""
-    (message,) = await receive(pool, said("Sluta", asked="stop"))
+    (message,) = await receive(pool, handset_message("Sluta", asked="stop"))
     await work(pool)
     assert await opted_out(pool, acme)
     row = await pool.fetchrow("SELECT keyword, body FROM received_messages WHERE id = $1", message)
     assert row is not None
     assert tuple(row) == ("stop", "Sluta")
     assert await replied(pool) == 0, "it has answered"
-    await hear(pool, said("Börja", asked="start"))
+    await receive_and_process(pool, handset_message("Börja", asked="start"))
     assert not await opted_out(pool, acme)
-    assert [one["keyword"] for one in await told(pool)] == ["stop", "start"]
+    assert [one["keyword"] for one in await event_data(pool)] == ["stop", "start"]
     # What is a STOP here stays one, whatever it is there; a word that needs an answer here does not need one there.
-    await hear(pool, said("STOP", asked="help"))
+    await receive_and_process(pool, handset_message("STOP", asked="help"))
     assert await opted_out(pool, acme)
-    await hear(pool, said("START"), said("SAIR", asked="stop"))
+    await receive_and_process(pool, handset_message("START"), handset_message("SAIR", asked="stop"))
     assert await opted_out(pool, acme)
 
 
@@ -891,7 +891,7 @@ async def test_parts_that_were_not_all_seen_at_once_do_not_stop_the_inbox(
     them, so they stayed due: first in every batch, which failed again and again, and STOP of all others behind them."""
     monkeypatch.setattr(inbox, "MOST_OF_ALL", 2)
     for place, number in enumerate(numbers):
-        await hear(pool, part(number, f"{place} ", total=9))
+        await receive_and_process(pool, part(number, f"{place} ", total=9))
         await age(pool, timedelta(minutes=1))
     # Not all of them are due at one time.
     left: dict[UUID, int] = {}
@@ -903,7 +903,7 @@ async def test_parts_that_were_not_all_seen_at_once_do_not_stop_the_inbox(
         left = missing
     assert await work(pool) == inbox.BatchResult()
     assert set(await states(pool)) == {"received"}
-    await hear(pool, said("STOP", by="+258849999999"))
+    await receive_and_process(pool, handset_message("STOP", by="+258849999999"))
     assert await opted_out(pool, acme, "+258849999999")
 
 
