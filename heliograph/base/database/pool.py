@@ -44,8 +44,7 @@ KEYED_PLANS = {
 }
 
 #: The meaning of a statement must not depend on defaults of the role, the database or the server: it sees what others
-#: have committed in the meantime (a serializable one would fail instead), its tables are those in `public`, and hours
-#: and days are UTC's (an hour of Kathmandu begins at a quarter past), written as ISO dates.
+#: have committed in the meantime (a serializable one would fail instead), in `public`, by the hours and days of UTC.
 QUERY_SEMANTICS = {
     "default_transaction_isolation": "read committed",
     "search_path": "public",
@@ -246,8 +245,7 @@ async def open_pool(
 
 
 async def follow_clock(conn: Connection) -> float:
-    """Measure the database's clock, in one round trip, and follow it; returns the seconds by which this machine's is
-    ahead."""
+    """Measure the database's clock in one round trip and follow it; returns by how many seconds ours is ahead."""
     own, asked = clock.reading()
     there = await conn.fetchval("SELECT clock_timestamp()")
     return clock.note(there, own=own, asked=asked, answered=clock.reading()[1])
@@ -265,8 +263,7 @@ SELECT format('ALTER ROLE CURRENT_USER IN DATABASE %I SET %I = %L', current_data
 
 
 async def set_role(conn: Connection) -> bool:
-    """Set SESSION_SETTINGS on the connection's role in this database; returns whether any were missing. A role
-    may do so for itself."""
+    """Set SESSION_SETTINGS on the connection's own role in this database; returns whether any were missing."""
     kept = set(await conn.fetchval(STORED_PARAMETERS) or ())
     missing = {name: value for name, value in SESSION_SETTINGS.items() if f"{name}={value}" not in kept}
     for row in await conn.fetch(ALTER_ROLE, list(missing), list(missing.values())):

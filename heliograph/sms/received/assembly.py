@@ -89,9 +89,9 @@ def assemble(known: Sequence[Row], new: Sequence[Row]) -> tuple[list[Group], lis
         group = groups.get(row.message_id)
         if group is None:
             group = groups[row.message_id] = Group(row.message_id, row, row.concatenation[1], {})
-        first = group.parts.setdefault(row.concatenation[2], row)
-        if first is not row and row.state == "waiting":
-            if first.body == row.body or row.id == row.message_id:
+        earlier = group.parts.setdefault(row.concatenation[2], row)
+        if earlier is not row and row.state == "waiting":
+            if earlier.body == row.body or row.id == row.message_id:
                 repeated.append(row)
             else:
                 groups[row.id] = Group(row.id, row, row.concatenation[1], {row.concatenation[2]: row})
