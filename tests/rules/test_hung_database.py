@@ -31,14 +31,15 @@ from tests.wire import wire
 
 #: In the URL: so long that a process which waits for a silent host's own timeout exceeds LONG.
 HANGS = "connect_timeout=600"
-#: Longer than anything takes here, and shorter than waiting for a statement's end.
-LONG = 20.0
+#: Longer than anything takes here, and shorter than waiting for a statement's end (STATEMENT).
+LONG = 100.0
+STATEMENT = 600.0
 
 
 @contextlib.asynccontextmanager
 async def watched(url: str) -> AsyncIterator[Pool]:
     """A pool under a pulse, as in every process."""
-    pool = await open_pool(url, size=2)
+    pool = await open_pool(url, size=2, statement=STATEMENT)
     task = asyncio.create_task(pulse.watch(pool))
     try:
         yield pool

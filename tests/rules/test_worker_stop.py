@@ -20,6 +20,8 @@ from tests.rules.factories import message, organization, receipt
 
 #: Shorter than the time limit of a statement.
 LONG = 20.0
+#: Longer than anything takes that waits for no statement.
+AMPLE = 120.0
 
 
 async def test_a_stop_waits_no_longer_for_the_database_than_for_work_in_progress(pool: Pool, database_url: str) -> None:
@@ -52,9 +54,9 @@ async def test_a_round_that_commits_during_a_stop_is_handed_over(
 
     monkeypatch.setattr(Backlog, "transaction", slow)
     sent = await message(pool, await organization(pool), mode="test")
-    worker = Worker(Settings(database_url=database_url, drain_seconds=LONG), pool, channels={"sms": SmsWork})
+    worker = Worker(Settings(database_url=database_url, drain_seconds=AMPLE), pool, channels={"sms": SmsWork})
     running = asyncio.create_task(worker.run())
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(AMPLE):
         await committed.wait()
         worker.stop()
         await asyncio.sleep(0.1)
@@ -76,9 +78,9 @@ async def test_a_timer_whose_work_is_cut_off_is_due_again_within_a_minute(
 
     monkeypatch.setattr(Worker, "_forget", endless)
     await pool.execute("UPDATE timers SET next_at = now() WHERE name = $1", timers.FORGET)
-    worker = Worker(Settings(database_url=database_url, drain_seconds=LONG), pool)
+    worker = Worker(Settings(database_url=database_url, drain_seconds=AMPLE), pool)
     running = asyncio.create_task(worker.run())
-    async with asyncio.timeout(LONG * 2):
+    async with asyncio.timeout(AMPLE):
         await began.wait()
         assert await pool.fetchval(LEFT, timers.FORGET) > 3000
         worker.stop()
@@ -91,10 +93,10 @@ LEFT = "SELECT extract(epoch FROM next_at - now())::float8 FROM timers WHERE nam
 
 
 async def test_what_was_noted_of_receipts_is_stored_by_a_stop(pool: Pool, database_url: str) -> None:
-    worker = Worker(Settings(database_url=database_url, drain_seconds=LONG), pool, channels={"sms": SmsWork})
+    worker = Worker(Settings(database_url=database_url, drain_seconds=AMPLE), pool, channels={"sms": SmsWork})
     (work,) = [part for part in worker._parts if isinstance(part, SmsWork)]
     running = asyncio.create_task(worker.run())
-    async with asyncio.timeout(LONG * 2):
+    async with asyncio.timeout(AMPLE):
         await work._received(uuid7(), [receipt("1", network="64303")])
         worker.stop()
         await running
