@@ -134,7 +134,7 @@ class Dispatcher(Generic[Message, Report]):
             # If there are any, it was on its way to the commit, or past it.
             self._unsubmitted += outgoing
             channel.rolled_back()
-            self._is_wary = _may_be_of_one(error)
+            self._is_wary = may_be_of_one(error)
             raise
         if picked:
             self._is_wary = False
@@ -205,7 +205,7 @@ class Dispatcher(Generic[Message, Report]):
             async with conn.transaction():
                 return await self._decide(conn, picked)
         except Exception as error:
-            if not _may_be_of_one(error):
+            if not may_be_of_one(error):
                 raise
             self._channel.rolled_back()
             if len(picked) == 1:
@@ -230,7 +230,7 @@ class Dispatcher(Generic[Message, Report]):
             async with conn.transaction():
                 deliveries = await self._channel.expire_one(conn, lease)
         except Exception as error:
-            if not _may_be_of_one(error):
+            if not may_be_of_one(error):
                 raise
             self._fail("message not expired", lease)
             return False
@@ -343,7 +343,7 @@ class Dispatcher(Generic[Message, Report]):
         return steps, known
 
 
-def _may_be_of_one(error: BaseException) -> bool:
+def may_be_of_one(error: BaseException) -> bool:
     """Whether the data of one message may be the cause, rather than the database or another transaction's lock."""
     others = asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError
     return isinstance(error, Exception) and not is_down(error) and not isinstance(error, others)

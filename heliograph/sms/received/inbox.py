@@ -10,7 +10,7 @@ The rule nobody may break: a message stops being due only in the commit that con
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -62,6 +62,9 @@ class BatchResult(msgspec.Struct, frozen=True):
     deliveries: int = 0
     replies: int = 0
 
+
+#: How rows of a batch are processed; see `process`.
+Process = Callable[[Connection, Sequence[Row], datetime], Awaitable[BatchResult]]
 
 ANY_DUE = "EXISTS (SELECT FROM inbound_messages WHERE due_at <= now())"
 DUE = """
@@ -131,15 +134,15 @@ UPDATE inbound_messages SET state = v.state, due_at = v.due_at, message_id = v.m
 """
 
 
-async def process_due(conn: Connection, *, limit: int = 500) -> BatchResult:
-    """Process one batch, in its own transaction."""
+async def process_due(conn: Connection, *, limit: int = 500, processed: Process | None = None) -> BatchResult:
+    """Process one batch, in its own transaction, by `processed`; None: by `process`."""
     async with conn.transaction():
         if not await timers.hold(conn, TIMER):
             return BatchResult()
         rows = await conn.fetch(DUE, limit)
         if not rows:
             return BatchResult()
-        done = await _process(conn, [at_rest.row_of(row) for row in rows], rows[0]["at"])
+        done = await (processed or process)(conn, [at_rest.row_of(row) for row in rows], rows[0]["at"])
         crash_point("inbound.before_commit")
     crash_point("inbound.after_commit")
     return done
@@ -169,7 +172,8 @@ class _Batch(msgspec.Struct, frozen=True):
         return owner
 
 
-async def _process(conn: Connection, due: list[Row], at: datetime) -> BatchResult:
+async def process(conn: Connection, due: Sequence[Row], at: datetime) -> BatchResult:
+    """Process rows that are locked, in the caller's transaction. `at`: its time."""
     batch = await _assembled(conn, await at_rest.opened(conn, due), at)
     sealing = batch.sealing
     # Messages that cannot be read or stored for lack of a key stay as they are until it is available.
@@ -197,7 +201,7 @@ async def _process(conn: Connection, due: list[Row], at: datetime) -> BatchResul
     return BatchResult(len(due), deliveries, queued)
 
 
-async def _assembled(conn: Connection, due: list[Row], at: datetime) -> _Batch:
+async def _assembled(conn: Connection, due: Sequence[Row], at: datetime) -> _Batch:
     new = [row for row in due if row.state == "new"]
     again = await _repeated(conn, [row for row in new if row.concatenation is None])
     known = await _parts(conn, [row for row in due if row.concatenation is not None])

@@ -7,18 +7,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import structlog
 
 from heliograph.base.database.batching import Batcher
-from heliograph.base.database.pool import Pool, is_down
+from heliograph.base.database.pool import Connection, Pool, is_down
+from heliograph.base.process import measures
 from heliograph.queue.backlog import Backlog
+from heliograph.sending.dispatch import may_be_of_one
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.received import inbound, inbox, replies
+from heliograph.sms.received.assembly import Row
+from heliograph.sms.received.inbox import BatchResult
 from heliograph.suppliers.contract import Inbound, OnAnswered
 
 log = structlog.get_logger()
+
+
+#: Wait of a message that makes its batch fail: often enough for the alert about failing steps, as in dispatch.
+SET_ASIDE = timedelta(minutes=1)
+
+ASIDE = "UPDATE inbound_messages SET due_at = now() + $2 WHERE id = $1"
 
 
 class Reception:
@@ -42,6 +53,8 @@ class Reception:
         self._on_messages = on_messages
         self._acceptor = Acceptor(pool)
         self._answered: Batcher[Sequence[UUID], None] = Batcher(self._record_answered, indivisible=is_down)
+        #: The last round failed, perhaps because of one of its messages.
+        self._is_wary = False
         #: Set when something has arrived, and when a reply is wanted.
         self.wake, self.wake_replies = asyncio.Event(), asyncio.Event()
 
@@ -54,8 +67,14 @@ class Reception:
 
     async def round(self) -> int:
         """Process a batch of the inbox; returns the number of rows."""
-        async with self._pool.acquire() as conn:
-            done = await inbox.process_due(conn)
+        try:
+            async with self._pool.acquire() as conn:
+                done = await inbox.process_due(conn, processed=_bisected if self._is_wary else None)
+        except Exception as error:
+            self._is_wary = may_be_of_one(error)
+            raise
+        if done.rows:
+            self._is_wary = False
         if done.deliveries:
             self._on_deliveries()
         if done.replies:
@@ -86,3 +105,22 @@ class Reception:
         except Exception as error:
             log.warning("responses to suppliers not recorded", error=type(error).__name__)
         return [None] * len(answered)
+
+
+async def _bisected(conn: Connection, due: Sequence[Row], at: datetime) -> BatchResult:
+    """Process rows, and if that fails, each half of them in turn, down to a single row: it is set aside, so that
+    nobody's STOP waits for it."""
+    try:
+        async with conn.transaction():
+            return await inbox.process(conn, due, at)
+    except Exception as error:
+        if not may_be_of_one(error):
+            raise
+        if len(due) == 1:
+            log.exception("inbound message set aside", message_id=str(due[0].id))
+            measures.FAILURES.add("inbox")
+            await conn.execute(ASIDE, due[0].id, SET_ASIDE)
+            return BatchResult(1)
+    middle = len(due) // 2
+    first, second = [await _bisected(conn, half, at) for half in (due[:middle], due[middle:])]
+    return BatchResult(first.rows + second.rows, first.deliveries + second.deliveries, first.replies + second.replies)
