@@ -147,7 +147,7 @@ class RawPart(msgspec.Struct, frozen=True):
 
 LATEST = """
 SELECT id, supplier_id, sender, recipient, form, body, concatenation, received_at, state, message_id,
-       sender_ton, recipient_ton, organization_id, sealed
+       sender_ton, recipient_ton, organization_id, sealed, asked
   FROM inbound_messages WHERE state = 'unassigned' ORDER BY id DESC LIMIT $1
 """
 
