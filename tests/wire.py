@@ -9,11 +9,17 @@ import ssl
 import urllib.parse
 from collections.abc import AsyncIterator, Callable
 
+from heliograph.base.database.pool import Pool, open_pool
+
 #: The first message of a client that wants TLS (protocol 3, SSLRequest).
 SSL_REQUEST = (8).to_bytes(4) + (80877103).to_bytes(4)
 #: How a server without TLS asks for a password (protocol 3, AuthenticationSASL), and how one with TLS does.
 SASL = b"R" + (23).to_bytes(4) + (10).to_bytes(4) + b"SCRAM-SHA-256\0\0"
 SASL_OVER_TLS = b"R" + (42).to_bytes(4) + (10).to_bytes(4) + b"SCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0"
+
+
+#: How a transaction ends, for `end_at` and `lose_answer`.
+COMMIT = b"COMMIT"
 
 
 class Wire:
@@ -148,3 +154,14 @@ async def wire(url: str, *, tls: ssl.SSLContext | None = None, direct: bool = Fa
     finally:
         server.close()
         await made._end()
+
+
+@contextlib.asynccontextmanager
+async def wired_pool(url: str) -> AsyncIterator[tuple[Wire, Pool]]:
+    """A pool whose connections lead through a wire."""
+    async with wire(url) as (line, through):
+        pool = await open_pool(through, size=4)
+        try:
+            yield line, pool
+        finally:
+            pool.terminate()

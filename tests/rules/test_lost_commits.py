@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.base.database.pool import Connection, Pool, is_down, open_pool
+from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.guard import rules
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import GUARDED
@@ -18,22 +18,10 @@ from heliograph.suppliers.contract import Outcome, Verdict
 from tests.rules import dispatching_whatsapp, whatsapp_factories
 from tests.rules.dispatching import Bench, attempts, queued
 from tests.rules.factories import message, organization, status_of
-from tests.wire import Wire, wire
+from tests.wire import COMMIT, Wire, wired_pool
 
-COMMIT = b"COMMIT"
 #: Longer than anything here takes.
 LONG = 60.0
-
-
-@contextlib.asynccontextmanager
-async def lossy(url: str) -> AsyncIterator[tuple[Wire, Pool]]:
-    """A pool whose connections lead through a wire."""
-    async with wire(url) as (line, through):
-        pool = await open_pool(through, size=4)
-        try:
-            yield line, pool
-        finally:
-            pool.terminate()
 
 
 async def lose(line: Wire, bench: Any) -> None:
@@ -48,7 +36,7 @@ async def lose(line: Wire, bench: Any) -> None:
 async def test_an_sms_is_sent_although_the_answer_to_its_commit_was_lost(
     pool: Pool, database_url: str, guarantee: str
 ) -> None:
-    async with lossy(database_url) as (line, weak):
+    async with wired_pool(database_url) as (line, weak):
         bench = Bench(weak)
         id = await message(pool, await organization(pool), guarantee=guarantee)
         await lose(line, bench)
@@ -67,7 +55,7 @@ async def test_a_whatsapp_message_is_sent_although_the_answer_to_its_commit_was_
     pool: Pool, database_url: str
 ) -> None:
     who = await whatsapp_factories.made(pool)
-    async with lossy(database_url) as (line, weak):
+    async with wired_pool(database_url) as (line, weak):
         bench = await dispatching_whatsapp.Bench(weak).start()
         id = await whatsapp_factories.message(pool, who)
         await lose(line, bench)
@@ -78,7 +66,7 @@ async def test_a_whatsapp_message_is_sent_although_the_answer_to_its_commit_was_
 
 
 async def test_a_commit_that_the_database_never_heard_began_nothing(pool: Pool, database_url: str) -> None:
-    async with lossy(database_url) as (line, weak):
+    async with wired_pool(database_url) as (line, weak):
         bench = Bench(weak)
         id = await message(pool, await organization(pool))
         line.end_at(COMMIT)
@@ -93,7 +81,7 @@ async def test_a_commit_that_the_database_never_heard_began_nothing(pool: Pool, 
 
 
 async def test_a_commit_under_way_is_awaited_while_other_messages_go_out(pool: Pool, database_url: str) -> None:
-    async with lossy(database_url) as (line, weak):
+    async with wired_pool(database_url) as (line, weak):
         bench = Bench(weak)
         actor = await organization(pool)
         id = await message(pool, actor)
@@ -110,7 +98,7 @@ async def test_a_commit_under_way_is_awaited_while_other_messages_go_out(pool: P
 
 
 async def test_another_worker_that_gave_it_up_learns_that_nothing_was_sent(pool: Pool, database_url: str) -> None:
-    async with lossy(database_url) as (line, weak):
+    async with wired_pool(database_url) as (line, weak):
         bench, other = Bench(weak), Bench(pool)
         id = await message(pool, await organization(pool), guarantee="at_most_once")
         await lose(line, bench)
@@ -127,7 +115,7 @@ async def test_another_worker_that_gave_it_up_learns_that_nothing_was_sent(pool:
 
 async def test_an_attempt_of_another_worker_with_the_same_number_is_left_alone(pool: Pool, database_url: str) -> None:
     """The commit failed, and another worker began the attempt."""
-    async with lossy(database_url) as (line, weak):
+    async with wired_pool(database_url) as (line, weak):
         bench, other = Bench(weak), Bench(pool)
         other.only.script = lambda submission: None
         id = await message(pool, await organization(pool))
@@ -172,7 +160,7 @@ async def test_a_round_that_is_cancelled_after_its_commit_is_settled_by_a_drain(
 async def test_an_answer_is_counted_once_although_the_answer_to_its_commit_was_lost(
     pool: Pool, database_url: str, verdict: Verdict
 ) -> None:
-    async with lossy(database_url) as (line, weak):
+    async with wired_pool(database_url) as (line, weak):
         bench = Bench(weak)
         bench.only.script = lambda submission: None
         id = await message(pool, await organization(pool))
@@ -187,7 +175,7 @@ async def test_an_answer_is_counted_once_although_the_answer_to_its_commit_was_l
 
 
 async def test_an_answer_whose_commit_failed_is_written_again(pool: Pool, database_url: str) -> None:
-    async with lossy(database_url) as (line, weak):
+    async with wired_pool(database_url) as (line, weak):
         bench = Bench(weak)
         bench.only.script = lambda submission: None
         id = await message(pool, await organization(pool))
@@ -208,7 +196,7 @@ async def test_what_the_guard_found_in_a_round_that_was_rolled_back_is_held_in_t
         await rules.configure(conn, actor.organization_id, policy="hold", safe=())
     for n in range(12):
         await message(pool, actor, to=f"+25884123{n:04}")
-    async with lossy(database_url) as (line, weak):
+    async with wired_pool(database_url) as (line, weak):
         bench = Bench(weak)
         line.end_at(COMMIT)
         with pytest.raises(Exception) as error:

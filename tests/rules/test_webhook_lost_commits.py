@@ -3,13 +3,10 @@ soon."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator
-
 import pytest
 
 from heliograph.base.database import clock
-from heliograph.base.database.pool import Pool, is_down, open_pool
+from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.ids import uuid7
 from heliograph.http.client import HttpClient, webhook_rules
 from heliograph.simulators.receiver import Receiver
@@ -19,22 +16,10 @@ from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.events import Event
 from heliograph.webhooks.recording.handover import abandoned
 from tests.hooks import DATA, KIND, delivering, endpoint, organization, queued, record, settings, until
-from tests.wire import Wire, wire
+from tests.wire import COMMIT, wired_pool
 
-COMMIT = b"COMMIT"
 #: A lease that nobody waits for.
 UNDER = settings(lease_seconds=600.0)
-
-
-@contextlib.asynccontextmanager
-async def lossy(url: str) -> AsyncIterator[tuple[Wire, Pool]]:
-    """A pool whose connections lead through a wire."""
-    async with wire(url) as (line, through):
-        pool = await open_pool(through, size=4)
-        try:
-            yield line, pool
-        finally:
-            pool.terminate()
 
 
 async def is_empty(pool: Pool) -> bool:
@@ -45,7 +30,7 @@ async def test_what_was_claimed_is_claimed_again(pool: Pool, database_url: str, 
     actor = await organization(pool)
     await endpoint(pool, actor, receiver.url)
     outbound = HttpClient(webhook_rules(UNDER))
-    async with lossy(database_url) as (line, weak):
+    async with wired_pool(database_url) as (line, weak):
         deliverer = Deliverer(weak, outbound, UNDER, seal_key=endpoints.seal_key(UNDER))
         await record(pool, actor, 1)
         line.lose_answer(COMMIT)
@@ -63,7 +48,7 @@ async def test_what_was_claimed_is_claimed_again(pool: Pool, database_url: str, 
 async def test_what_was_handed_over_goes_out_by_a_claim(pool: Pool, database_url: str, receiver: Receiver) -> None:
     actor = await organization(pool)
     await endpoint(pool, actor, receiver.url)
-    async with lossy(database_url) as (line, weak), delivering(weak, UNDER) as deliverer:
+    async with wired_pool(database_url) as (line, weak), delivering(weak, UNDER) as deliverer:
         # Now the endpoint is known to be well.
         await record(pool, actor, 1)
         await receiver.wait_for(lambda it: it.counters.received == 1)
