@@ -41,6 +41,22 @@ async def test_what_is_left_out_of_a_contact_stays(api: Api, tenant: Tenant) -> 
     assert (answer["contact"]["phone"], answer["contact"]["name"]) == ("+258849990000", "Ana")
 
 
+async def test_null_removes_one_part_of_a_name(api: Api, tenant: Tenant) -> None:
+    made = await contact(api, tenant)
+    path = f"/contacts/{made['id']}"
+    parts = ("name", "first_name", "last_name")
+    for body, expected in (
+        ({"firstName": "Ana", "lastName": None}, ["Ana", "Ana", None]),
+        ({"firstName": None, "lastName": "Silva"}, ["Silva", None, "Silva"]),
+        # A client that writes null for whatever it does not set changes nothing by that.
+        ({"name": None, "firstName": None, "lastName": None, "tags": ["vip"]}, ["Silva", None, "Silva"]),
+        ({"firstName": "Ana", "lastName": "Sousa"}, ["Ana Sousa", "Ana", "Sousa"]),
+    ):
+        status, answer = await change(api, tenant, path, **body)
+        assert status == 200, answer
+        assert [answer["contact"][name] for name in parts] == expected, body
+
+
 async def test_tags_are_replaced_and_found_by(api: Api, tenant: Tenant) -> None:
     made = await contact(api, tenant)
     _, answer = await change(api, tenant, f"/contacts/{made['id']}", tags=["Maputo ", "new"])
@@ -58,6 +74,8 @@ async def test_tags_are_replaced_and_found_by(api: Api, tenant: Tenant) -> None:
         ({}, "name"),
         ({"firstName": "Ana"}, "lastName"),
         ({"lastName": "Silva"}, "firstName"),
+        ({"firstName": None, "lastName": None}, "name"),
+        ({"firstName": None}, "name"),
         ({"name": "Bea", "firstName": "Ana", "lastName": "Silva"}, "name"),
         ({"phone": "nonsense-"}, "phone"),
         ({"phone": "+258841234567", "phoneNumber": "+258841234568"}, "phoneNumber"),

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from uuid import UUID
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.door.reading import UUID_FORM
@@ -67,8 +67,14 @@ class ChangeContact(
         Name | None, Meta(description="Full name. Replaces first and last name unless they are given as well.")
     ] = None
     phone: Annotated[Phone | None, Meta(description="Phone number with country code, in any common format.")] = None
-    first_name: Annotated[Name | None, Meta(description="First name, together with `lastName`.")] = None
-    last_name: Annotated[Name | None, Meta(description="Last name, together with `firstName`.")] = None
+    first_name: (
+        Annotated[Name | None, Meta(description="First name, together with `lastName`; null: there is none.")]
+        | UnsetType
+    ) = UNSET
+    last_name: (
+        Annotated[Name | None, Meta(description="Last name, together with `firstName`; null: there is none.")]
+        | UnsetType
+    ) = UNSET
     phone_number: Annotated[Phone | None, alias_of("phone")] = None
     tags: Annotated[
         Annotated[list[Tag], Meta(max_length=MAX_TAGS)] | None,
@@ -227,12 +233,20 @@ async def create_contact(call: Call, body: Entry) -> ContactCreated:
 
 
 async def changes(body: ChangeContact) -> Changes:
-    """The changes requested. Raises Invalid."""
-    first = None if body.first_name is None else records.name(body.first_name, "firstName")
-    last = None if body.last_name is None else records.name(body.last_name, "lastName")
-    if (first is None) != (last is None):
-        missing = "firstName" if first is None else "lastName"
-        raise Invalid((missing, "required", "`firstName` and `lastName` can only be changed together"))
+    """The changes requested. Raises Invalid.
+
+    Null beside the other part of a name removes that part. Otherwise null is the same as leaving a field out, since
+    many clients write null for whatever they do not set.
+    """
+    for missing, given, other in (
+        ("firstName", body.first_name, body.last_name),
+        ("lastName", body.last_name, body.first_name),
+    ):
+        if given is UNSET and isinstance(other, str):
+            text = "`firstName` and `lastName` can only be changed together; null removes one of them"
+            raise Invalid((missing, "required", text))
+    first = records.name(body.first_name, "firstName") if isinstance(body.first_name, str) else None
+    last = records.name(body.last_name, "lastName") if isinstance(body.last_name, str) else None
     joined = records.full_name(first, last)
     name = joined if body.name is None else records.name(body.name)
     if joined not in (None, name):
