@@ -357,7 +357,9 @@ class Guard:
 def _asked(call: Call) -> list[Any]:
     """The identity of a request under an idempotency key. A stored secret is replayed only to the API key that first
     received it: the same request from another API key counts as a different one."""
-    return [call.body, call.query, call.actor.key_id if call.operation.has_secret else None]
+    sets = {name: sorted(set(given)) for name in call.operation.unordered if (given := getattr(call.body, name))}
+    body = msgspec.structs.replace(call.body, **sets) if sets else call.body
+    return [body, call.query, call.actor.key_id if call.operation.has_secret else None]
 
 
 def _headers(body: bytes, replayed: bool | None) -> envelope.Headers:

@@ -51,6 +51,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     #: Normalizes the body, so that different spellings of one request are equal, without a clock, settings or the
     #: database; raises Invalid. Its result is what an idempotency key is bound to, and the body that the handler gets.
     canonical: Callable[[Any], Awaitable[Any]] | None = None
+    #: Fields of the canonical body that are sets, written as lists: their order makes no other request.
+    unordered: tuple[str, ...] = ()
     #: Its refusals, in addition to those that `guard.py` raises for every operation.
     refusals: tuple[type[Refusal], ...] = ()
     #: True: it changes what live and test keys share, so a test key may not.
@@ -104,6 +106,7 @@ def operation(
     *,
     status: int = 200,
     canonical: Callable[[Any], Awaitable[Any]] | None = None,
+    unordered: tuple[str, ...] = (),
     refusals: tuple[type[Refusal], ...] = (),
     live_only: bool = False,
     has_secret: bool = False,
@@ -114,6 +117,7 @@ def operation(
     facts = Facts(
         status=status,
         canonical=canonical,
+        unordered=unordered,
         refusals=refusals,
         live_only=live_only,
         has_secret=has_secret,

@@ -312,7 +312,12 @@ async def canonical(body: CreateCampaign) -> SmsCampaignSpec:
     )
 
 
-@operation(status=201, canonical=canonical, refusals=(SenderIdNotApproved, CampaignAudienceEmpty))
+@operation(
+    status=201,
+    canonical=canonical,
+    unordered=("recipients", "audience_tags", "excluded_tags"),
+    refusals=(SenderIdNotApproved, CampaignAudienceEmpty),
+)
 async def create_campaign(call: Call, body: SmsCampaignSpec) -> CreatedCampaign:
     """Create a campaign.
 

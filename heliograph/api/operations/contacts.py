@@ -222,7 +222,7 @@ async def canonical(body: CreateContact) -> Entry:
     return Entry(next(iter(given.values())), name, first, last, records.tags(body.tags or ()))
 
 
-@operation(canonical=canonical, refusals=(ContactAlreadyExists,))
+@operation(canonical=canonical, unordered=("tags",), refusals=(ContactAlreadyExists,))
 async def create_contact(call: Call, body: Entry) -> ContactCreated:
     """Create a contact.
 
@@ -269,7 +269,7 @@ async def changes(body: ChangeContact) -> Changes:
     )
 
 
-@operation(canonical=changes, refusals=(ContactAlreadyExists,))
+@operation(canonical=changes, unordered=("tags",), refusals=(ContactAlreadyExists,))
 async def change_contact(call: Call, contact_id: UUID, body: Changes) -> ContactChanged:
     """Change a contact.
 

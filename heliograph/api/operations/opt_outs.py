@@ -89,6 +89,15 @@ class WhichOptOut(msgspec.Struct, frozen=True):
     recipient: Annotated[Recipient, Meta(description="Phone number with country code, or a WhatsApp user id.")]
     reason: Annotated[Reason | None, Meta(description="Why, for your own records: kept in the audit log.")] = None
 
+    def __post_init__(self) -> None:
+        """Two spellings of a number are the same payload for an idempotency key."""
+        msgspec.structs.force_setattr(self, "recipient", _who(self.recipient))
+
+
+async def canonical(body: AddOptOut) -> AddOptOut:
+    """The person as they are stored. Raises Invalid."""
+    return msgspec.structs.replace(body, recipient=_who(body.recipient))
+
 
 async def list_opt_outs(call: Call, query: OptOutQuery) -> OptOutList:
     """List opt-outs.
@@ -117,13 +126,13 @@ async def list_opt_outs(call: Call, query: OptOutQuery) -> OptOutList:
     )
 
 
-@operation(status=201, live_only=True)
+@operation(status=201, canonical=canonical, live_only=True)
 async def add_opt_out(call: Call, body: AddOptOut) -> OptOutAnswer:
     """Add an opt-out.
 
     For people who asked not to be messaged again in another way than by writing STOP. Adding an existing opt-out
     changes nothing. It raises `contact.opted_out`."""
-    one = await optouts.add(call.conn, call.actor, phone=_who(body.recipient), reason=body.reason or "")
+    one = await optouts.add(call.conn, call.actor, phone=body.recipient, reason=body.reason or "")
     return OptOutAnswer(True, _shown(one))
 
 
@@ -133,7 +142,7 @@ async def lift_opt_out(call: Call, query: WhichOptOut) -> OptOutAnswer:
 
     People who wrote STOP lift it themselves, by writing START; nobody can do it for them.
     """
-    one = await optouts.remove(call.conn, call.actor, phone=_who(query.recipient), reason=query.reason or "")
+    one = await optouts.remove(call.conn, call.actor, phone=query.recipient, reason=query.reason or "")
     return OptOutAnswer(True, _shown(one))
 
 

@@ -204,7 +204,7 @@ async def test_webhook(call: Call, webhook_endpoint_id: UUID) -> WebhookQueued:
     return WebhookQueued(True, True, WebhookDelivery(event_id, endpoint_id))
 
 
-@operation(status=202, refusals=(EndpointDisabled, EndpointPaused, ReplayRunning))
+@operation(status=202, unordered=("kinds",), refusals=(EndpointDisabled, EndpointPaused, ReplayRunning))
 async def replay_webhook_events(call: Call, webhook_endpoint_id: UUID, body: ReplayEvents) -> WebhookReplayStarted:
     """Replay a time range.
 

@@ -112,7 +112,12 @@ async def list_exports(call: Call) -> ExportList:
     return ExportList(True, [_shown(one) for one in await jobs.list_all(call.conn, call.actor, of_everybody=False)])
 
 
-@operation(status=202, refusals=(TooManyExports,))
+async def canonical(body: CreateExport) -> CreateExport:
+    """The tag as it is stored. Raises Invalid."""
+    return body if body.tag is None else msgspec.structs.replace(body, tag=records.tag(body.tag, "tag"))
+
+
+@operation(status=202, canonical=canonical, refusals=(TooManyExports,))
 async def create_export(call: Call, body: CreateExport) -> ExportAnswer:
     """Export messages, contacts or opt-outs.
 
@@ -173,7 +178,7 @@ def _wanted(body: CreateExport) -> Wanted:
         filters = messages.Filters(date_from=body.date_from, date_to=body.date_to)
         return kinds.Messages(form=body.format, filters=filters, sees="all")
     if body.kind == "contacts":
-        tags = () if body.tag is None else (records.tag(body.tag, "tag"),)
+        tags = () if body.tag is None else (body.tag,)
         return kinds.Contacts(form=body.format, filters=search.Filters(tags=tags))
     return kinds.OptOuts(form=body.format)
 
