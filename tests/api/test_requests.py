@@ -97,6 +97,9 @@ async def test_refusals_mutations_and_accepted_sends_are_one_list(api: Api, pool
     first = (await ask(api, tenant, "GET", "/requests?limit=3"))[2]
     second = (await ask(api, tenant, "GET", f"/requests?limit=3&cursor={first['nextCursor']}"))[2]
     assert [*first["items"], *second["items"]] == items
+    first = (await ask(api, tenant, "GET", "/requests?limit=1&path=/v1/sms/"))[2]
+    second = (await ask(api, tenant, "GET", f"/requests?limit=1&path=/sms&cursor={first['nextCursor']}"))[2]
+    assert [len(page["items"]) for page in (first, second)] == [1, 1]
     # Each of these is refused, and so is listed itself sooner or later.
     status, _, refused = await ask(api, tenant, "GET", "/requests?path=sms")
     assert (status, refused["error"]["details"]["fields"][0]["field"]) == (400, "path")

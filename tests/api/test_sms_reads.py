@@ -208,6 +208,9 @@ async def test_a_cursor_belongs_to_its_filters_whatever_their_spelling(client: C
     assert again["items"] != page["items"]
     status, body = await client.ask("GET", f"/sms/messages?limit=1&cursor={page['nextCursor']}")
     assert (status, body["error"]["details"]["fields"][0]["field"]) == (400, "cursor")
+    page = await client.page(limit=1, sender="HELIOGRAPH")
+    again = await client.page(limit=1, sender="Heliograph", cursor=page["nextCursor"])
+    assert again["items"] != page["items"]
 
 
 async def test_a_date_at_the_edge_of_time_is_a_date(client: Client) -> None:

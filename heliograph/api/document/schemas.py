@@ -55,6 +55,8 @@ def of_query(query: type[msgspec.Struct]) -> list[Schema]:
         # A parameter is absent, never null.
         (given,) = [one for one in shape.get("anyOf", [shape]) if one != _NULL]
         described = {key: value for key, value in given.items() if key != "description"}
+        if given.get("type") == "string" and not given.keys() & {"enum", "format"}:
+            described.setdefault("minLength", 1)
         parameter = {"name": name, "in": "query", "schema": _plain(described, keep_defaults=True)}
         if "description" in shape:
             parameter["description"] = shape["description"]

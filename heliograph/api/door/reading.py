@@ -82,12 +82,13 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
     """A function that decodes a query string into `kind`; it raises only Invalid.
 
     Parameters are accepted in camelCase, snake_case and kebab-case; unknown ones are ignored. One given twice
-    with different values is refused as ambiguous.
+    with different values is refused as ambiguous, and an empty one too: the list would hold nothing, or everything.
     """
     names = {_folded(name): name for name in kind.__struct_encode_fields__}
     shape = _shape(kind)
     attributes = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
     times = _times(kind)
+    required = {field.encode_name for field in msgspec.structs.fields(kind) if field.required}
     encoded_times = {encoded for encoded, attribute in attributes.items() if attribute in times}
 
     def read(raw: bytes) -> Query:
@@ -104,6 +105,9 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
                 raise Invalid((name, "duplicate", f"`{name}` is given twice with different values"))
             if "\0" in value:
                 raise Invalid((name, "nul", f"`{name}` must not contain NUL"))
+            if not value:
+                hint = "" if name in required else ": leave it out"
+                raise Invalid((name, "length", f"`{name}` must not be empty{hint}"))
         for name in encoded_times & values.keys():
             values[name] = _with_plus(values[name])
         try:

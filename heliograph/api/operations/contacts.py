@@ -174,6 +174,7 @@ async def list_contacts(call: Call, query: ContactQuery) -> ContactList:
     `limit` items, or none, while `hasMore` is true; `nextCursor` continues from there.
     """
     tag = None if query.tag is None else records.tag(query.tag, "tag")
+    call.query = query = msgspec.structs.replace(query, tag=tag)  # two spellings are one filter, also in cursors
     after, seen = paging.after_id(call, COLLECTION), None
     if (query.never_written, query.not_written_days, query.delivered_before) == (None, None, None):
         found = await records.list_page(call.conn, call.actor, limit=query.limit + 1, after=after, tag=tag)

@@ -131,11 +131,13 @@ async def list_requests(call: Call, query: RequestQuery) -> RequestList:
     accepted sends. Reads that succeeded are not kept. A page scans at most 20,000; `nextCursor` continues from there.
     Entries appear about a second after the response.
     """
+    # Two spellings are one filter, also in cursors.
+    call.query = query = msgspec.structs.replace(query, path=_path(query.path))
     filters = Filters(
         status_class=query.status_class,
         status=query.status,
         method=query.method,
-        path=_path(query.path),
+        path=query.path,
         error_code=query.error_code,
         operation=query.operation,
         key_id=query.api_key_id,

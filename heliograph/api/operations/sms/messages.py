@@ -210,6 +210,8 @@ async def list_sms_messages(call: Call, query: MessageQuery) -> SmsMessageList:
         if recipient is None:
             raise Invalid(("recipient", "pattern", "`recipient` must be a phone number with country code"))
         call.query = query = msgspec.structs.replace(query, recipient=recipient)
+    if query.sender is not None:
+        call.query = query = msgspec.structs.replace(query, sender=query.sender.lower())
     filters = Filters(
         status=query.status,
         recipient=query.recipient,
