@@ -65,7 +65,9 @@ OTHER_NAMES = {
 #: Likewise, in JSON 7.0 is the same number as 7.
 Days = Annotated[float, Meta(ge=1, le=MOST_DAYS, multiple_of=1, extra_json_schema={"type": "integer"})]
 _MODES = Literal["any", "all"]
-_Excluded = Annotated[list[Annotated[str, Meta(min_length=1, max_length=MAX_TAG)]], Meta(max_length=MAX_TAGS)]
+_Tag = Annotated[str, Meta(min_length=1, max_length=MAX_TAG)]
+_Audience = Annotated[list[_Tag], Meta(min_length=1, max_length=MAX_TAGS)]
+_Excluded = Annotated[list[_Tag], Meta(max_length=MAX_TAGS)]
 
 
 class CreateCampaign(
@@ -119,19 +121,12 @@ class CreateCampaign(
     )
     other_sender_name: Annotated[SenderName | None, alias_of("sender_name")] = None
     audience_tags: Annotated[
-        Annotated[list[Annotated[str, Meta(min_length=1, max_length=MAX_TAG)]], Meta(min_length=1, max_length=MAX_TAGS)]
-        | None,
+        _Audience | None,
         Meta(
-            description=(
-                "Send to contacts with these tags. Either this, `audience_import` or `recipients` is required."
-            )
+            description="Send to contacts with these tags. Either this, `audience_import` or `recipients` is required."
         ),
     ] = None
-    other_audience_tags: Annotated[
-        Annotated[list[Annotated[str, Meta(min_length=1, max_length=MAX_TAG)]], Meta(min_length=1, max_length=MAX_TAGS)]
-        | None,
-        alias_of("audience_tags"),
-    ] = None
+    other_audience_tags: Annotated[_Audience | None, alias_of("audience_tags")] = None
     audience_tag_match_mode: Annotated[
         _MODES | None, Meta(description="Whether contacts need `any` (default) or `all` of the tags.")
     ] = None
