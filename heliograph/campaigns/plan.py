@@ -291,7 +291,7 @@ UPDATE campaigns SET status = '{status}', status_reason = $3,
                       WHEN '{status}' IN ('staging', 'running') THEN least(step_at, clock_timestamp())
                       ELSE clock_timestamp() END
  WHERE organization_id = $1 AND id = $2 AND {guard(status)}
-RETURNING {COLUMNS}, organization_id, mode, request_id, completed_at AS at
+RETURNING {COLUMNS}, organization_id, mode, request_id, completed_at AS at, author_kind, author_id
 """
     for status, sources in STATES.items()
     if sources
@@ -337,6 +337,11 @@ async def move(
         await notices.record(
             conn, Notice(organization_id, f"campaign.{status}", str(id), moved.name, row["mode"], facts)
         )
+    elif status == "canceled" and row["author_kind"] == "person" and row["author_id"] != by.id:
+        # Operators are not named to organizations.
+        facts = {"by": by.name} if by.kind == "person" else {}
+        told = Notice(organization_id, "campaign.canceled", str(id), moved.name, row["mode"], facts, row["author_id"])
+        await notices.record(conn, told)
     if status == "completed":
         await events.record(conn, [_completed(moved, row)])
     return moved

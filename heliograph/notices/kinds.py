@@ -41,6 +41,10 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         # reason: as given by `campaigns`
         "campaign.paused": Kind("/campaigns/{object}", scope="campaigns:read", ways=WAYS),
         "campaign.approval": Kind("/campaigns/{object}", scope="campaigns:write", ways=WAYS),
+        # for its creator; by: the person who approved it
+        "campaign.approved": Kind("/campaigns/{object}", scope="campaigns:read", ways=WAYS),
+        # for its creator, if somebody else did it; by: the person, if it was one of the organization
+        "campaign.canceled": Kind("/campaigns/{object}", scope="campaigns:read", ways=WAYS),
         "campaign.failed": Kind("/campaigns/{object}", scope="campaigns:read", ways=WAYS),
         "webhook.failing": Kind("/webhooks/{object}", scope="webhooks:read"),
         # reason: as given by `webhooks`

@@ -49,6 +49,8 @@ NOTICES: Mapping[str, str] = {
     "campaign.completed": "A campaign is finished",
     "campaign.paused": "A campaign is stalled",
     "campaign.approval": "A campaign waits for an approval",
+    "campaign.approved": "A campaign that you created was approved",
+    "campaign.canceled": "A campaign that you created was canceled by somebody else",
     "campaign.failed": "A campaign failed",
     "webhook.failing": "Webhooks to an endpoint are failing",
     "webhook.disabled": "An endpoint was disabled",

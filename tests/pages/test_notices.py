@@ -21,6 +21,7 @@ from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
 
 FACTS: dict[str, dict[str, str | int]] = {
     "campaign.paused": {"reason": "quota_exceeded"},
+    "campaign.approved": {"by": "Rui"},
     "webhook.disabled": {"reason": "failing"},
     "import.finished": {"created": 1200, "updated": 3, "rejected": 2},
     "sender.rejected": {"reason": "Not your name."},

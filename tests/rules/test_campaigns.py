@@ -1151,6 +1151,29 @@ async def test_a_campaign_to_many_waits_for_a_second_person(pool: Pool) -> None:
     assert [tuple(row) for row in logged] == [("Rui", '{"recipients":3,"approved_for":6}')]
 
 
+async def test_the_creator_is_notified_of_an_approval_and_of_a_cancellation_by_somebody_else(pool: Pool) -> None:
+    actor = await organization(pool)
+    ana, rui = person(actor, "Ana"), person(actor, "Rui")
+    operator = msgspec.structs.replace(actor, by=Principal("operator", uuid7(), "Olga"))
+    await needs_approval(pool, actor, 0)
+    approved, refused, stopped, own = [await create(pool, ana, recipients=[number(1)]) for _ in range(4)]
+    by_key = await create(pool, actor, recipients=[number(1)])
+    await run(pool)
+    for one in (approved, by_key):
+        await approve(pool, rui, one.id)
+    for who, one in ((rui, refused), (operator, stopped), (ana, own), (rui, by_key)):
+        async with pool.acquire() as conn, conn.transaction():
+            await plan.cancel(conn, who, id=one.id)
+    told = await pool.fetch(
+        "SELECT kind, object, facts, user_id FROM notices WHERE kind IN ('campaign.approved', 'campaign.canceled')"
+    )
+    assert {tuple(row) for row in told} == {
+        ("campaign.approved", str(approved.id), '{"by":"Rui"}', ana.user_id),
+        ("campaign.canceled", str(refused.id), '{"by":"Rui"}', ana.user_id),
+        ("campaign.canceled", str(stopped.id), "{}", ana.user_id),  # operators are not named to organizations
+    }
+
+
 AS_IF = """
 UPDATE campaigns SET status = $1, status_reason = $2, staged_to = '',
        pending = ($1 <> ALL ('{completed,canceled,failed}'))::int,

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph import notices
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
@@ -17,6 +18,7 @@ from heliograph.base.errors import Refusal
 from heliograph.campaigns import plan, record
 from heliograph.campaigns.approval import rule
 from heliograph.campaigns.record import Campaign
+from heliograph.notices import Notice
 
 
 class CampaignApprovalByAnother(Refusal):
@@ -64,7 +66,7 @@ async def _lacking(conn: Connection, actor: Actor, campaign: Campaign) -> int | 
     return await rule.missing(conn, actor.organization_id, campaign.id) if campaign.status == "paused" else None
 
 
-LOCK = "SELECT author_id FROM campaigns WHERE organization_id = $1 AND id = $2 FOR UPDATE"
+LOCK = "SELECT author_id, author_kind FROM campaigns WHERE organization_id = $1 AND id = $2 FOR UPDATE"
 APPROVE = """
 UPDATE campaigns SET approved_at = now(), approved_by = $3, approver = $4, approved_for = $5
  WHERE organization_id = $1 AND id = $2
@@ -76,11 +78,12 @@ async def approve(conn: Connection, actor: Actor, *, id: UUID, channel: str = "s
     outgrown the approval. Runs in the caller's transaction. Raises NotFound, CampaignApprovalByAnother, and
     CampaignNotPausable if it is being sent or has ended.
     """
-    author = await conn.fetchval(LOCK, actor.organization_id, id)
+    locked = await conn.fetchrow(LOCK, actor.organization_id, id)
     before = await record.get(conn, actor, id=id, channel=channel)
     if before.approved_at is not None and await _lacking(conn, actor, before) is None:
         return before
-    if actor.user_id is None or actor.user_id == author:
+    assert locked is not None, "it was found"
+    if actor.user_id is None or actor.user_id == locked["author_id"]:
         raise CampaignApprovalByAnother
     waits = before.status == "paused" and before.status_reason in (rule.REASON, plan.BY_REQUEST)
     if not waits and before.status not in ("scheduled", "staging"):
@@ -89,6 +92,11 @@ async def approve(conn: Connection, actor: Actor, *, id: UUID, channel: str = "s
     await conn.execute(APPROVE, actor.organization_id, id, actor.user_id, actor.principal.name, covered)
     told = {"recipients": before.counts.total or None, "approved_for": covered}
     await audit.record(conn, actor, "campaign.approved", object_id=id, name=before.name, after=told)
+    if locked["author_kind"] == "person":
+        facts, author = {"by": actor.principal.name}, locked["author_id"]
+        await notices.record(
+            conn, Notice(actor.organization_id, "campaign.approved", str(id), before.name, facts=facts, user_id=author)
+        )
     if before.status_reason == rule.REASON:
         await plan.move(conn, actor.organization_id, id, "running", was="paused", by=actor.principal)
     return await record.get(conn, actor, id=id, channel=channel)

@@ -76,6 +76,10 @@ def title(known: ReaderLocale, one: Noticed) -> str:
             return text("The campaign “%(name)s” is stalled.", name=name)
         case "campaign.approval":
             return text("The campaign “%(name)s” waits for a second person's approval.", name=name)
+        case "campaign.approved":
+            return text("Your campaign “%(name)s” was approved.", name=name)
+        case "campaign.canceled":
+            return text("Your campaign “%(name)s” was canceled.", name=name)
         case "campaign.failed":
             return text("The campaign “%(name)s” failed.", name=name)
         case "webhook.failing":
@@ -141,6 +145,10 @@ def several(known: ReaderLocale, kind: str, number: int) -> str:
             return count("%(num)s campaign is stalled.", "%(num)s campaigns are stalled.", number)
         case "campaign.approval":
             return count("%(num)s campaign waits for an approval.", "%(num)s campaigns wait for an approval.", number)
+        case "campaign.approved":
+            return count("%(num)s of your campaigns was approved.", "%(num)s of your campaigns were approved.", number)
+        case "campaign.canceled":
+            return count("%(num)s of your campaigns was canceled.", "%(num)s of your campaigns were canceled.", number)
         case "campaign.failed":
             return count("%(num)s campaign failed.", "%(num)s campaigns failed.", number)
         case "webhook.failing":
@@ -209,6 +217,8 @@ def more(known: ReaderLocale, one: Noticed) -> str:
     """The details of a notice; empty: none."""
     text, number, facts = known.text, known.number, one.facts
     reason = str(facts.get("reason") or "")
+    if one.kind in ("campaign.approved", "campaign.canceled"):
+        return text("By %(name)s.", name=facts["by"]) if "by" in facts else ""
     if one.kind.startswith("campaign."):
         return _said(known, "campaign", reason)
     if one.kind == "webhook.disabled":
