@@ -21,8 +21,8 @@ from heliograph.queue.leases import Lease, Postponed
 from heliograph.sending.attempts import Attempt
 from heliograph.sending.results import Writer
 
-#: The reason recorded when a commit failed, and had begun attempts nevertheless.
-COMMIT_LOST = said("the database's answer was lost; nothing was sent")
+#: The reason recorded when a commit failed, or took too long, and had begun attempts nevertheless.
+COMMIT_LOST = said("the database's answer was lost or came too late; nothing was sent")
 
 
 class Claimed(Protocol):

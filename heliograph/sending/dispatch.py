@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from datetime import timedelta
+from time import monotonic
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
@@ -78,7 +79,7 @@ class Dispatcher(Generic[Message, Report]):
         #: Held during a round.
         self._in_round = asyncio.Lock()
         self._stopping = False
-        #: Attempts of rounds whose commit failed or was interrupted.
+        #: Attempts of rounds whose commit failed, was interrupted or took too long.
         self._unsubmitted: list[Attempt[Message]] = []
         self.wake = channel.wake
         #: The last round failed, perhaps because of one of its messages.
@@ -123,10 +124,12 @@ class Dispatcher(Generic[Message, Report]):
         outgoing: list[Attempt[Message]] = []
         crash_point(f"{channel.kind}.dispatch.before_commit")
         try:
-            async with self._pool.acquire() as conn, self._backlog.transaction(conn):
-                picked = await channel.pick(conn, limit=limit)
-                decide = self._bisect if self._is_wary else self._decide
-                outgoing = await decide(conn, picked) if picked else []
+            async with self._pool.acquire() as conn:
+                began = monotonic()  # leases begin no earlier
+                async with self._backlog.transaction(conn):
+                    picked = await channel.pick(conn, limit=limit)
+                    decide = self._bisect if self._is_wary else self._decide
+                    outgoing = await decide(conn, picked) if picked else []
         except asyncpg.DeadlockDetectedError:
             channel.rolled_back()
             return 1  # another transaction won: nothing was done, and the next round will see its effects
@@ -139,7 +142,10 @@ class Dispatcher(Generic[Message, Report]):
         if picked:
             self._is_wary = False
         crash_point(f"{channel.kind}.dispatch.after_commit")
-        self.flights.add(outgoing)
+        if monotonic() - began > self._lease_seconds / 2:
+            # The process or the database stood still. Other workers may have sent these messages already.
+            self._unsubmitted, outgoing = self._unsubmitted + outgoing, []
+        self.flights.add(outgoing, since=began)
         if self._found:
             self._trace(outgoing)
         if outgoing:
@@ -182,14 +188,14 @@ class Dispatcher(Generic[Message, Report]):
         await self.flights.renew(self._pool, self._results.writing, seconds=self._lease_seconds)
 
     async def _settle_unsubmitted(self) -> None:
-        """Record that nothing was sent in attempts that a failed commit has begun."""
+        """Record that nothing was sent in attempts that have begun, but were not handed over."""
         if not self._unsubmitted:
             return
         async with self._pool.acquire() as conn:
             begun, self._unsubmitted = await unsubmitted.look(conn, self._channel.kind, self._unsubmitted)
         if begun:
-            log.warning("attempts begun by a failed commit end unsent", channel=self._channel.kind, count=len(begun))
-        self.flights.add(begun)
+            log.warning("attempts that were not handed over end unsent", channel=self._channel.kind, count=len(begun))
+        self.flights.add(begun, since=monotonic())
         for one in begun:
             self.answered((one.lease.id, one.number), self._channel.unsent(one))
 

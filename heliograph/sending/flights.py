@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from time import monotonic
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +20,7 @@ Key = tuple[UUID, int]
 
 class _Flight(msgspec.Struct, frozen=True, gc=False):
     attempt: Attempt[Any]
-    #: Loop time, seconds.
+    #: Monotonic seconds.
     since: float
 
 
@@ -43,10 +44,9 @@ class Flights:
         """The attempts of one message. Scans all attempts."""
         return [one.attempt for (id, _), one in self._open.items() if id == message_id]
 
-    def add(self, attempts: Iterable[Attempt[Any]]) -> None:
-        """Add attempts that are about to be submitted."""
-        at = asyncio.get_running_loop().time()
-        self._open.update(((one.lease.id, one.number), _Flight(one, at)) for one in attempts)
+    def add(self, attempts: Iterable[Attempt[Any]], *, since: float) -> None:
+        """Add attempts that are about to be submitted. `since`: monotonic seconds, no later than their leases began."""
+        self._open.update(((one.lease.id, one.number), _Flight(one, since)) for one in attempts)
 
     def find(self, key: Key) -> Attempt[Any] | None:
         """The attempt that an answer refers to."""
@@ -60,7 +60,7 @@ class Flights:
 
     def give_up(self, key: Key) -> None:
         """Record that its outcome is unknown; an answer may still arrive."""
-        self._given_up[key] = _Flight(self._open[key].attempt, asyncio.get_running_loop().time())
+        self._given_up[key] = _Flight(self._open[key].attempt, monotonic())
 
     def landed(self, keys: Iterable[Key]) -> None:
         """Forget attempts whose outcome has been recorded, or never can be."""
@@ -74,7 +74,7 @@ class Flights:
         Never during `writing`: a row renewed while it is being finished would have a new version by then, and remain
         until its lease expires.
         """
-        at = asyncio.get_running_loop().time()
+        at = monotonic()
         for key in [key for key, one in self._given_up.items() if at - one.since > self._late]:
             del self._given_up[key]
         old = [one.attempt.lease for one in self._open.values() if at - one.since > seconds / 3]

@@ -33,7 +33,7 @@ class Rounds:
     results: Results[Any]
     dispatcher: Dispatcher[Any, Any]
     _claim_limit: int
-    _lease_seconds: float
+    lease_seconds: float
 
     def _dispatcher(self) -> Dispatcher[Any, Any]:
         return Dispatcher(
@@ -41,7 +41,7 @@ class Rounds:
             self.channel,
             self.results,
             claim_limit=self._claim_limit,
-            lease_seconds=self._lease_seconds,
+            lease_seconds=self.lease_seconds,
         )
 
     async def round(self, times: int = 1) -> int:
@@ -89,7 +89,7 @@ class Bench(Rounds):
             book=lambda: self.book,
             lookups=lookups,
         )
-        self._claim_limit, self._lease_seconds = claim_limit, lease_seconds
+        self._claim_limit, self.lease_seconds = claim_limit, lease_seconds
         self.channel = self._make()
         self.results: Results[ReceivedReceipt] = Results(pool, self.channel)
         self.dispatcher = self._dispatcher()

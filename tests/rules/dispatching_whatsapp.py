@@ -135,7 +135,7 @@ class Bench(dispatching.Rounds):
             on_early=self._early,
             clock=lambda: self.seconds,
         )
-        self._claim_limit, self._lease_seconds = claim_limit, lease_seconds
+        self._claim_limit, self.lease_seconds = claim_limit, lease_seconds
         self.channel = WhatsAppChannel(pool, self.lines.slots, grace=grace)
         self.results: Results[Move] = Results(pool, self.channel)
         self.dispatcher = self._dispatcher()

@@ -1,11 +1,12 @@
-"""Commits whose answer is lost: what a round of dispatch began was never handed over, and is sent again; what suppliers
-answered is counted once."""
+"""Commits whose answer is lost or late: what a round of dispatch began was never handed over, and is sent again; what
+suppliers answered is counted once."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.guard import rules
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import GUARDED
+from heliograph.sending import dispatch, flights
 from heliograph.suppliers.contract import Outcome, Verdict
 from tests.rules import dispatching_whatsapp, whatsapp_factories
 from tests.rules.dispatching import Bench, attempts, queued
@@ -154,6 +156,97 @@ async def test_a_round_that_is_cancelled_after_its_commit_is_settled_by_a_drain(
     await bench.dispatcher.drain()
     assert await attempts(pool, id) == [(1, "unreachable")]
     assert bench.only.submitted == []
+
+
+@pytest.fixture
+def stands_still(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Makes a bench stand still for longer than its leases, between the commit of its next round and what follows."""
+    original: Any = Backlog.transaction
+    ahead = 0.0
+    for module in (dispatch, flights):
+        monkeypatch.setattr(module, "monotonic", lambda: monotonic() + ahead)
+
+    def arm(bench: Any) -> None:
+        @contextlib.asynccontextmanager
+        async def slow(self: Backlog, conn: Connection) -> AsyncIterator[None]:
+            nonlocal ahead
+            async with original(self, conn):
+                yield
+            monkeypatch.setattr(Backlog, "transaction", original)
+            ahead += bench.lease_seconds + 1.0
+            await bench.pool.execute("UPDATE queue SET lease_until = now() - interval '1 second'")
+
+        monkeypatch.setattr(Backlog, "transaction", slow)
+
+    return arm
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "at_most_once"])
+async def test_a_round_that_stood_still_after_its_commit_sends_nothing(
+    pool: Pool, guarantee: str, stands_still: Callable[[Any], None]
+) -> None:
+    bench, other = Bench(pool), Bench(pool)
+    id = await message(pool, await organization(pool), guarantee=guarantee)
+    stands_still(bench)
+    await bench.round()
+    assert await attempts(pool, id) == [(1, "open")]
+    await other.round()
+    assert await attempts(pool, id) == [(1, "unknown")], "its worker may have died"
+    await bench.round()
+    assert await attempts(pool, id) == [(1, "unreachable")]
+    await other.later(seconds=200)
+    await other.round(2)
+    assert bench.only.submitted == []
+    assert [(one.message_id, one.attempt) for one in other.only.submitted] == [(id, 2)]
+    assert await attempts(pool, id) == [(1, "unreachable"), (2, "accepted")]
+
+
+async def test_a_round_that_stood_still_leaves_what_another_worker_has_sent_since(
+    pool: Pool, stands_still: Callable[[Any], None]
+) -> None:
+    bench, other = Bench(pool, grace=0.0), Bench(pool, grace=0.0)
+    id = await message(pool, await organization(pool))
+    stands_still(bench)
+    await bench.round()
+    await other.round()
+    await pool.execute("UPDATE queue SET due_at = now()")  # the wait for news is over
+    await other.round()
+    assert [(one.message_id, one.attempt) for one in other.only.submitted] == [(id, 2)]
+    await bench.round(2)
+    assert bench.only.submitted == []
+    assert await attempts(pool, id) == [(1, "unreachable"), (2, "accepted")]
+    assert (await status_of(pool, id), await queued(pool, id)) == ("sent", False)
+
+
+async def test_a_whatsapp_round_that_stood_still_after_its_commit_sends_nothing(
+    pool: Pool, stands_still: Callable[[Any], None]
+) -> None:
+    who = await whatsapp_factories.made(pool)
+    bench = await dispatching_whatsapp.Bench(pool).start()
+    id = await whatsapp_factories.message(pool, who)
+    stands_still(bench)
+    await bench.round()
+    assert (bench.only.submitted, await attempts(pool, id)) == ([], [(1, "open")])
+    await bench.round(3)
+    assert [(one.message_id, one.attempt) for one in bench.only.submitted] == [(id, 2)]
+    assert await attempts(pool, id) == [(1, "unreachable"), (2, "accepted")]
+
+
+async def test_a_round_that_took_less_than_half_a_lease_is_sent_and_renewed_in_time(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([100.0, 129.0])
+    monkeypatch.setattr(dispatch, "monotonic", lambda: next(times))
+    bench = Bench(pool, lease_seconds=60.0)
+    bench.only.script = lambda submission: None
+    await message(pool, await organization(pool))
+    await bench.round()
+    assert len(bench.only.submitted) == 1
+    monkeypatch.setattr(flights, "monotonic", lambda: 121.0)
+    ends = "SELECT lease_until FROM queue"
+    before = await pool.fetchval(ends)
+    await bench.dispatcher.renew()
+    assert await pool.fetchval(ends) > before
 
 
 @pytest.mark.parametrize("verdict", [Verdict.BUSY, Verdict.REFUSED, Verdict.UNREACHABLE, Verdict.UNKNOWN])
