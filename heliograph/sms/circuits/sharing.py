@@ -139,6 +139,8 @@ async def exchange(
             one.told.opened_at = None
     if closed:
         await conn.execute(CLOSE, worker_id, [id for id, _ in closed], [since for _, since in closed])
+        for id, _ in closed:
+            accounts[id].told.opened_at = None
     if opened:
         columns = [one.supplier.id for one in opened], [one.breaker.open_for() for one in opened]
         for row in await conn.fetch(OPEN, worker_id, *columns):
@@ -159,7 +161,6 @@ def _hear_open(
     if told.opened_at == row["opened_at"] and not breaker.open:
         # This worker's probe was accepted.
         closed.append((one.supplier.id, row["opened_at"]))
-        told.opened_at = None
         return
     if told.opened_at != row["opened_at"]:
         if not breaker.open:

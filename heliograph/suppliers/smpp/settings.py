@@ -162,6 +162,7 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         demand(all(kind in CLASSES for kind in self.statuses.values()), "statuses", said("has an unknown class"))
         demand(all(_HEX.match(key) for key in self.statuses), "statuses", said("must name codes in hex"))
         demand(all(_HEX.match(key) for key in self.vendor_tlvs), "vendor_tlvs", said("must name tags in hex"))
+        demand(_is_name(self.tls_server_name), "tls_server_name", said("must be a host name"))
         shifts = bool(self.single_shift or self.locking_shift)
         demand(
             not shifts or self.default_alphabet == "gsm", "default_alphabet", said("must be gsm for national tables")
@@ -198,6 +199,15 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 def settings_from(values: Mapping[str, Any]) -> SmppSettings:
     """The settings as stored with a supplier. Raises SettingsError, which names the field."""
     return checked(SmppSettings, values)
+
+
+def _is_name(name: str) -> bool:
+    """Whether TLS takes it, or it is empty."""
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        return False
+    return not re.search(r"^\.|[\s\0]", name)
 
 
 _HEX = re.compile(r"(0x)?[0-9a-f]{1,8}\Z", re.I)

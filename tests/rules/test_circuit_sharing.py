@@ -1,0 +1,41 @@
+"""A worker's circuit breakers and the rows that it shares with others, while the database fails."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
+from heliograph.sms.circuits import sharing
+from heliograph.sms.dispatch.supplier_pool import PooledSupplier
+from tests.rules.dispatching import Bench
+
+FAILS = "SELECT 1 / (count(*) - 1) FROM unnest($2::uuid[], $3::timestamptz[]) AS item WHERE $1::uuid IS NOT NULL"
+
+
+async def exchange(pool: Pool, one: PooledSupplier) -> None:
+    async with pool.acquire() as conn:
+        await sharing.exchange(conn, uuid7(), {one.supplier.id: one}, await sharing.read(conn))
+
+
+async def test_a_circuit_that_a_probe_closed_stays_closed_though_the_row_could_not_be_written(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(pool)
+    one = bench.accounts[bench.only_id]
+    await pool.execute(
+        "INSERT INTO suppliers (id, name, kind, settings, secret, created_at, changed_at)"
+        " VALUES ($1, 'one', 'smpp', '{}', '', now(), now())",
+        one.supplier.id,
+    )
+    one.breaker.trip()
+    await exchange(pool, one)
+    one.breaker.grant()
+    one.breaker.record(ok=True)
+    with monkeypatch.context() as failing, pytest.raises(asyncpg.DivisionByZeroError):
+        failing.setattr(sharing, "CLOSE", FAILS)
+        await exchange(pool, one)
+    await exchange(pool, one)
+    assert not one.breaker.open
+    assert await pool.fetchval("SELECT opened_at FROM supplier_health") is None
