@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -15,9 +16,12 @@ from heliograph.campaigns.staging import Stager
 from heliograph.contacts import exporting
 from heliograph.overview.exports.work import ExportWork
 from heliograph.retention import removing, shorter
+from heliograph.sms.by_hand import saved_texts
+from tests.processes import until_true
 from tests.rules.test_short_retention import count
 
 from .conftest import Api, Tenant
+from .test_guard import BLOCKED
 from .test_replays import another_key
 
 
@@ -169,7 +173,7 @@ async def test_texts_are_saved_changed_and_removed(api: Api, tenant: Tenant) -> 
     assert (status, body["savedText"]["name"]) == (201, "Hello")
     status, _, body = await api.ask("POST", "/sms/texts", json=asked, headers=tenant.headers)
     assert (status, body["error"]["code"]) == (409, "saved_text_exists")
-    for nothing in ({}, {"name": None}):
+    for nothing in ({}, {"name": None}, {"name": " "}):
         status, _, body = await api.ask("PATCH", f"/sms/texts/{id}", json=nothing, headers=tenant.headers)
         assert (status, body["error"]["details"]["fields"][0]["field"]) == (400, "name")
     _, _, body = await api.ask("PATCH", f"/sms/texts/{id}", json={"body": "Bye"}, headers=tenant.headers)
@@ -178,6 +182,23 @@ async def test_texts_are_saved_changed_and_removed(api: Api, tenant: Tenant) -> 
     assert [one["body"] for one in body["items"]] == ["Bye"]
     assert (await api.ask("DELETE", f"/sms/texts/{id}", headers=tenant.headers))[0] == 200
     assert (await api.ask("DELETE", f"/sms/texts/{id}", headers=tenant.headers))[0] == 404
+
+
+async def test_of_two_changes_of_a_text_at_once_neither_undoes_the_other(api: Api, tenant: Tenant, pool: Pool) -> None:
+    _, _, body = await api.ask("POST", "/sms/texts", json={"name": "Old", "body": "old"}, headers=tenant.headers)
+    id = UUID(body["savedText"]["id"])
+
+    async def is_blocked() -> bool:
+        return bool(await pool.fetchval(BLOCKED))
+
+    async with pool.acquire() as conn, conn.transaction():
+        await saved_texts.change(conn, tenant.actor, id=id, body="new")
+        renaming = asyncio.create_task(
+            api.ask("PATCH", f"/sms/texts/{id}", json={"name": "New"}, headers=tenant.headers)
+        )
+        await until_true(is_blocked)
+    status, _, body = await renaming
+    assert (status, body["savedText"]["name"], body["savedText"]["body"]) == (200, "New", "new")
 
 
 async def test_notices_are_those_whose_subject_the_key_reads(api: Api, tenant: Tenant, pool: Pool) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -24,6 +25,8 @@ from heliograph.sms.accepting.accept import MAX_TEXT
 
 #: Maximum number of texts per organization, and length of a name.
 MOST, MAX_NAME = 200, 100
+
+Name = TypeVar("Name", str, str | None)
 
 
 class SavedTextExists(Refusal):
@@ -87,7 +90,7 @@ RETURNING {_COLUMNS}
 
 async def create(conn: Connection, actor: Actor, *, name: str, body: str) -> SavedText:
     """Save a text. Raises Invalid (fields `name` and `body`), SavedTextExists, TooManySavedTexts, Unavailable."""
-    name, body = _checked(name, body)
+    name = checked(name, body)
     async with conn.transaction():
         await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
         if await conn.fetchval(COUNT, actor.organization_id) >= MOST:
@@ -99,22 +102,26 @@ async def create(conn: Connection, actor: Actor, *, name: str, body: str) -> Sav
     return made
 
 
+# What is not given stays as it is in the row: of two changes at once, neither undoes the other.
 CHANGE = """
-UPDATE saved_texts SET name = $3, body = $4, updated_at = now() WHERE organization_id = $1 AND id = $2
+UPDATE saved_texts SET name = coalesce($3, name), body = coalesce($4, body), updated_at = now()
+ WHERE organization_id = $1 AND id = $2
 """
 
 
-async def change(conn: Connection, actor: Actor, *, id: UUID, name: str, body: str) -> None:
-    """Change a text's name or body. Raises NotFound, Invalid, SavedTextExists, Unavailable."""
-    name, body = _checked(name, body)
+async def change(conn: Connection, actor: Actor, *, id: UUID, name: str | None = None, body: str | None = None) -> None:
+    """Change a text's name or body; None: unchanged. Raises NotFound, Invalid, SavedTextExists, Unavailable."""
+    name = checked(name, body)
     async with conn.transaction():
         known = await get(conn, actor, id=id)
-        if (known.name, known.body) == (name, body):
+        name, body = (None if name == known.name else name), (None if body == known.body else body)
+        if (name, body) == (None, None):
             return
-        await _unique(conn, CHANGE, actor.organization_id, id, name, await _sealed(conn, actor, id, body))
-        before, after = {"name": known.name}, {"name": name, "body": "changed" if known.body != body else None}
-        after = {field: value for field, value in after.items() if value is not None}
-        await audit.record(conn, actor, "saved_text.changed", object_id=id, name=name, before=before, after=after)
+        sealed = None if body is None else await _sealed(conn, actor, id, body)
+        await _unique(conn, CHANGE, actor.organization_id, id, name, sealed)
+        before, becomes = {"name": known.name}, name or known.name
+        after = {"name": becomes} | ({} if body is None else {"body": "changed"})
+        await audit.record(conn, actor, "saved_text.changed", object_id=id, name=becomes, before=before, after=after)
 
 
 REMOVE = "DELETE FROM saved_texts WHERE organization_id = $1 AND id = $2 RETURNING name"
@@ -152,14 +159,16 @@ async def _unique(conn: Connection, sql: str, *values: object) -> Sequence[async
         raise SavedTextExists from None
 
 
-def _checked(name: str, body: str) -> tuple[str, str]:
+def checked(name: Name, body: str | None) -> Name:
+    """The name, trimmed, of a text to save or to change; None: unchanged. Raises Invalid (fields `name` and `body`)."""
     wrong: list[tuple[str, str, str]] = []
     try:
-        name = naming.checked(name, "name", longest=MAX_NAME)
+        if name is not None:
+            name = naming.checked(name, "name", longest=MAX_NAME)
     except Invalid as refusal:
         wrong += [(one["field"], one["issue"], one["message"]) for one in refusal.details["fields"]]
-    if not 1 <= len(body) <= MAX_TEXT or not body.strip():
+    if body is not None and (not 1 <= len(body) <= MAX_TEXT or not body.strip()):
         wrong.append(("body", "length", f"`body` must be 1 to {MAX_TEXT} characters"))
     if wrong:
         raise Invalid(*wrong)
-    return name, body
+    return name

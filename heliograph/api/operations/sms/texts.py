@@ -75,7 +75,12 @@ async def list_saved_texts(call: Call) -> SavedTextList:
     return SavedTextList(True, [_shown(one) for one in await saved_texts.list_all(call.conn, call.actor)])
 
 
-@operation(status=201, live_only=True, refusals=(SavedTextExists, TooManySavedTexts))
+async def canonical(body: WriteText) -> WriteText:
+    """The text under its name as it is stored. Raises Invalid."""
+    return msgspec.structs.replace(body, name=saved_texts.checked(body.name, body.body))
+
+
+@operation(status=201, canonical=canonical, live_only=True, refusals=(SavedTextExists, TooManySavedTexts))
 async def save_text(call: Call, body: WriteText) -> SavedTextAnswer:
     """Save a text."""
     made = await saved_texts.create(call.conn, call.actor, name=body.name, body=body.body)
@@ -83,19 +88,16 @@ async def save_text(call: Call, body: WriteText) -> SavedTextAnswer:
 
 
 async def changes(body: ChangeText) -> ChangeText:
-    """The changes requested. Raises Invalid if there are none."""
+    """The changes requested. Raises Invalid, also if there are none."""
     if body == ChangeText():
         raise Invalid(("name", "required", "give what to change: `name` or `body`"))
-    return body
+    return msgspec.structs.replace(body, name=saved_texts.checked(body.name, body.body))
 
 
 @operation(canonical=changes, live_only=True, refusals=(NotFound, SavedTextExists))
 async def change_saved_text(call: Call, text_id: UUID, body: ChangeText) -> SavedTextAnswer:
     """Change a saved text."""
-    known = await saved_texts.get(call.conn, call.actor, id=text_id)
-    await saved_texts.change(
-        call.conn, call.actor, id=text_id, name=body.name or known.name, body=body.body or known.body
-    )
+    await saved_texts.change(call.conn, call.actor, id=text_id, name=body.name, body=body.body)
     return SavedTextAnswer(True, _shown(await saved_texts.get(call.conn, call.actor, id=text_id)))
 
 
