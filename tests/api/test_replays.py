@@ -168,7 +168,8 @@ async def test_two_spellings_of_a_request_are_one_payload(api: Api, tenant: Tena
     _, _, made = await api.ask("POST", "/webhooks", json=hook, headers=tenant.headers)
     an_hour_ago = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
     spellings += [
-        ("/opt-outs", {"recipient": "+258841234567"}, {"recipient": " 00258 84 123 4567"}),
+        ("/opt-outs", {"recipient": "+258841234567"}, {"recipient": " 00258 84 123 4567", "reason": ""}),
+        ("/sms/texts", {"name": "Hello", "body": "Hi"}, {"name": " Hello ", "body": "Hi"}),
         ("/exports", {"kind": "contacts", "tag": "vip"}, {"kind": "contacts", "tag": " VIP"}),
         (
             f"/webhooks/{made['webhookEndpoint']['id']}/replay",
@@ -190,6 +191,22 @@ async def test_two_spellings_of_a_request_are_one_payload(api: Api, tenant: Tena
     assert kind == "stored", lifted
     again = await ask(api, tenant.headers, "lift", "DELETE", "/opt-outs?recipient=00258841234567")
     assert again == (200, "replayed", lifted)
+    ways = {"notices": {"quota.used": ["bell", "mail"]}}
+    _, kind, chosen = await ask(api, tenant.headers, "ways", "PATCH", "/account/settings", ways)
+    assert kind == "stored", chosen
+    ways = {"notices": {"quota.used": ["mail", "bell", "mail"]}}
+    again = await ask(api, tenant.headers, "ways", "PATCH", "/account/settings", ways)
+    assert again == (200, "replayed", chosen)
+
+
+async def test_an_id_in_a_path_is_the_same_in_either_case(api: Api, tenant: Tenant, endpoint: UUID) -> None:
+    # Another secret would end the one that the client has stored.
+    path = "/webhooks/{}/rotate-secret".format
+    status, kind, first = await ask(api, tenant.headers, "one", "POST", path(endpoint))
+    assert (status, kind) == (200, "stored"), first
+    assert str(endpoint).upper() != str(endpoint)
+    again = await ask(api, tenant.headers, "one", "POST", path(str(endpoint).upper()))
+    assert again == (200, "replayed", first)
 
 
 async def test_a_campaign_is_replayed_after_its_time_and_under_other_settings(

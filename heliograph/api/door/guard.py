@@ -294,7 +294,9 @@ class Guard:
         given = call.headers.get(b"idempotency-key")
         if given is not None:
             call.idempotency_key = idempotency.checked_key(given)
-            call.key_hash = idempotency.key_hash(call.actor.mode, call.method, call.path, call.idempotency_key)
+            # The ids in a path may be written in either case; everything else in it is in lower case.
+            path = call.path.lower()
+            call.key_hash = idempotency.key_hash(call.actor.mode, call.method, path, call.idempotency_key)
         elif operation.idempotency == REQUIRED:
             raise Invalid(("Idempotency-Key", "required", "the header `Idempotency-Key` is required"))
 

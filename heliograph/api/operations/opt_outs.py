@@ -95,8 +95,8 @@ class WhichOptOut(msgspec.Struct, frozen=True):
 
 
 async def canonical(body: AddOptOut) -> AddOptOut:
-    """The person as they are stored. Raises Invalid."""
-    return msgspec.structs.replace(body, recipient=_who(body.recipient))
+    """The person as they are stored; no reason is an empty one. Raises Invalid."""
+    return msgspec.structs.replace(body, recipient=_who(body.recipient), reason=body.reason or None)
 
 
 async def list_opt_outs(call: Call, query: OptOutQuery) -> OptOutList:

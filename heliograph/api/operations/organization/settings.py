@@ -159,11 +159,14 @@ async def get_account_settings(call: Call) -> AccountSettingsAnswer:
 
 
 async def changes(body: ChangeAccountSettings) -> ChangeAccountSettings:
-    """The changes requested. Raises Invalid if there are none."""
+    """The changes requested, with the ways of notices as sets. Raises Invalid if there are none."""
     if body == ChangeAccountSettings():
         *others, last = (f"`{name}`" for name in ChangeAccountSettings.__struct_encode_fields__)
         raise Invalid(("quietHours", "required", f"give what to change: {', '.join(others)} or {last}"))
-    return body
+    if body.notices is UNSET:
+        return body
+    notices = {kind: None if ways is None else sorted(set(ways)) for kind, ways in body.notices.items()}
+    return msgspec.structs.replace(body, notices=notices)
 
 
 @operation(canonical=changes, live_only=True)
