@@ -100,11 +100,11 @@ def name(text: str, field: str = "name") -> str:
     return naming.checked(text, field, longest=MAX_NAME)
 
 
-def tag(text: str, field: str = "tags") -> str:
+def tag(text: str, field: str, *, of: str = "") -> str:
     """A tag: in lower case and NFC, trimmed, with single spaces within. Raises Invalid on `field`."""
     text = unicodedata.normalize("NFC", " ".join(text.split()).lower())
     if not 1 <= len(text) <= MAX_TAG:
-        raise Invalid((field, "length", f"each of `{field}` must have 1 to {MAX_TAG} characters"))
+        raise Invalid((field, "length", f"{of}`{field}` must have 1 to {MAX_TAG} characters"))
     if not naming.is_plain(text):
         raise Invalid((field, "pattern", f"`{field}` must not contain control characters"))
     return text
@@ -112,7 +112,7 @@ def tag(text: str, field: str = "tags") -> str:
 
 def tags(texts: Iterable[str], field: str = "tags") -> tuple[str, ...]:
     """Tags, deduplicated, in the order given. Raises Invalid on `field`."""
-    found = tuple(dict.fromkeys([tag(text, field) for text in texts]))
+    found = tuple(dict.fromkeys([tag(text, field, of="each of ") for text in texts]))
     if len(found) > MAX_TAGS:
         raise Invalid((field, "length", f"`{field}` must list at most {MAX_TAGS} tags"))
     return found

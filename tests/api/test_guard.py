@@ -404,6 +404,18 @@ async def test_a_number_in_a_query_is_not_called_a_string(api: Api, tenant: Tena
         assert body["error"]["message"] == "`limit` must be an integer"
 
 
+async def test_what_is_wrong_with_a_parameter_is_said_in_words_of_a_query(api: Api, tenant: Tenant) -> None:
+    a_time = "a time with its zone, such as `2026-03-01T12:00:00Z`"
+    for given, said in (
+        ("notWrittenDays=x", "`notWrittenDays` must be an integer"),
+        ("deliveredBefore=1764547200", f"`deliveredBefore` must be {a_time}"),
+        ("deliveredBefore=999999999999999", f"`deliveredBefore` must be {a_time}"),
+        ("tag=%20", "`tag` must have 1 to 64 characters"),
+    ):
+        status, _, body = await api.ask("GET", f"/contacts?{given}", headers=tenant.headers)
+        assert (status, body["error"]["message"]) == (400, said)
+
+
 async def test_an_empty_parameter_is_refused_by_every_operation(api: Api, tenant: Tenant) -> None:
     for each in OPERATIONS:
         for field in msgspec.structs.fields(each.query) if each.query else ():

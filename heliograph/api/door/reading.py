@@ -113,8 +113,8 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
         try:
             query = msgspec.convert(values, kind, strict=False)
         except msgspec.ValidationError as error:
-            # In a query everything is text, so its type is not the mistake.
-            raise Invalid(_field(str(error).replace(", got `str`", ""), shape)) from None
+            # In a query everything is text, so its type is not the mistake; and what is absent is left out, not null.
+            raise Invalid(_field(str(error).replace(", got `str`", "").replace(" | null`", "`"), shape)) from None
         for name, text in values.items():
             # For fields that are not strings, msgspec converts `null` to None, so that a filter would silently be
             # dropped, a number to a time in seconds since 1970, and 1e2 to an integer.
@@ -262,8 +262,8 @@ PATTERNS = {
 }
 #: msgspec's messages for a string that is not a UUID.
 _NO_UUID = ("Invalid UUID", f"matching regex {UUID_FORM!r}")
-#: Its messages for one that is not a time, or has no time zone.
-_NO_TIME = ("Invalid RFC3339", "Expected `datetime` with a timezone")
+#: Its messages for one that is not a time, has no time zone, or is a number of seconds, in a query, beyond any time.
+_NO_TIME = ("Invalid RFC3339", "Expected `datetime` with a timezone", "Timestamp is out of range")
 #: Integers are read as floats, since in JSON 60.0 is the same number as 60; that detail is hidden from the client.
 _WHOLE = re.compile(r"(?<=[0-9])\.0\b")
 _MULTIPLE = "`number` that's a multiple of 1"
