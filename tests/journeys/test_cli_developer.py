@@ -297,6 +297,10 @@ async def test_any_operation_is_called_by_name_or_path(desk: Desk) -> None:
     for n in range(3):
         made = await desk.run("call", "createContact", f"phone=+25884123456{n}", "name=Ana", 'tags:=["vip"]')
     contact = json.loads(made.out)["contact"]
+    once = ("call", "createContact", "phone=+258841234588", "name=Eva", "--idempotency-key", "eva-1")
+    assert (await desk.run(*once)).out == (await desk.run(*once)).out
+    once = ("call", "changeContact", f"contactId={contact['id']}", "name=Bea", "--idempotency-key", "bea-1")
+    assert (await desk.run(*once)).out == (await desk.run(*once)).out
     changed = await desk.run("call", "changeContact", f"contactId={contact['id']}", "name=Bia")
     assert json.loads(changed.out)["contact"]["name"] == "Bia"
     listed = await desk.run("call", "/v1/contacts?limit=2", "tag=vip", "--all")
@@ -321,6 +325,8 @@ async def test_any_operation_is_called_by_name_or_path(desk: Desk) -> None:
         ("call", "/contacts?limit=1", "limit=2"): (2, "limit is given twice"),
         ("call", "/contacts?tag="): (1, "`tag` must not be empty"),
         ("call", "getAccountSummary", "--all"): (2, "no items"),
+        ("call", "getAccountSummary", "--idempotency-key", "x"): (2, "for requests that change something"),
+        ("call", "createContact", "--idempotency-key", "a b"): (2, "ASCII without spaces"),
         ("call", "createContact", "phone=12", "name=x"): (1, "400 validation_error"),
     }
     for words, (status, said) in wrongs.items():

@@ -15,7 +15,15 @@ import typer
 
 from heliograph.api.routes import OPERATIONS, PREFIX
 from heliograph.base.network.failures import reason
-from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UpDir, UrlOption, client
+from heliograph.cli.developer.client import (
+    Client,
+    KeyOption,
+    ProfileOption,
+    UpDir,
+    UrlOption,
+    checked_idempotency_key,
+    client,
+)
 from heliograph.cli.terminal.console import WRONG, Problem
 from heliograph.cli.terminal.printing import JsonOnly, line, show
 
@@ -61,6 +69,14 @@ def command(
             help="The whole body as JSON; @FILE reads it from a file, @- from stdin.",
         ),
     ] = None,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option(
+            show_default="a new one for a POST",
+            help="Idempotency key, to repeat a request that may already have been accepted.",
+            callback=checked_idempotency_key,
+        ),
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="All pages of a list, one item per line.")] = False,
     key: KeyOption = None,
     url: UrlOption = None,
@@ -70,8 +86,7 @@ def command(
 ) -> None:
     """Call any operation of the API with a key, and print its response as JSON.
 
-    Uses the profile stored by `heliograph login`. A POST gets a new idempotency key. A refusal is printed, and the exit
-    status is 1.
+    Uses the profile stored by `heliograph login`. A refusal is printed, and the exit status is 1.
 
     \b
     Examples:
@@ -88,6 +103,8 @@ def command(
         asked = method.upper()
     if asked not in _METHODS:
         raise Problem(f"--method must be one of {', '.join(_METHODS)}", WRONG)
+    if asked == "GET" and idempotency_key is not None:
+        raise Problem("--idempotency-key is for requests that change something", WRONG)
     body = rest if has_body else None
     query = {} if has_body else {name: _plain(value) for name, value in rest.items()}
     if data is not None:
@@ -98,7 +115,7 @@ def command(
     if every:
         _all(api, asked, path, query)
         return
-    show(api.ask(asked, path, query=query, body=body), True, ())
+    show(api.ask(asked, path, query=query, body=body, idempotency_key=idempotency_key), True, ())
 
 
 def _all(api: Client, method: str, path: str, query: dict[str, Any]) -> None:

@@ -51,6 +51,15 @@ UrlOption = Annotated[
         ),
     ),
 ]
+
+
+def checked_idempotency_key(given: str | None) -> str | None:
+    """Callback of `--idempotency-key`."""
+    if given is not None and (not given or NOT_PRINTABLE.search(given)):
+        raise typer.BadParameter("must be ASCII without spaces, and not empty")
+    return given
+
+
 #: `--data-dir` of commands that use the API.
 UpDir = Annotated[
     Path | None,
@@ -99,11 +108,11 @@ class Client:
         body: Any = None,
         idempotency_key: str | None = None,
     ) -> tuple[int, Mapping[str, str], Any]:
-        """Status, headers and body of any response. `query`: None values are omitted. `idempotency_key`: for a POST,
-        which otherwise gets a new one. Raises Transient if there is no response."""
+        """Status, headers and body of any response. `query`: None values are omitted. `idempotency_key`: a POST without
+        one gets a new one. Raises Transient if there is no response."""
         given = {name: value for name, value in (query or {}).items() if value is not None}
         headers = {"authorization": f"Bearer {self._key}"}
-        if method == "POST":
+        if method == "POST" or idempotency_key is not None:
             headers["idempotency-key"] = idempotency_key or str(uuid4())
         where = f"{path}?{urlencode(given)}" if given else path
         return ask(method, self.base_url, where, headers=headers, body=body)
@@ -115,10 +124,11 @@ class Client:
         *,
         query: Mapping[str, Any] | None = None,
         body: Any = None,
+        idempotency_key: str | None = None,
         has: Sequence[str] = (),
     ) -> Any:
         """The body of a successful response. Raises Problem for a refusal, and the same as `succeeded`."""
-        status, headers, answer = self.try_ask(method, path, query=query, body=body)
+        status, headers, answer = self.try_ask(method, path, query=query, body=body, idempotency_key=idempotency_key)
         self.succeeded(status, headers, answer, has=has)
         return answer
 

@@ -10,9 +10,17 @@ from uuid import uuid4
 
 import typer
 
-from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UpDir, UrlOption, client
+from heliograph.cli.developer.client import (
+    Client,
+    KeyOption,
+    ProfileOption,
+    UpDir,
+    UrlOption,
+    checked_idempotency_key,
+    client,
+)
 from heliograph.cli.terminal.console import FAILED, Problem
-from heliograph.cli.terminal.http import NOT_PRINTABLE, Transient
+from heliograph.cli.terminal.http import Transient
 from heliograph.cli.terminal.printing import Json, say, show
 from heliograph.sms.status import STATUSES
 
@@ -34,7 +42,8 @@ def command(
     idempotency_key: Annotated[
         str | None,
         typer.Option(
-            help="Idempotency key, to retry a send that may already have been accepted. Defaults to a new one."
+            help="Idempotency key, to retry a send that may already have been accepted. Defaults to a new one.",
+            callback=checked_idempotency_key,
         ),
     ] = None,
     wait: Annotated[
@@ -59,10 +68,7 @@ def command(
     """
     if not to.startswith("+"):
         raise typer.BadParameter("must begin with + and the country code: +258841234567", param_hint="--to")
-    if idempotency_key is None:
-        idempotency_key = str(uuid4())
-    elif not idempotency_key or NOT_PRINTABLE.search(idempotency_key):
-        raise typer.BadParameter("must be ASCII without spaces, and not empty", param_hint="--idempotency-key")
+    idempotency_key = idempotency_key or str(uuid4())
     api = client(key, url, profile, data_dir)
     if wait:
         # A key that may not read the message is refused before it is created.
