@@ -50,8 +50,10 @@ def named(
 ) -> tuple[Sequence[str] | None, list[str] | None]:
     """(recipients, None), (None, tags), or neither for an import. Raises Invalid unless exactly one of the three is
     given, within its limits."""
-    if sum(one is not None for one in (recipients, tags, imported)) != 1:
-        raise Invalid(("audience_tags", "exclusive", _ONE), ("recipients", "exclusive", _ONE))
+    fields = {"audience_tags": tags, "audience_import": imported, "recipients": recipients}
+    given = [field for field, value in fields.items() if value is not None]
+    if len(given) != 1:
+        raise Invalid(*((field, "exclusive", _ONE) for field in given or fields))
     if imported is not None:
         return None, None
     if recipients is not None:

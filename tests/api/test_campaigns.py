@@ -130,6 +130,7 @@ async def test_the_other_form(api: Api, tenant: Tenant) -> None:
         ({"content": "a", "sender_id": str(uuid7()), "senderName": "HELIOGRAPH", "recipients": [TO]}, "sender_id"),
         ({"content": "a"}, "audience_tags"),
         ({"content": "a", "recipients": [TO], "audience_tags": ["x"]}, "audience_tags"),
+        ({"content": "a", "recipients": [TO], "audienceImport": str(uuid7())}, "audience_import"),
         ({"content": "a", "recipients": [TO], "excluded_tags": ["x"]}, "excluded_tags"),
         ({"content": "a", "audience_tags": ["x"], "excludedTags": ["y"], "excluded_tags": ["z"]}, "excluded_tags"),
         ({"content": "a", "recipients": [TO], "not_written_days": 366}, "not_written_days"),
