@@ -17,6 +17,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
+from heliograph.base import naming
 from heliograph.base.actor import SYSTEM, Actor, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
@@ -24,6 +25,8 @@ from heliograph.base.ids import uuid7
 from heliograph.prices.rows import MOST_ERRORS, TariffInvalid
 from heliograph.prices.tariff import Rate
 
+#: Maximum characters of a price list's name.
+LONGEST_NAME = 64
 #: A price that changes by more than this, in percent, is flagged.
 LARGE = 20.0
 
@@ -108,8 +111,10 @@ async def import_rates(
 
     A rate for the same destination from the same time replaces the existing one. `whole`: stored rates that are not
     among the given ones are removed. `dry_run`: nothing is stored. Raises TariffInvalid: no rates, several currencies,
-    a currency other than the tariff's, the same rate twice, or overlapping rates.
+    a currency other than the tariff's, the same rate twice, or overlapping rates; and Invalid (name).
     """
+    if kind == "price":
+        name = naming.checked(name, "name", longest=LONGEST_NAME)
     if not given:
         raise _invalid([(1, "there are no rates")])
     async with conn.transaction():

@@ -339,6 +339,9 @@ async def test_a_supplier_comes_and_goes(cli: Cli) -> None:
     assert third.data["settings"]["statuses"] == {"0x401": "R", "0x402": "P"}
     assert third.data["settings"]["tls_verify"] is False
 
+    for nameless in ("", " ", "a\nb"):
+        done = await cli(*smpp, nameless, *common, "--password", "x")
+        assert (done.status, done.out, "`name` must" in done.err) == (2, "", True), nameless
     twice, wrong, badly, unknown, none, paused, removed = await asyncio.gather(
         cli(*smpp, "one", *common, "--password", "x"),
         cli(*smpp, "four", *common, "--password", "x", "--set", "window=many"),
@@ -389,6 +392,13 @@ async def test_a_supplier_is_changed_and_the_difference_shown(cli: Cli) -> None:
         cli("supplier", "set", "nobody", "rate=1"),
         cli("supplier", "set", "main", "window=0"),
     )
+    blank, nameless = await asyncio.gather(
+        cli("supplier", "set", "main", "--password", ""), cli("supplier", "set", "main", "name= ")
+    )
+    assert (blank.status, "needs its password" in blank.err) == (2, True)
+    assert (nameless.status, "`name` must" in nameless.err) == (2, True)
+    kept = await cli("supplier", "set", "main", "--ask-password", stdin="geheim3\n")
+    assert "is unchanged" in kept.err
     assert [line.split()[0] for line in table.out.splitlines()[-2:]] == ["submits_per_second", "password"]
     assert (nothing.status, unknown.status, wrong.status, "window" in wrong.err) == (2, 1, 2, True)
     for done in (changed, again, table):

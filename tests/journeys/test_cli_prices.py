@@ -109,6 +109,9 @@ async def test_what_makes_no_sense_is_said(pool: Pool, database_url: str, tmp_pa
         done = await call(database_url, *arguments)
         assert done.exit_code != 0, arguments
         assert "Traceback" not in done.output
+    for nameless in ("", " ", "x" * 65):
+        refused = await call(database_url, "prices", "import", nameless, str(file))
+        assert "must have 1 to 64 characters" in str(refused.exception), refused.output
     file.write_bytes(b"price,currency\n1,\xff\n")
     assert "not in UTF-8" in str((await call(database_url, "prices", "import", "x", str(file))).exception)
 

@@ -21,7 +21,7 @@ from heliograph.cli.money.tariff_files import (
     show_import,
     show_rates,
 )
-from heliograph.cli.terminal.console import DataDir, Org, on_database, operator, settings_of, shell
+from heliograph.cli.terminal.console import DataDir, Org, in_options, on_database, operator, settings_of, shell
 from heliograph.cli.terminal.printing import Json, group, show
 from heliograph.prices import tariffs
 from heliograph.prices.rows import TariffInvalid
@@ -58,7 +58,8 @@ def import_(
         )
 
     try:
-        done = on_database(work, settings_of(data_dir))
+        with in_options(name="LIST"):
+            done = on_database(work, settings_of(data_dir))
     except TariffInvalid as refused:
         raise errors_of(refused, json=json) from None
     show_import(done, given, dry_run=dry_run, json=json)

@@ -12,6 +12,7 @@ import asyncpg
 import msgspec
 
 from heliograph.audit import recording as audit
+from heliograph.base import naming
 from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import Key, derive_key, seal, unseal
 from heliograph.base.database.clock import now
@@ -23,6 +24,10 @@ from heliograph.base.sentences import Sentence, quoted, unpacked
 from heliograph.sms.dispatch import routing
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.suppliers.slots import IS_HELD
+
+
+#: Maximum characters of a name.
+LONGEST_NAME = 200
 
 
 class SupplierExists(Refusal):
@@ -66,7 +71,8 @@ async def add(
     by: Principal = SYSTEM,
 ) -> UUID:
     """Add an account; `settings` were validated by its connector. `id`: that of its draft; None: a new one. Raises
-    SupplierExists, Invalid (prefixes)."""
+    SupplierExists, Invalid (name, prefixes)."""
+    name = naming.checked(name, "name", longest=LONGEST_NAME)
     for prefix in prefixes:
         if not (prefix.isascii() and prefix.isdigit()):
             raise Invalid(("prefixes", "pattern", f"a prefix is digits without +, not {prefix!r}"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from heliograph.base import naming
 from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import Key, Unsealable
 from heliograph.base.database.pool import Connection
@@ -56,6 +57,11 @@ async def change(
                 ("name", "moved", "Somebody has changed this supplier in the meantime. Review the difference again.")
             )
         after, given = wanted(before)
+        if after.name != before.name:
+            name = naming.checked(after.name, "name", longest=suppliers.LONGEST_NAME)
+            after = msgspec.structs.replace(after, name=name)
+        if given.get(SECRET) == "":  # as from a shell variable that is not set: the account could no longer be used
+            raise Invalid((SECRET, "required", "The connection needs its password."))
         known = opened(key, before)
         sealed = options.with_secrets(before.kind, known, dict(given))
         found = options.differences(before, after)

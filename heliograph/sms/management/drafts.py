@@ -104,7 +104,7 @@ async def begin(conn: Connection, *, name: str, kind: str) -> UUID:
     name = name.strip()
     if kind not in kinds.SETTINGS:
         raise Invalid(("kind", "enum", "Choose one of these kinds."))
-    if not 1 <= len(name) <= 200:
+    if not 1 <= len(name) <= suppliers.LONGEST_NAME:
         raise Invalid(("name", "length", "A name must have 1 to 200 characters."))
     async with conn.transaction():
         await conn.execute(FORGET)
