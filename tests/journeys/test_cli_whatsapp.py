@@ -140,6 +140,9 @@ async def test_pause_resume_update_remove(they: Operator, pool: Pool, tmp_path: 
     stored = await accounts_of(pool)
     assert accounts.open_token(KEY, stored["id"], stored["token"]) == "new-token"
     assert await pool.fetchval("SELECT held_until <= now() FROM whatsapp_accounts")
+    new.write_bytes(b"\xe9\n")
+    unreadable = await they.call("account", "update", "shop", "--token-file", str(new))
+    assert (unreadable.exit_code, f"{new}: " in unreadable.output.replace("\n", "")) == (2, True), unreadable.output
     refused = await they.call("account", "update", "store", "--token", "unheard-of")
     assert isinstance(refused.exception, Invalid)
     assert (await accounts_of(pool))["token"] == stored["token"]

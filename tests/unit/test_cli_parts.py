@@ -10,6 +10,8 @@ import os
 import pwd
 import re
 import secrets
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,6 +30,7 @@ from heliograph.base.process.settings import DEFAULT_SECRET_KEY, SettingsError
 from heliograph.cli import app
 from heliograph.cli.developer import login, profiles
 from heliograph.cli.terminal import console
+from heliograph.cli.terminal.asking import confirm
 from heliograph.cli.terminal.console import Problem, settings_of
 from heliograph.cli.terminal.files import writing
 from heliograph.cli.terminal.options import pairs
@@ -395,6 +398,46 @@ def test_a_key_that_is_piped_is_asked_for_by_nobody(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(getpass, "getpass", asked)
     monkeypatch.setattr("sys.stdin", io.StringIO("hg_test_0123\nnot the key\n"))
     assert login._key(None) == "hg_test_0123"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("", "nothing was changed, as nobody confirmed it: answer y, or give --yes"),
+        ("n\n", "nothing was changed"),
+        ("what\n", "nothing was changed"),
+        ("Yes\n", None),
+    ],
+)
+def test_a_question_leaves_stdout_alone_and_says_what_to_give_if_nobody_answers(
+    answer: str, said: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    with contextlib.nullcontext() if said is None else pytest.raises(Problem, match=f"^{said}$"):
+        confirm("Remove\x1b[2J it?")
+    assert capsys.readouterr() == ("", "Remove\ufffd[2J it? [y/N] " + ("" if answer else "\n"))
+
+
+@pytest.mark.parametrize(
+    ("closed", "words", "status", "out", "err"),
+    [
+        ("<&-", ("route", "remove", "x"), 1, "", "nothing was changed, as nobody confirmed it"),
+        ("<&-", ("supplier", "set", "x", "--ask-password"), 2, "", "a line on stdin"),
+        ("<&-", ("login", "--url", "http://127.0.0.1:1"), 2, "", "this is not an API key"),
+        (">&-", ("supplier", "options"), 0, "", ""),
+        ("2>&-", ("profile", "list", "--json"), 0, "[]\n", ""),
+        ("2>&-", ("profile", "list"), 0, "", ""),
+    ],
+)
+def test_a_stream_that_the_caller_closed_is_empty(
+    closed: str, words: tuple[str, ...], status: int, out: str, err: str, tmp_path: Path
+) -> None:
+    run = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "heliograph", *words]
+    home = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}
+    given = home | {"HELIOGRAPH_DATABASE_URL": URL, "HELIOGRAPH_SECRET_KEY": secrets.token_urlsafe(48)}
+    done = subprocess.run(run, env=os.environ | given, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (status, out, False), done.stderr
+    assert err in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.sentences import with_noun
+from heliograph.cli.terminal.asking import confirm
 from heliograph.cli.terminal.console import (
     DataDir,
     Org,
@@ -302,8 +303,7 @@ def _agree(found: importing.Survey, *, json: bool, yes: bool) -> None:
     said = f"over 1 % of the numbers {', and over 1 % '.join(doubts)}"
     if json or not sys.stdin.isatty():
         raise Problem(f"{said}: check --country, or confirm with --yes")
-    if not typer.confirm(f"{said[0].upper()}{said[1:]}. Import them as well?", err=True):
-        raise Problem("nothing was imported")
+    confirm(f"{said[0].upper()}{said[1:]}. Import them as well?")
 
 
 def _mapping(texts: list[str]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from heliograph.accounts.organizations import Organization
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.sentences import with_noun
+from heliograph.cli.terminal.asking import confirm
 from heliograph.cli.terminal.console import DataDir, Org, Problem, acting_for, on_database, organization, settings_of
 from heliograph.cli.terminal.files import unless_stdout, writable, writing
 from heliograph.cli.terminal.printing import Json, JsonOnly, group, say, show
@@ -92,7 +93,7 @@ def erase(
     """
     settings = settings_of(data_dir)
     if not yes:
-        typer.confirm(f"Erase {on_database(partial(_told, who=who, org=org), settings)}?", abort=True, err=True)
+        confirm(f"Erase {on_database(partial(_told, who=who, org=org), settings)}?")
 
     async def work(conn: Connection) -> ErasureReceipt:
         found = await organization(conn, org)

@@ -12,7 +12,8 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.money import decimal
-from heliograph.cli.terminal.console import DataDir, Problem, on_database, settings_of, shell, typed_secret
+from heliograph.cli.terminal.asking import confirm, typed_secret
+from heliograph.cli.terminal.console import DataDir, Problem, on_database, settings_of, shell
 from heliograph.cli.terminal.printing import Json, group, show
 from heliograph.networks import asked
 from heliograph.sms.dispatch import suppliers
@@ -191,7 +192,7 @@ def remove(
       heliograph lookup remove mnp --yes
     """
     if not yes:
-        typer.confirm(f"Remove look-up supplier {which}?", abort=True, err=True)
+        confirm(f"Remove look-up supplier {which}?")
     _set_state(which, "removed", json, data_dir)
 
 

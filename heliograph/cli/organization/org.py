@@ -13,6 +13,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.cli.organization import configuring, notes, rate_limits, send_defaults
 from heliograph.cli.organization.configuring import countries, shown
+from heliograph.cli.terminal.asking import confirm
 from heliograph.cli.terminal.console import DataDir, Problem, moment, on_database, organization, settings_of, shell
 from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.overview.installation import rates
@@ -215,7 +216,7 @@ def state(
         name, seal = on_database(partial(_seal, which=which), settings)
         if seal.key == "kept":
             say(f"The key of {name}'s sealed texts is destroyed: nobody can read them again, even if it is reopened.")
-            typer.confirm("Close it?", abort=True, err=True)
+            confirm("Close it?")
 
     async def work(conn: Connection) -> Organization:
         found = await organization(conn, which)

@@ -11,6 +11,7 @@ import typer
 from heliograph.accounts import send_defaults
 from heliograph.accounts.send_defaults import SendDefaults
 from heliograph.base.database.pool import Connection
+from heliograph.cli.terminal.asking import confirm
 from heliograph.cli.terminal.console import DataDir, on_database, organization, settings_of, shell
 from heliograph.cli.terminal.printing import Json, say, show
 from heliograph.retention import shortening
@@ -133,4 +134,4 @@ def _confirm(found: Shortened) -> None:
                 f"{what} from before {deleted.before:%Y-%m-%d %H:%M} UTC: of about {deleted.sent:,} that were sent"
                 " in live mode, and of all test messages and received ones."
             )
-    typer.confirm("Delete them permanently?", abort=True, err=True)
+    confirm("Delete them permanently?")

@@ -258,18 +258,9 @@ def in_options(**names: str) -> Iterator[None]:
         raise Invalid(*renamed, message=None if renamed else refusal.message) from None
 
 
-def typed_secret(called: str = "Password") -> str:
-    """A supplier's secret: from the terminal, without echo, or from the first line of stdin."""
-    if sys.stdin.isatty():
-        return str(typer.prompt(called, hide_input=True, err=True))
-    secret = sys.stdin.readline().rstrip("\n")
-    if not secret:
-        raise typer.BadParameter("give --password, or HELIOGRAPH_SUPPLIER_PASSWORD, or a line on stdin")
-    return secret
-
-
 def run(app: typer.Typer) -> None:
     """Run a command; ends the process."""
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         # In an ASCII locale, a name with an accent must not cause a traceback.
         if isinstance(stream, io.TextIOWrapper):
@@ -310,6 +301,16 @@ def run(app: typer.Typer) -> None:
         if not is_down(error):
             raise
         _end(f"the database cannot be used: {reason(error)}", UNREACHABLE)
+
+
+def _open_streams() -> None:
+    """Open /dev/null for the standard streams that the caller has closed (`<&-`): otherwise the next file or connection
+    gets the number of one, and what a program that is started here prints."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+            os.set_inheritable(null, null == number)
+            setattr(sys, name, os.fdopen(null, mode, errors="replace"))
 
 
 def _demand_docstrings(optimize: int) -> None:

@@ -11,6 +11,7 @@ import typer
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.sentences import with_noun
+from heliograph.cli.terminal.asking import confirm
 from heliograph.cli.terminal.console import DataDir, OrgOrAll, on_database, only, settings_of, shell
 from heliograph.cli.terminal.printing import Json, as_plain, form, group, say, show
 from heliograph.overview.installation import queued_work
@@ -131,7 +132,7 @@ def withdraw(
 
     which, found = on_database(selected, settings)
     if found and not yes:
-        typer.confirm(f"Withdraw up to {with_noun(found, 'row')} permanently?", abort=True, err=True)
+        confirm(f"Withdraw up to {with_noun(found, 'row')} permanently?")
 
     async def work(conn: Connection) -> dict[str, Withdrawn]:
         return await queued_work.withdraw(conn, which, tried=tried, by=shell(), on_progress=_say_progress)

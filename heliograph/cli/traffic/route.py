@@ -19,6 +19,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.base.money import decimal
 from heliograph.base.sentences import with_noun
+from heliograph.cli.terminal.asking import confirm
 from heliograph.cli.terminal.console import DataDir, Org, on_database, only, settings_of
 from heliograph.cli.terminal.console import shell as who
 from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
@@ -269,7 +270,7 @@ def remove(
       heliograph route remove mozambique --yes
     """
     if not yes and not dry_run:
-        typer.confirm(f"Remove route {which}?", abort=True, err=True)
+        confirm(f"Remove route {which}?")
 
     async def work(conn: Connection) -> dict[str, Any]:
         before = await rules.lock(conn, route=which)

@@ -18,7 +18,8 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.process.settings import Settings, SettingsError
 from heliograph.base.sentences import Sentence
-from heliograph.cli.terminal.console import DataDir, on_database, settings_of, shell, typed_secret
+from heliograph.cli.terminal.asking import confirm, typed_secret
+from heliograph.cli.terminal.console import DataDir, on_database, settings_of, shell
 from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.cli.traffic import supplier_kinds, supplier_trial
 from heliograph.cli.traffic.supplier_kinds import usage
@@ -380,7 +381,7 @@ def remove(
     """
     settings = settings_of(data_dir)
     if not yes:
-        typer.confirm(f"Remove supplier {which}?", abort=True, err=True)
+        confirm(f"Remove supplier {which}?")
 
     async def work(conn: Connection) -> dict[str, Any]:
         before = await _find(conn, which, settings)

@@ -10,7 +10,9 @@ from uuid import UUID
 import typer
 
 from heliograph.base.database.pool import Connection
+from heliograph.base.network.failures import reason
 from heliograph.base.process.settings import Settings, SettingsError
+from heliograph.cli.terminal.asking import confirm
 from heliograph.cli.terminal.console import DataDir, Org, on_database, operator, settings_of, shell
 from heliograph.cli.terminal.printing import Json, group, say, show
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL
@@ -334,7 +336,7 @@ def remove(
       heliograph whatsapp account remove 102290129340398 --yes
     """
     if not yes:
-        typer.confirm(f"Remove WhatsApp account {which}?", abort=True, err=True)
+        confirm(f"Remove WhatsApp account {which}?")
     _set_state(which, "removed", org, json, data_dir)
 
 
@@ -374,8 +376,8 @@ def _secret(value: str | None, file: Path | None, prompt: str, option: str) -> s
     if file is not None and str(file) != "-":
         try:
             lines = file.read_text().splitlines()
-        except OSError as error:
-            raise typer.BadParameter(f"{file}: {error.strerror}", param_hint=f"{option}-file") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise typer.BadParameter(f"{file}: {reason(error)}", param_hint=f"{option}-file") from None
         secret = lines[0].strip() if lines else ""
     elif value is not None and file is None:
         secret = value

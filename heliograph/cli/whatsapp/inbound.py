@@ -13,6 +13,7 @@ import typer
 from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, open_pool
+from heliograph.cli.terminal.asking import confirm
 from heliograph.cli.terminal.console import DataDir, Org, Problem, on_database, operator, settings_of, shell
 from heliograph.cli.terminal.http import address, exchange
 from heliograph.cli.terminal.printing import Json, group, say, show
@@ -131,7 +132,7 @@ def drop(
       heliograph whatsapp inbound drop 0199c0de-0000-7000-8000-000000000000 --yes
     """
     if not yes:
-        typer.confirm(f"Delete item {id}?", abort=True, err=True)
+        confirm(f"Delete item {id}?")
     by = msgspec.structs.replace(shell(), reason=reason)
     on_database(lambda conn: dead_letters.drop(conn, id=id, by=by), settings_of(data_dir))
     show({"id": id, "state": "dropped"}, json)

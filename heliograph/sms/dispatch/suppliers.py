@@ -25,7 +25,6 @@ from heliograph.sms.dispatch import routing
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.suppliers.slots import IS_HELD
 
-
 #: Maximum characters of a name.
 LONGEST_NAME = 200
 
