@@ -176,6 +176,11 @@ async def test_a_send_is_waited_for_through_the_api(shell: Shell) -> None:
     assert json.loads(done.out)["status"] == "undelivered"
     (posted,) = [one for one in shell.server.asked if one[0] == "POST"]
     assert posted[2]["idempotency-key"] == "k-1"
+    # What was accepted is printed even if its outcome is not known in time.
+    statuses = iter(["accepted"])
+    late = await shell.run(*words, "--wait", "--timeout", "0", "--json", status=1)
+    assert (json.loads(late.out)["id"], json.loads(late.out)["status"]) == ("019c", "accepted")
+    assert "message 019c is still accepted after 0 s" in late.err
     # A key that may not read messages is refused before one is sent.
     shell.server.asked.clear()
     refused = {"error": {"code": "api_key_scope_required", "message": "This key lacks a scope."}}

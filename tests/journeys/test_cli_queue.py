@@ -55,6 +55,9 @@ async def test_what_is_held_waits_across_restarts_until_it_is_released_or_withdr
         assert (checks["holds"]["state"], checks["queue"]["state"]) == ("warning", "failed")
         await pool.execute("DELETE FROM queue WHERE id = $1", forgotten)
 
+        nothing = await cli("queue", "hurry", str(forgotten), "--json")
+        assert (nothing.status, msgspec.json.decode(nothing.out)) == (1, {"hurried": False})
+        assert "nothing with this id is waiting" in nothing.err
         await cli("queue", "withdraw", "--older-than", "1d", "--yes")
         await tried(pool, waiting[1])
         unsure = await cli("queue", "withdraw", "--kind", "sms")

@@ -60,6 +60,16 @@ async def test_a_list_that_ends_at_its_limit_says_so(database_url: str, pool: Po
         assert (done.exit_code, len(done.stdout.splitlines())) == (0, 1), done.output
         assert "1 are shown, which is the limit" in done.stderr
     await run(environment, "link", "ana@example.com", "--operator")
+    for command in (("list",), ("create", "ana@example.com"), ("remove", "ana@example.com")):
+        await run(environment, *command, "--operator", *org, status=2)
+    assert [one["role"] for one in await run(environment, "list", "--operator")] == ["root", "root"]
+    unchanged = await asyncio.to_thread(
+        CliRunner().invoke,
+        app,
+        ["user", "create", "ana@example.com", "--operator", "--role", "support"],
+        env=environment,
+    )
+    assert (unchanged.exit_code, "The role is still root" in unchanged.stderr) == (0, True), unchanged.output
     async with pool.acquire() as conn:
         await users.ensure(conn, SYSTEM, email="rui@example.com")
     await run(environment, "link", "rui@example.com", "--operator", status=1)

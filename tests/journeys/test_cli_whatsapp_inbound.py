@@ -141,5 +141,6 @@ async def test_a_dead_letter_is_given_up(pool: Pool, acme: Made, command: Comman
     assert done == {"id": one["id"], "state": "dropped"}
     assert await command("dead-letters", "--json") == []
     assert await command("drop", one["id"], "--yes") == "not_found"
+    assert await command("retry", one["id"]) == "not_found"
     told = await pool.fetchrow("SELECT who, reason FROM audit_log WHERE action = 'callback.dropped'")
     assert tuple(told) == ("cli", "its number was sold")

@@ -59,7 +59,7 @@ def command(
     """Send one SMS. Uses the API with a key (scope sms:send).
 
     The idempotency key is printed before anything is sent; repeating the command with the same key never sends the
-    message twice. Exit status 1 means that the API refused it or, with --wait, that it was not delivered.
+    message twice. Exit status 1 means that the API refused it or, with --wait, that it was not delivered in time.
 
     \b
     Examples:
@@ -96,18 +96,20 @@ def command(
         result["status"] = _wait(api, id, timeout)
     show(result, json)
     reached = STATUSES.get(str(result["status"]))
-    if reached is not None and reached.final and result["status"] != "delivered":
+    is_final = reached is not None and reached.final
+    if wait and not is_final:  # the result was printed: the message is accepted, and may still be delivered
+        raise Problem(f"message {id} is still {result['status']} after {timeout:g} s")
+    if is_final and result["status"] != "delivered":
         raise typer.Exit(FAILED)
 
 
 def _wait(api: Client, id: str, timeout: float) -> str:
-    """Wait for the message's final status, even while the API is unavailable. Raises Problem on timeout."""
+    """Wait for the message's final status, even while the API is unavailable; returns the last one known at the end of
+    the time."""
     deadline, status = time.monotonic() + timeout, "accepted"
     while True:
         with contextlib.suppress(Transient):
             status = api.ask("GET", f"/sms/messages/{quote(id, safe='')}", has=("message",))["message"]["status"]
-        if status in STATUSES and STATUSES[status].final:
+        if (status in STATUSES and STATUSES[status].final) or time.monotonic() >= deadline:
             return status
-        if time.monotonic() >= deadline:
-            raise Problem(f"message {id} is still {status} after {timeout:g} s")
         time.sleep(POLL)

@@ -89,8 +89,7 @@ def create(
       heliograph user create eva@example.com --operator --role support
     """
     settings = settings_of(data_dir)
-    if operator and org is not None:
-        raise typer.BadParameter("an operator belongs to no organization", param_hint="--org")
+    _demand_one_kind(operator, org)
 
     async def make_operator(conn: Connection) -> dict[str, object]:
         by = shell()
@@ -116,6 +115,8 @@ def create(
     made = on_database(make_operator if operator else work, settings)
     show(made, json)
     say("The link is valid for one hour and one use." if made["link"] else "This person signs in as before.")
+    if role not in (None, made["role"]):
+        say(f"The role is still {made['role']}: `heliograph user role` changes it.")
 
 
 @app.command("invite")
@@ -233,6 +234,7 @@ def list_(
       heliograph user list --org Acme
       heliograph user list --operator
     """
+    _demand_one_kind(operator, org)
     if operator:
         listed = on_database(partial(accounts.list_all, limit=limit), settings_of(data_dir))
         show(listed, json, OPERATOR_COLUMNS, limit=limit)
@@ -279,6 +281,7 @@ def remove(
       heliograph user remove eva@example.com --operator
     """
 
+    _demand_one_kind(operator, org)
     if revoke_keys and (operator or org is None):
         raise typer.BadParameter("needs --org", param_hint="--revoke-keys")
 
@@ -331,6 +334,12 @@ def role_(
         return user
 
     show({"email": on_database(work, settings_of(data_dir)).email, "role": role}, json)
+
+
+def _demand_one_kind(operator: bool, org: str | None) -> None:
+    """Raises BadParameter if an operator is to be one of an organization."""
+    if operator and org is not None:
+        raise typer.BadParameter("an operator belongs to no organization", param_hint="--org")
 
 
 def _address(

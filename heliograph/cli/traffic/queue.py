@@ -12,7 +12,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.asking import confirm
-from heliograph.cli.terminal.console import DataDir, OrgOrAll, on_database, only, settings_of, shell
+from heliograph.cli.terminal.console import DataDir, OrgOrAll, Problem, on_database, only, settings_of, shell
 from heliograph.cli.terminal.printing import Json, as_plain, form, group, say, show
 from heliograph.overview.installation import queued_work
 from heliograph.queue import holds, waiting
@@ -83,7 +83,8 @@ def hurry(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Send a message or event that is waiting for its next try now. Held work stays held.
+    """Send a message or event that is waiting for its next try now. Held work stays held. Exits with status 1 if it is
+    not waiting.
 
     \b
     Example:
@@ -92,7 +93,9 @@ def hurry(
     done = on_database(lambda conn: holds.hurry(conn, id=id, by=shell()), settings_of(data_dir))
     if json:
         show({"hurried": done}, json)
-    say("It is being sent now." if done else "It is not waiting, or a worker has it.")
+    if not done:
+        raise Problem("nothing with this id is waiting for its next try, or a worker has it")
+    say("It is being sent now.")
 
 
 @app.command("withdraw")

@@ -13,6 +13,7 @@ import typer
 from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, open_pool
+from heliograph.base.errors import NotFound
 from heliograph.cli.terminal.asking import confirm
 from heliograph.cli.terminal.console import DataDir, Org, Problem, on_database, operator, settings_of, shell
 from heliograph.cli.terminal.http import address, exchange
@@ -163,6 +164,8 @@ def retry(
             await pool.close()
 
     looked_at, done = on_database(work, settings)
+    if id is not None and not looked_at:
+        raise NotFound("There is no such item.", id=str(id))
     if json:
         show({"looked_at": looked_at, "applied": done}, json)
     say(f"{done} of {looked_at} applied.")
