@@ -188,6 +188,31 @@ async def test_a_new_token_lets_one_message_try(pool: Pool) -> None:
     assert open_token(made.KEY, line.account_id, line.token) == "EAAnew"
 
 
+async def test_a_new_app_secret_lets_one_message_of_each_account_try(pool: Pool) -> None:
+    """Calls prove the secret, so a wrong one stops all accounts of the app, and their readings."""
+    held = []
+    for waba_id, app_id in (("900", made.APP), ("901", made.APP), ("902", "999")):
+        actor = await organization(pool)
+        held.append(await made.account(pool, actor, waba_id=waba_id, app_id=app_id))
+    mirror = (
+        "SELECT id FROM whatsapp_accounts WHERE mirror_at <= now() AND numbers_at <= now() AND templates_at <= now()"
+    )
+    async with pool.acquire() as conn:
+        for account in held:
+            await holds.hold_account(conn, account.organization_id, account.id, seconds=900, reason="wrong proof")
+        await conn.execute(
+            "UPDATE whatsapp_accounts SET trying_at = now(), mirror_at = soon, numbers_at = soon, templates_at = soon"
+            "  FROM (SELECT now() + interval '30 minutes' AS soon) pause"
+        )
+        await apps.change_app(conn, made.KEY, app_id=made.APP, verify_token="another")
+        assert await conn.fetchval("SELECT bool_and(held_until > now()) FROM whatsapp_accounts")
+        assert await conn.fetch(mirror) == []
+        await apps.change_app(conn, made.KEY, app_id=made.APP, app_secret="new secret")
+        freed = await conn.fetch("SELECT id FROM whatsapp_accounts WHERE held_until <= now() AND trying_at IS NULL")
+        assert {row["id"] for row in freed} == {row["id"] for row in await conn.fetch(mirror)}
+        assert {row["id"] for row in freed} == {held[0].id, held[1].id}
+
+
 async def test_the_old_secret_is_taken_for_a_while(pool: Pool) -> None:
     actor = await organization(pool)
     account = await made.account(pool, actor)

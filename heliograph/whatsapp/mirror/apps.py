@@ -111,6 +111,13 @@ UPDATE whatsapp_apps
 """
 
 
+# Like a new token of an account: what its calls, which prove the secret, were refused is tried again at once.
+RETRY_ACCOUNTS = """
+UPDATE whatsapp_accounts
+   SET held_until = least(held_until, now()), trying_id = NULL, trying_at = NULL,
+       mirror_at = now(), numbers_at = now(), templates_at = now()
+ WHERE app = $1 AND state <> 'removed'
+"""
 #: Maximum characters of a secret or verify token.
 LONGEST = 200
 
@@ -126,8 +133,8 @@ async def change_app(
     by: Principal = SYSTEM,
 ) -> None:
     """Change an app's secret or verify token. Callbacks signed with the old secret are accepted for another `keep_old`
-    seconds, since Meta repeats failed ones for days. The same secret again changes nothing. Raises Invalid,
-    NotFound."""
+    seconds, since Meta repeats failed ones for days. A new secret ends its accounts' holds: one message of each probes.
+    The same secret again changes nothing. Raises Invalid, NotFound."""
     if app_secret is None and verify_token is None:
         raise Invalid(("app_secret", "required", "Give the app's new secret, or its new verify token."))
     for name, value in (("app_secret", app_secret), ("verify_token", verify_token)):
@@ -147,6 +154,8 @@ async def change_app(
             for name, text in (("secret", app_secret), ("verify_token", verify_token))
         ]
         await conn.execute(CHANGE_APP, app_id, *sealed, clock.now(), keep_old)
+        if app_secret is not None:
+            await conn.execute(RETRY_ACCOUNTS, row["id"])
         given = {"app_secret": app_secret, "verify_token": verify_token}
         after = {name: value for name, value in given.items() if value is not None}
         await audit.record(conn, by, "whatsapp_app.changed", object_id=row["id"], name=app_id, after=after)
