@@ -75,14 +75,14 @@ async def test_what_was_spent_is_that_of_the_pages_it_leads_to(
     await used("2026-03-09", 50, 0, 4_000_000)
     await used("2026-03-01", 70, 0, 8_000_000)
     day = await owner.get("/?from=2026-03-10&to=2026-03-10")
-    assert "SMS spent 28 56 segments · after 2 refunds · 10 Mar 2026 · 50 on the day before" in day.words
+    assert "SMS spent 28 56 segments · after 2 refunds · 10 Mar 2026 UTC · 50 on the day before" in day.words
     assert "Wallet spent" not in day.words  # it never had money
     async with pool.acquire() as conn:
         await wallet.top_up(conn, tenant.id, amount=20_000_000, currency="EUR", reason="paid")
     week = await owner.get("/?from=2026-03-04&to=2026-03-10")
     stretch = "4 Mar 2026 – 10 Mar 2026"
-    assert f"SMS spent 78 156 segments · after 2 refunds · {stretch} · 70 in the 7 days before" in week.words
-    assert f"Wallet spent €5.50 {stretch} · €8.00 in the 7 days before" in week.words
+    assert f"SMS spent 78 156 segments · after 2 refunds · {stretch} UTC · 70 in the 7 days before" in week.words
+    assert f"Wallet spent €5.50 {stretch} UTC · €8.00 in the 7 days before" in week.words
     links = {
         path: html.unescape(link) for link, path in re.findall(r'href="((/usage|/wallet)[?]from=[^"]*)"', week.text)
     }
@@ -93,6 +93,26 @@ async def test_what_was_spent_is_that_of_the_pages_it_leads_to(
     assert "SMS spent" not in (await owner.get("/?mode=test")).words
     await make_person(pool, tenant, "vera@example.com", "viewer")
     assert "SMS spent" not in (await other_browser.sign_in("vera@example.com")).words
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Pacific/Honolulu", "America/St_Johns", "Asia/Kathmandu", "Pacific/Auckland"])
+async def test_what_was_spent_on_chosen_days_is_theirs_wherever_the_reader_is(
+    pool: Pool, tenant: Tenant, owner: Browser, zone: str
+) -> None:
+    """West of Greenwich it was that of the days from the second to the one after the last."""
+    await pool.execute(
+        "INSERT INTO usage_days SELECT $1, '2026-02-28'::date + n, 'sms', 'MZ', 'ACME', $2, $2, 10 ^ n, 10 ^ n, 0, 0"
+        "  FROM generate_series(0, 5) n",
+        *(tenant.id, UUID(int=0)),
+    )
+    await pool.execute("UPDATE users SET time_zone = $1", zone)
+    await clock_session(owner)
+    one = (await owner.get("/?from=2026-03-02&to=2026-03-02")).words
+    assert "SMS spent 100 100 segments · 2 Mar 2026 UTC · 10 on the day before" in one
+    page = await owner.get("/?from=2026-03-01&to=2026-03-03")
+    assert "SMS spent 1,110 1,110 segments · 1 Mar 2026 – 3 Mar 2026 UTC · 1 in the 3 days before" in page.words
+    link = html.unescape(re.findall(r'href="(/usage[?]from=[^"]*)"', page.text)[0])
+    assert "1,110 SMS in 1,110 segments, 0 WhatsApp messages, 0 refunded." in (await owner.get(link)).words
 
 
 async def test_why_messages_failed_is_said_with_counts(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:

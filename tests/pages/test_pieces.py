@@ -135,6 +135,32 @@ def test_times_of_a_range_are_the_readers(query: dict[str, str], since: str | No
     assert (again.since, again.until) == (found.since, found.until)
 
 
+@pytest.mark.parametrize(
+    ("query", "since", "until"),
+    [
+        # Clocks go back from 02:00 to 01:00 on 31 October, at 01:00Z.
+        ({"from": "2027-10-31T01:30", "to": "2027-10-31T01:45"}, "00:30", "01:45"),
+        ({"from": "2027-10-31T00:30", "to": "2027-10-31T01:00"}, "23:30", "00:00"),
+        ({"from": "2027-10-31T01:00", "to": "2027-10-31T02:00"}, "00:00", "02:00"),
+        # This used to be read as a range that ends before it begins.
+        ({"from": "2027-10-31T00:45:00Z", "to": "2027-10-31T01:15:00Z"}, "00:45", "01:15"),
+        # They go forward from 01:00 to 02:00 on 28 March, at 01:00Z.
+        ({"from": "2027-03-28T00:30", "to": "2027-03-28T02:00"}, "00:30", "01:00"),
+        ({"from": "2027-03-28T01:30", "to": "2027-03-28T03:00"}, "00:30", "02:00"),
+    ],
+)
+def test_a_range_contains_whatever_is_shown_with_a_time_in_it(query: dict[str, str], since: str, until: str) -> None:
+    """Of a quarter of the hour that clocks show twice, lists used to contain only what had happened the first time."""
+    found = ranges.read(asked(query, zone="Europe/Lisbon"))
+    assert found.since is not None
+    assert found.until is not None
+    assert (f"{found.since:%H:%M}", f"{found.until:%H:%M}") == (since, until)
+    again = ranges.read(asked(found.query, zone="Europe/Lisbon"))
+    assert again.problems == {}
+    assert again.since == found.since
+    assert again.until == found.until
+
+
 def test_a_range_by_name_wins_over_times_and_can_be_made_to_stay() -> None:
     found = ranges.read(asked({"range": "24h", "from": "2027-01-31"}))
     assert (found.name, found.until) == ("24h", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -13,6 +14,7 @@ from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.campaigns.views import chart_events
 from heliograph.dashboard.messaging import attention
+from heliograph.dashboard.money import days
 from heliograph.dashboard.sending import code
 from heliograph.overview import checklist, figures, messages, usage
 from heliograph.overview.figures import ARRIVED, DAY, PeriodComparison
@@ -20,6 +22,7 @@ from heliograph.overview.messages import Message
 from heliograph.pages import cookies
 from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.lists import ranges
+from heliograph.pages.lists.ranges import Range
 from heliograph.pages.pieces import charts
 from heliograph.pages.pieces.charts import Chart
 from heliograph.pages.pieces.parts import Parts
@@ -82,7 +85,7 @@ async def show(request: Request) -> Answer:
             await parts.load("quota", quota.get(conn, actor.organization_id), otherwise=None) if sees_usage else None
         )
         spent = (
-            await parts.load("spent", _spent(conn, request, comparison), otherwise=[])
+            await parts.load("spent", _spent(conn, request, _spent_days(request, range, comparison)), otherwise=[])
             if sees_usage and comparison
             else []
         )
@@ -188,11 +191,11 @@ def _cards(request: Request, comparison: PeriodComparison) -> list[tuple[str, st
     ]
 
 
-async def _spent(conn: Connection, request: Request, comparison: PeriodComparison) -> list[tuple[str, str, str, str]]:
-    """Cards of the spending in the days of the comparison. Test messages cost nothing."""
+async def _spent(conn: Connection, request: Request, shown: tuple[date, date]) -> list[tuple[str, str, str, str]]:
+    """Cards of the spending in these days. Test messages cost nothing."""
     if request.actor.mode != "live":
         return []
-    since, until = _days(comparison)
+    since, until = shown
     count, actor, locale = (until - since).days, request.actor, request.locale
     stretch = {"from": f"{since}", "to": f"{until - timedelta(days=1)}"}
     used = await usage.spent(conn, actor, since=since, until=until)
@@ -219,10 +222,15 @@ async def _spent(conn: Connection, request: Request, comparison: PeriodCompariso
     return cards
 
 
-def _days(comparison: PeriodComparison) -> tuple[date, date]:
-    """(since, until): as many UTC days as the comparison is long, up to its last, since spending is summed by day."""
+def _spent_days(request: Request, range: Range, comparison: PeriodComparison) -> tuple[date, date]:
+    """(since, until): UTC days, since spending is summed by day. Those that the reader chose, as on the pages that the
+    cards lead to; otherwise as many as the comparison is long, up to its last."""
+    tomorrow = clock.now().date() + timedelta(days=1)
+    if range.name == ranges.CUSTOM and range.since is not None:
+        since, until = days.of_times(range.since, range.until or clock.now(), ZoneInfo(request.locale.zone))
+        return since, max(min(until, tomorrow), since + timedelta(days=1))
     last = (comparison.until - timedelta(microseconds=1)).date()
-    until = min(last, clock.now().date()) + timedelta(days=1)
+    until = min(last + timedelta(days=1), tomorrow)
     return until - timedelta(days=max(1, round((comparison.until - comparison.since) / DAY))), until
 
 
@@ -230,10 +238,10 @@ def _compared(request: Request, since: date, until: date, before: str) -> str:
     """The days, and the spending in as many before them; not a difference, as the last day may not be over."""
     text, locale, count = request.text, request.locale, (until - since).days
     if count == 1:
-        return f"{locale.whole_day(since)} · {text('%(before)s on the day before', before=before)}"
+        return f"{locale.whole_day(since)} UTC · {text('%(before)s on the day before', before=before)}"
     last = locale.whole_day(until - timedelta(days=1))
     earlier = text("%(before)s in the %(days)s days before", before=before, days=locale.number(count))
-    return f"{locale.whole_day(since)} – {last} · {earlier}"
+    return f"{locale.whole_day(since)} – {last} UTC · {earlier}"
 
 
 def _links(request: Request, comparison: PeriodComparison) -> list[str]:

@@ -42,16 +42,22 @@ def read(request: Request) -> tuple[Days, Invalid | None]:
     """(the requested days, what could not be understood); the current month by default."""
     range = ranges.read(request)
     if range.since is not None:
-        zone, now = ZoneInfo(request.locale.zone), clock.now()
-        first, until = _day(range.since, zone), _day(range.until or now, zone, is_end=True)
-        until = max(until, first + timedelta(days=1))
-        return Days(max(first, until - timedelta(days=usage.MOST_DAYS)), until, None, range), None
+        first, until = of_times(range.since, range.until or clock.now(), ZoneInfo(request.locale.zone))
+        return Days(first, until, None, range), None
     problem = None
     try:
         month = usage.month_of(request.query.get("month") or f"{clock.now().date():%Y-%m}")
     except Invalid as refusal:
         month, problem = clock.now().date().replace(day=1), refusal
     return of_month(month, range), problem
+
+
+def of_times(since: datetime, until: datetime, zone: ZoneInfo) -> tuple[date, date]:
+    """(first day, day after the last one) that these times mean to a reader in this zone, as UTC dates: at least one,
+    and at most the last MOST_DAYS."""
+    first = _day(since, zone)
+    end = max(_day(until, zone, is_end=True), first + timedelta(days=1))
+    return max(first, end - timedelta(days=usage.MOST_DAYS)), end
 
 
 def _day(at: datetime, zone: ZoneInfo, *, is_end: bool = False) -> date:

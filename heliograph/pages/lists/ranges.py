@@ -18,6 +18,8 @@ from heliograph.pages.requests import Request
 
 LENGTHS = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7), "30d": timedelta(days=30)}
 CUSTOM = "custom"
+#: The end of a range is exclusive.
+INSTANT = timedelta(microseconds=1)
 #: Years allowed in a time.
 YEARS = range(2000, 3000)
 
@@ -112,7 +114,21 @@ def moment(text: str, zone: ZoneInfo, *, is_end: bool) -> datetime:
     at = datetime.fromisoformat(text)
     if at.year not in YEARS:
         raise ValueError(text)
-    return (at if at.tzinfo else at.replace(tzinfo=zone)).astimezone(UTC)
+    if at.tzinfo:
+        return at.astimezone(UTC)
+    return _widest(at, zone, is_end=is_end)
+
+
+def _widest(at: datetime, zone: ZoneInfo, *, is_end: bool) -> datetime:
+    """A local time as the beginning or end of a range that contains whatever is shown with a time between them: when
+    clocks go back, an hour is shown twice."""
+    first, second = (at.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+    if not is_end:
+        return min(first, second)
+    # The last times before the end are shown twice, too, unless the hour only begins there.
+    last = at - INSTANT
+    last_first, last_second = (last.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+    return last_second + INSTANT if last_second > last_first else first
 
 
 def _local(at: datetime, zone: ZoneInfo) -> str:
