@@ -24,6 +24,9 @@ LONGEST_ACCOUNT, LONGEST_ADDRESS, LONGEST_CODE = 60, 900, 3600
 #: After this long without a failure, the count is reset; that of codes, whose longest delay it would undercut, later.
 FORGOTTEN, CODES_FORGOTTEN = timedelta(minutes=15), timedelta(days=1)
 
+#: Seconds by which the last failure may seem to lie ahead: statements of several processes wait for each other.
+SLACK = 60
+
 
 def of_code(user_id: UUID) -> str:
     """The account under which attempts at a person's codes are counted."""
@@ -48,13 +51,15 @@ class TooManyTries(Refusal):
 
 # The delay doubles with each attempt beyond the free ones. An attempt that comes too early is not counted, so that
 # waiting helps. A free attempt is never early: of two at once, the one that waited for the row has the earlier now().
+# After a failure that lies further ahead, the clock has been set back: the delay would be as long as it was ahead.
 _WAIT = """CASE WHEN known.tries < excluded_free THEN interval '0'
                 ELSE make_interval(secs => least(excluded_most, 2.0 ^ least(known.tries - excluded_free, 20))) END"""
 
 
 def _statement(free: int, most: int, forgotten: timedelta = FORGOTTEN) -> str:
     wait = _WAIT.replace("excluded_free", str(free)).replace("excluded_most", str(most))
-    early = f"known.tries >= {free} AND now() < known.tried_at + {wait}"
+    is_past = f"known.tried_at < now() + interval '{SLACK} seconds'"
+    early = f"known.tries >= {free} AND now() < known.tried_at + {wait} AND {is_past}"
     return f"""
 INSERT INTO sign_in_tries AS known (subject, tries, tried_at) VALUES ($1, 1, now())
     ON CONFLICT (subject) DO UPDATE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pytest
 
@@ -130,6 +131,21 @@ async def test_a_number_is_ones_own_once_its_code_came_back(
     page = await owner.submit(await owner.get("/account/number"), "/account/number/remove")
     assert "The number was removed." in page.words
     assert "Send to myself" not in (await owner.get("/send")).words
+
+
+@pytest.mark.parametrize(("hours", "is_sent"), [(-0.9, False), (-1.1, True), (24, True)])
+async def test_codes_are_counted_by_the_hour_also_after_a_clock_was_set_back(
+    pool: Pool, tenant: Tenant, owner: Browser, hours: float, is_sent: bool
+) -> None:
+    user = await pool.fetchval("SELECT id FROM users")
+    async with pool.acquire() as conn:
+        for _ in range(own_numbers.CODES):
+            await own_numbers.ask(conn, user_id=user, phone=OWN)
+        await conn.execute("UPDATE own_numbers SET codes_since = now() + $1::interval", timedelta(hours=hours))
+        for _ in range(own_numbers.CODES if is_sent else 0):
+            await own_numbers.ask(conn, user_id=user, phone=OWN)
+        with pytest.raises(own_numbers.TooManyCodes):
+            await own_numbers.ask(conn, user_id=user, phone=OWN)
 
 
 async def test_codes_end_and_are_few(pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser) -> None:

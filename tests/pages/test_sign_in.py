@@ -236,6 +236,26 @@ async def test_waits_double_to_a_bound_and_are_forgotten(
     assert (await count(), await count()) == (0, 0)
 
 
+@pytest.mark.parametrize("is_code", [False, True])
+@pytest.mark.usefixtures("pauses_last")
+async def test_nobody_waits_for_the_time_that_a_clock_showed_before_it_was_set_back(pool: Pool, is_code: bool) -> None:
+    """After failures under a clock that was a day ahead, the right password was refused for a day."""
+
+    async def count() -> int:
+        async with pool.acquire() as conn:
+            return await tries.count(conn, account="a", is_code=is_code)
+
+    for _ in range(tries.FREE_ACCOUNT):
+        await count()
+    with pytest.raises(tries.TooManyTries):
+        await count()
+    await pool.execute("UPDATE sign_in_tries SET tried_at = tried_at + interval '1 day'")
+    assert await count() == tries.FREE_ACCOUNT + 1
+    # What was counted stays counted.
+    with pytest.raises(tries.TooManyTries):
+        await count()
+
+
 @pytest.mark.usefixtures("pauses_last")
 async def test_a_thousand_tries_at_once_are_not_free(pool: Pool) -> None:
     async def one() -> bool:

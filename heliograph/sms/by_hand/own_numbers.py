@@ -49,15 +49,17 @@ async def get(conn: Connection, *, user_id: UUID) -> OwnNumber:
     return OwnNumber() if row is None else OwnNumber(*row.values())
 
 
+# An hour that is over, or that began while the clock was ahead, before it was set back.
+_OVER = "known.codes_since NOT BETWEEN now() - interval '1 hour' AND now() + interval '1 minute'"
 # An hour begins with its first code. The statement changes nothing once all codes of the hour have been sent.
-ASK = """
+ASK = f"""
 INSERT INTO own_numbers AS known (user_id, asked, asked_at, code_hash, codes, codes_since)
 VALUES ($1, $2, now(), $3, 1, now())
     ON CONFLICT (user_id) DO UPDATE
    SET asked = $2, asked_at = now(), code_hash = $3, tries = 0,
-       codes = CASE WHEN known.codes_since < now() - interval '1 hour' THEN 1 ELSE known.codes + 1 END,
-       codes_since = CASE WHEN known.codes_since < now() - interval '1 hour' THEN now() ELSE known.codes_since END
- WHERE known.codes < $4 OR known.codes_since < now() - interval '1 hour'
+       codes = CASE WHEN {_OVER} THEN 1 ELSE known.codes + 1 END,
+       codes_since = CASE WHEN {_OVER} THEN now() ELSE known.codes_since END
+ WHERE known.codes < $4 OR {_OVER}
 RETURNING true
 """
 
