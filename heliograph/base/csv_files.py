@@ -1,10 +1,11 @@
 """CSV files for people, in which no cell is evaluated by a spreadsheet; lists within a single text (a cell, or a field
 of a form), where an item that contains a separator, such as the tag `lisbon, pt`, is quoted like a cell; and reading
-uploaded files by lines of bounded length.
+files of any origin: their encoding, and lines of bounded length.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import re
 from collections.abc import Iterable, Sequence
@@ -31,6 +32,11 @@ _in_form, _in_cell = (re.compile(_ITEM.format(separator), re.DOTALL).finditer fo
 #: Before the labels that Google makes itself: `* myContacts`.
 _MARK = "* "
 _is_ambiguous = re.compile(rf"[\"']|=\"|\* |.*?(?:{_IN_CELLS})").match
+
+
+def encoding_of(beginning: bytes) -> str:
+    """The encoding of a file that is in UTF-8, or in UTF-16 with its mark, which spreadsheets call "Unicode text"."""
+    return "utf-16" if beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
 
 
 def guarded(cell: str) -> str:

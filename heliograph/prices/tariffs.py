@@ -19,6 +19,7 @@ import msgspec
 from heliograph.audit import recording as audit
 from heliograph.base import naming
 from heliograph.base.actor import SYSTEM, Actor, Principal
+from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
@@ -298,10 +299,13 @@ def _overlaps(
     errors = []
     for destination, some in _by_destination(rates.values()).items():
         for one, other in pairwise(some):
-            if one.ends > other.begins:
+            if one.ends > other.begins and other.effective_from is not None:  # which the later one has
                 first, second = lines.get((destination, one.begins)), lines.get((destination, other.begins))
                 where = f"line {first}" if first and second else "a stored rate"
-                text = f"overlaps {where}: until {one.effective_to or 'further notice'}, from {other.effective_from}"
+                ends = "has no end" if one.effective_to is None else f"ends at {iso(one.effective_to)}"
+                begins = iso(other.effective_from)
+                text = f"overlaps {where}: the earlier one {ends}, the later one begins at {begins}"
+                text += f"; to end the earlier one then, give it effective_to {begins}"
                 errors.append((second or first or 1, text))
     return errors
 

@@ -499,6 +499,7 @@ async def test_rates_are_checked_and_imported(pool: Pool, root: Browser, monkeyp
     monkeypatch.setattr(rates, "read_rates", noted)
     assert "would add 0, change 0 and leave 2" in (await send_file(root, good, "check")).words
     assert not on_loop
+    assert "and leave 2" in (await send_file(root, good.decode().encode("utf-16"), "check")).words
     for text, said in ((b"", "Choose a file"), (b"\xff\xfe\x00", "UTF-8"), (b"a" * 2_000_001, "2 MB")):
         wrong = await send_file(root, text, "check")
         assert (wrong.status, said in wrong.words) == (422, True), said

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from typer.testing import CliRunner, Result
 
 from heliograph.base.crypto import derive_key
@@ -113,7 +114,24 @@ async def test_what_makes_no_sense_is_said(pool: Pool, database_url: str, tmp_pa
         refused = await call(database_url, "prices", "import", nameless, str(file))
         assert "must have 1 to 64 characters" in str(refused.exception), refused.output
     file.write_bytes(b"price,currency\n1,\xff\n")
-    assert "not in UTF-8" in str((await call(database_url, "prices", "import", "x", str(file))).exception)
+    refused = await call(database_url, "prices", "import", "x", str(file))
+    assert "not in UTF-8: in a spreadsheet, save the sheet as CSV UTF-8" in str(refused.exception)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+async def test_a_price_list_is_read_in_what_spreadsheets_call_unicode(
+    encoding: str, pool: Pool, database_url: str, tmp_path: Path
+) -> None:
+    await organization(pool)
+    file = tmp_path / "prices.csv"
+    file.write_bytes("country\tprice\tcurrency\tnotes\r\nMZ\t0.05\tEUR\tMoçambique\r\n".encode(encoding))
+    done = await call(database_url, "prices", "import", "x", str(file), "--json")
+    assert (done.exit_code, msgspec.json.decode(done.stdout)["added"]) == (0, 1), done.output
+    file.write_bytes(
+        "currency,category,country,valid_from,price\r\nEUR,utility,MZ,2026-01-01,0.05\r\n".encode(encoding)
+    )
+    done = await call(database_url, "whatsapp", "rates", "import", str(file), "--json")
+    assert (done.exit_code, msgspec.json.decode(done.stdout)["new"]) == (0, 1), done.output
 
 
 async def test_p7_p8_an_invoice_line_is_rounded_once(pool: Pool, database_url: str) -> None:

@@ -304,7 +304,13 @@ async def test_an_overlap_with_what_is_stored_is_refused(pool: Pool) -> None:
     await imported(pool, CARD)
     with pytest.raises(TariffInvalid) as refused:
         await imported(pool, "mcc,mnc,price,currency,effective_from\n643,04,1,USD,2027-01-01\n")
-    assert refused.value.details["errors"][0]["line"] == 2
+    assert refused.value.details["errors"] == [
+        {
+            "line": 2,
+            "message": "overlaps a stored rate: the earlier one has no end, the later one begins at"
+            " 2027-01-01T00:00:00.000Z; to end the earlier one then, give it effective_to 2027-01-01T00:00:00.000Z",
+        }
+    ]
     with pytest.raises(TariffInvalid):
         await imported(pool, "country,price,currency\nPT,1,USD\nPT,2,USD\n")
     assert len(await stored(pool)) == 4

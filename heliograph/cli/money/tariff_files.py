@@ -13,6 +13,7 @@ import typer
 from heliograph.base.database.clock import iso
 from heliograph.base.money import decimal
 from heliograph.cli.terminal.console import Problem
+from heliograph.cli.terminal.files import reading
 from heliograph.cli.terminal.printing import as_plain, form, form_option, say, show
 from heliograph.networks.plan import unlisted
 from heliograph.prices.rows import COLUMNS, TariffInvalid, read, write
@@ -41,10 +42,8 @@ Csv = Annotated[bool, typer.Option("--csv", help="Print CSV that can be imported
 def read_file(file: Path, *, decimal_comma: bool, json: bool) -> list[tuple[int, Rate]]:
     """The rates in a file, each with its line. Ends the command with all errors if there are any."""
     try:
-        with file.open(encoding="utf-8-sig", newline="") as lines:
+        with reading(file) as lines:
             return read(lines, decimal_comma=decimal_comma)
-    except UnicodeDecodeError:
-        raise Problem(f"{file} is not in UTF-8") from None
     except TariffInvalid as refused:
         raise errors_of(refused, json=json) from None
 

@@ -1,8 +1,9 @@
-"""Files written by commands: readable only by their owner; errors name the file."""
+"""Files that commands read and write: those written are readable only by their owner; errors name the file."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated, TextIO
 
 import typer
 
+from heliograph.base import csv_files
 from heliograph.base.process import private_files
 from heliograph.cli.terminal.console import Problem
 
@@ -49,3 +51,13 @@ def writing(path: Path, *, encoding: str) -> Iterator[TextIO]:
         raise  # an error of the database, which is read at the same time
     except OSError as error:
         raise Problem(f"{path} cannot be written: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[TextIO]:
+    """A CSV file to read once, also from a pipe. Raises Problem if it is not in UTF-8, or UTF-16 with its mark."""
+    try:
+        with path.open("rb") as raw:
+            yield io.TextIOWrapper(raw, encoding=csv_files.encoding_of(raw.peek(2)), newline="")
+    except UnicodeDecodeError:
+        raise Problem(f"{path} is not in UTF-8: in a spreadsheet, save the sheet as CSV UTF-8") from None

@@ -19,6 +19,7 @@ from heliograph.cli.terminal.console import (
     settings_of,
     shell,
 )
+from heliograph.cli.terminal.files import reading
 from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.whatsapp.money import rates, wallet
 from heliograph.whatsapp.money.rates import Imported, Rate, RatesInvalid
@@ -175,10 +176,8 @@ def import_(
       heliograph whatsapp rates import rates-2026-10.csv
     """
     try:
-        with file.open(encoding="utf-8-sig", newline="") as lines:
+        with reading(file) as lines:
             found = rates.read_rates(lines)
-    except UnicodeDecodeError:
-        raise Problem(f"{file} is not in UTF-8") from None
     except RatesInvalid as refused:
         _show_errors(refused.details["errors"], json)
 

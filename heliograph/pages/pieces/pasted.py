@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heliograph.base import csv_files
 from heliograph.base.errors import Invalid
 from heliograph.pages.requests import Request
 
@@ -19,6 +20,6 @@ async def text(request: Request) -> str:
     if not raw.strip():
         raise Invalid(("file", "required", "Choose a file that is not empty, or paste something."))
     try:
-        return raw.decode("utf-8-sig")
+        return raw.decode(csv_files.encoding_of(raw))
     except UnicodeDecodeError:
         raise Invalid(("file", "encoding", "The file must be in UTF-8.")) from None
