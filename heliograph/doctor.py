@@ -235,7 +235,9 @@ async def _speed(conn: Connection, settings: Settings) -> list[Check]:
     blocked, longest = await conn.fetchrow(BLOCKERS, BLOCKED)  # type: ignore[misc]
     if blocked:
         detail = said(
-            "%(count)s statements wait for others, the longest for %(seconds)s s", count=blocked, seconds=round(longest)
+            "statements that wait for others: %(count)s; the longest for %(seconds)s s",
+            count=blocked,
+            seconds=round(longest),
         )
         remedy = said(
             "End the session that blocks them: `SELECT pid, query, pg_blocking_pids(pid) FROM pg_stat_activity` names"

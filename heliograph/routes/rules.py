@@ -220,9 +220,12 @@ FORGET = "DELETE FROM route_suppliers WHERE route_id = $1"
 async def change(
     conn: Connection, before: StoredRoute, after: Route, *, note: str | None = None, by: Principal = SYSTEM
 ) -> None:
-    """Change a route returned by `lock`. `note`: None leaves it unchanged. Raises Invalid."""
+    """Change a route returned by `lock`. `note`: None leaves it unchanged. Without a difference nothing is recorded.
+    Raises Invalid."""
     said = before.note if note is None else note
     check(after, said)
+    if (after, said) == (before.route, before.note):
+        return
     try:
         async with conn.transaction():
             await conn.execute(CHANGE, *_values(after, said))
@@ -245,7 +248,10 @@ STATE = "UPDATE routes SET state = $2, changed_at = clock_timestamp() WHERE id =
 
 
 async def set_state(conn: Connection, before: StoredRoute, state: str, *, by: Principal = SYSTEM) -> None:
-    """Pause ("paused") or resume ("active") a route returned by `lock`. A paused route is ignored."""
+    """Pause ("paused") or resume ("active") a route returned by `lock`, if it is not so already. A paused route is
+    ignored."""
+    if state == before.state:
+        return
     async with conn.transaction():
         await conn.execute(STATE, before.route.id, state)
         await audit.record(

@@ -205,9 +205,7 @@ async def _held(conn: Connection) -> list[Check]:
     remedy = said(
         "`heliograph guard list` says which and why; `guard release` sends them, `guard withdraw` cancels them."
     )
-    return [
-        Check(said("guard"), "warning", said("%(count)s messages to suspicious ranges are held", count=held), remedy)
-    ]
+    return [Check(said("guard"), "warning", said("messages held, to suspicious ranges: %(count)s", count=held), remedy)]
 
 
 #: Number of organizations named; the rest are counted.
@@ -234,7 +232,7 @@ async def _texts(conn: Connection) -> list[Check]:
         detail = said("missing keys: %(names)s; their messages wait", names=_named(found.missing))
         checks.append(Check(name, "failed", detail, remedy))
     if found.keys and not checks:
-        checks.append(Check(name, "ok", said("the keys of %(count)s organizations can be opened", count=found.keys)))
+        checks.append(Check(name, "ok", said("organizations whose keys can be opened: %(count)s", count=found.keys)))
     return checks
 
 

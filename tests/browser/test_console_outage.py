@@ -46,7 +46,7 @@ async def site(
 
 
 #: The check's text about blocked statements.
-BLOCKED = "%(count)s statements wait for others, the longest for %(seconds)s s"
+BLOCKED = "statements that wait for others: %(count)s; the longest for %(seconds)s s"
 #: The wall's text about callbacks that Meta did not sign, and about a disk.
 UNSIGNED = "callbacks arrive that are not signed with the app's secret, the last at %(at)s"
 FREE = "%(free)s GB of %(total)s GB are free at %(place)s (%(percent)s %%)"

@@ -73,6 +73,11 @@ async def test_a_route_decides_is_explained_and_is_taken_back(pool: Pool, databa
         assert (maybe["least"], maybe["most"]) == (0.0, 0.7)
         assert [one["state"] for one in (await cli("route", "list", "--json")).data] == ["active"]
         assert (await cli("route", "pause", "codes", "--json")).data["state"] == "paused"
+        # What changes nothing is not recorded.
+        recorded = (await cli("route", "history", "--json")).data
+        for nothing in (("pause", "codes"), ("set", "codes"), ("set", "codes", "--country", "mz")):
+            assert (await cli("route", *nothing)).status == 0
+        assert (await cli("route", "history", "--json")).data == recorded
         assert (await cli("route", "explain", TO, "--json")).data["route"] is None
         assert (await cli("route", "resume", "codes", "--json")).data["state"] == "active"
         listed = await cli("route", "list")

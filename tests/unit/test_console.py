@@ -96,7 +96,7 @@ def test_a_wrong_data_directory_is_said_to_be_that(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match="is not a directory"):
         settings_of(tmp_path / "file", environment={"HELIOGRAPH_DATABASE_URL": "postgresql://db.example/x"})
-    with pytest.raises(PostgresError, match=f"no database of `heliograph up` in {tmp_path}") as raised:
+    with pytest.raises(PostgresError, match=f"`heliograph up` has not started a database in {tmp_path} yet") as raised:
         settings_of(tmp_path, environment={})
     assert "Errno" not in str(raised.value)
 

@@ -73,8 +73,8 @@ def _url(layout: Layout, role: str, kept: Path) -> str:
         password, port = kept.read_text().strip(), int(layout.port.read_text())
     except FileNotFoundError:
         raise PostgresError(
-            f"there is no database of `heliograph up` in {directory.parent}: start it there first, or "
-            "give its data directory with --data-dir"
+            f"`heliograph up` has not started a database in {directory.parent} yet: start it there first, or give its"
+            " data directory with --data-dir"
         ) from None
     except (OSError, ValueError) as error:
         raise PostgresError(f"no database in {directory}: start `heliograph up` on it first ({error})") from None

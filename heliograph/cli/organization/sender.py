@@ -13,6 +13,7 @@ from heliograph.cli.terminal.console import (
     DataDir,
     Org,
     OrgOrAll,
+    in_capitals,
     on_database,
     only,
     operator,
@@ -192,7 +193,9 @@ def register(
         Literal["asked", "pending", "registered", "refused"],
         typer.Argument(metavar="STATE", help="asked, pending, registered or refused."),
     ],
-    country: Annotated[str, typer.Option(metavar="ISO", help="Where it is registered, such as MZ.")],
+    country: Annotated[
+        str, typer.Option(metavar="ISO", callback=in_capitals, help="Where it is registered, such as MZ.")
+    ],
     network: Annotated[
         str, typer.Option(metavar="MCC-MNC", help="Only with this network, such as 643-04.", show_default=False)
     ] = "",

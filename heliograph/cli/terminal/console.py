@@ -244,6 +244,11 @@ def moment(text: str, option: str) -> datetime:
     return at.astimezone(UTC)
 
 
+def in_capitals(code: str | None) -> str | None:
+    """Callback of an option for a country's code, which may be typed in lower case. `any` is a word, not a code."""
+    return code if code is None or code == "any" else code.upper()
+
+
 @contextlib.contextmanager
 def in_options(**names: str) -> Iterator[None]:
     """Rules name the API's fields. Refusals raised in this context name options instead: field → option."""

@@ -18,6 +18,7 @@ from heliograph.cli.terminal.console import (
     DataDir,
     Org,
     acting_for,
+    in_capitals,
     moment,
     on_database,
     organization,
@@ -63,7 +64,9 @@ def list_(
     ] = None,
     key: Annotated[UUID | None, typer.Option(metavar="KEY_ID", help="Only messages sent with this API key.")] = None,
     sender: Annotated[str | None, typer.Option(help="Only SMS from this sender.")] = None,
-    country: Annotated[str | None, typer.Option(help="Only messages to this country, such as MZ.")] = None,
+    country: Annotated[
+        str | None, typer.Option(callback=in_capitals, help="Only messages to this country, such as MZ.")
+    ] = None,
     failure: Annotated[
         str | None, typer.Option(metavar="CODE", help="Only messages that failed for this reason.")
     ] = None,

@@ -14,7 +14,7 @@ import typer
 from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.cli.terminal.console import DataDir, moment, on_database, settings_of, shell
+from heliograph.cli.terminal.console import DataDir, in_capitals, moment, on_database, settings_of, shell
 from heliograph.cli.terminal.files import STDOUT, unless_stdout, writable, writing
 from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.sms.dispatch import routing, suppliers
@@ -44,7 +44,9 @@ def report(
     until: Annotated[
         str | None, typer.Option("--to", metavar="WHEN", help="Before this day or time. Defaults to now.")
     ] = None,
-    country: Annotated[str | None, typer.Option(help="Only messages to this country, such as MZ.")] = None,
+    country: Annotated[
+        str | None, typer.Option(callback=in_capitals, help="Only messages to this country, such as MZ.")
+    ] = None,
     by: Annotated[
         Literal["hour", "day", "month", "country", "day,country", "hour,country", "month,country", "supplier"],
         typer.Option(help="What lines are split by, besides the supplier."),

@@ -20,7 +20,7 @@ from heliograph.base.ids import uuid7
 from heliograph.base.money import decimal
 from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.asking import confirm
-from heliograph.cli.terminal.console import DataDir, Org, on_database, only, settings_of
+from heliograph.cli.terminal.console import DataDir, Org, in_capitals, on_database, only, settings_of
 from heliograph.cli.terminal.console import shell as who
 from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.cli.traffic import route_history
@@ -41,7 +41,9 @@ Class = Literal["otp", "transactional", "marketing"]
 Prefix = Annotated[
     str | None, typer.Option(metavar="DIGITS", help="Numbers with this prefix (25884, no +). The longest one wins.")
 ]
-Country = Annotated[str | None, typer.Option(metavar="ISO", help="Numbers of this country, such as MZ.")]
+Country = Annotated[
+    str | None, typer.Option(metavar="ISO", callback=in_capitals, help="Numbers of this country, such as MZ.")
+]
 Network = Annotated[str | None, typer.Option(metavar="MCC-MNC", help="Numbers of this network, such as 643-04.")]
 Sender = Annotated[str | None, typer.Option(metavar="NAME", help="Only messages from this sender.")]
 TrafficClass = Annotated[Class | None, typer.Option("--class", help="Only messages of this class.")]

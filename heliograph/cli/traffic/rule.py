@@ -11,7 +11,7 @@ import typer
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
-from heliograph.cli.terminal.console import DataDir, on_database, settings_of, shell
+from heliograph.cli.terminal.console import DataDir, in_capitals, on_database, settings_of, shell
 from heliograph.cli.terminal.printing import Json, as_plain, group, show
 from heliograph.senders import numbers, rules
 from heliograph.senders.book import NumberRule, SenderRule
@@ -36,7 +36,7 @@ def sender(
         ),
     ],
     country: Annotated[
-        str | None, typer.Option(metavar="ISO", help="Only numbers of this country, such as MZ.")
+        str | None, typer.Option(metavar="ISO", callback=in_capitals, help="Only numbers of this country, such as MZ.")
     ] = None,
     sender_name: Annotated[str | None, typer.Option("--sender", metavar="NAME", help="Only this sender.")] = None,
     kind: Annotated[

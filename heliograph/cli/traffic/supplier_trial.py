@@ -138,8 +138,8 @@ async def _demand_session(conn: Connection, supplier: Supplier) -> None:
     leased = (await suppliers.sessions(conn)).get(supplier.id, suppliers.UNHELD)[0]
     if leased >= supplier.sessions:
         raise Problem(
-            f"workers hold all {supplier.sessions} sessions of {supplier.name}, and the account may allow no more: "
-            f"pause it first, or add --extra-session"
+            f"workers hold all sessions of {supplier.name} ({supplier.sessions}), and the account may allow no more:"
+            " pause it first, or add --extra-session"
         )
 
 
