@@ -5,9 +5,14 @@ from __future__ import annotations
 
 import re
 import time
+from datetime import timedelta
 
 import pytest
 
+from heliograph.base.database import clock
+from heliograph.campaigns import plan
+from heliograph.campaigns.channels import sms
+from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.why.words import why
@@ -130,3 +135,31 @@ async def test_a_campaign_paused_by_quota_is_granted_more_and_finishes(site: Sit
     await page.locator("#state + .renewed[hidden]").wait_for(state="attached")
     assert {row["recipient"] for row in await site.pool.fetch(again)} == set(WORTH)
     assert await page.evaluate(COUNTS) == [len(WORTH), len(WORTH)]
+
+
+@pytest.mark.lasts(8)
+async def test_its_page_goes_on_renewing_itself_after_a_wrong_pace_and_takes_the_form_away_at_the_end(
+    site: Site,
+) -> None:
+    page, says = site.page, site.says
+    spec = SmsCampaignSpec(
+        name="Later", message_template="Hi", recipients=["+258841000001"], scheduled_at=clock.now() + timedelta(days=2)
+    )
+    async with site.pool.acquire() as conn, conn.transaction():
+        made = await sms.create(conn, site.made.actor, spec=spec, request_id="req")
+    await site.enter()
+    await page.goto(f"{site.base}/campaigns/{made.id}")
+    await page.locator("#pace").fill("fast")
+    await page.get_by_role("button", name=says("Change the pace")).click()
+    await page.locator("#summary").wait_for()
+    await page.evaluate("document.addEventListener('renewed', () => document.body.dataset.renewed = 'yes')")
+    # What is typed into the form stays, though it is in what renews itself.
+    await page.locator("#pace").fill("77")
+    await site.pool.execute("UPDATE campaigns SET messages_per_minute = 5")
+    await page.locator("body[data-renewed]").wait_for(state="attached")
+    assert await page.locator("#pace").input_value() == "77"
+    async with site.pool.acquire() as conn, conn.transaction():
+        await plan.cancel(conn, site.made.actor, id=made.id)
+    await page.locator("#state .lead").filter(has_text=says("Canceled")).wait_for()
+    assert await page.locator("#pace").count() == 0
+    site.complaints = [one for one in site.complaints if "status of 422" not in one]

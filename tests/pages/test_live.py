@@ -64,6 +64,30 @@ async def test_forms_of_a_region_are_the_readers_own(tenant: Tenant, owner: Brow
     assert "The catcher is open" in (await region(owner, where, seen=int(made))).words
 
 
+async def test_an_answer_to_a_form_names_the_page_that_its_region_is_part_of(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    """Its own address is that of the form, which leads elsewhere when it is asked for."""
+    await api.ask(
+        "POST",
+        "/campaigns",
+        json={"name": "A", "content": "a", "recipients": ["+258841000001"]},
+        headers=tenant.headers,
+    )
+    where = f"/campaigns/{await pool.fetchval('SELECT id FROM campaigns')}"
+    page = await owner.get(where)
+    assert "data-here" not in page.text
+    wrong = await owner.submit(page, where + "/pace", pace="fast")
+    assert (wrong.status, wrong.path) == (422, where + "/pace")
+    (here,) = re.findall(r'data-here="([^"]+)"', wrong.text)
+    assert here == where
+    shown = await region(owner, here)
+    assert (shown.status, "Faster or slower" in shown.words) == (200, True)
+    await pool.execute("UPDATE campaigns SET status = 'canceled', step_at = NULL")
+    (made,) = re.findall(r'data-made="(\d+)"', (await owner.get(where)).text)
+    assert "Faster or slower" not in (await region(owner, where, seen=int(made))).words
+
+
 async def test_another_role_sees_its_own(
     api: Api, pool: Pool, tenant: Tenant, owner: Browser, browser: Browser, other_browser: Browser
 ) -> None:

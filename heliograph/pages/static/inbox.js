@@ -1,5 +1,7 @@
 // Keys of the inbox: j and k move through the list, Enter opens, r answers, Ctrl+Enter sends. What is typed is kept.
 
+import { page } from "./live.js";
+
 const PATIENCE = 10000;
 // The field is replaced once it can be answered (below).
 const field = () => document.getElementById("message");
@@ -47,9 +49,9 @@ async function reopenField() {
   if (asking || !field()?.disabled || !document.querySelector(".thread[data-answerable]")) return;
   asking = true;
   try {
-    const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "error", signal: AbortSignal.timeout(PATIENCE) });
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const found = page.querySelector("#reply:has(#message:enabled)");
+    const answer = await fetch(page(), { headers: { Accept: "text/html" }, redirect: "error", signal: AbortSignal.timeout(PATIENCE) });
+    const shown = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const found = shown.querySelector("#reply:has(#message:enabled)");
     if (answer.ok && found) {
       document.getElementById("reply").replaceWith(found);
       restore();

@@ -6,6 +6,9 @@ const FIRST = 2000, MOST = 15000, GROWS = 1.5;
 // What has not been answered after so long is not: a process hangs, or the network swallows what is sent.
 const PATIENCE = 10000;
 
+// Where the page is asked for again. The answer to a form has the form's address, which leads elsewhere when asked for.
+export const page = () => new URL(document.documentElement.dataset.here || location.href, location.href);
+
 // In the time zone of the page's other times.
 function clock(at) {
   const { lang, dataset } = document.documentElement;
@@ -77,7 +80,7 @@ function live(region) {
     try {
       const headers = { "HX-Request": "true", Accept: "text/html", "X-Seen": seen, "X-Organization": document.body.dataset.organization };
       if (tag) headers["If-None-Match"] = tag;
-      const where = new URL(location.href);
+      const where = page();
       // A list names the first row that is read, so that new ones are counted above it and do not move in.
       if (region.dataset.top) where.searchParams.set("top", region.dataset.top);
       const answer = await fetch(where, { headers, redirect: "error", signal: AbortSignal.timeout(PATIENCE) });
