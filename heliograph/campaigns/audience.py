@@ -78,7 +78,9 @@ def excluded(tags: Sequence[str] | None, *, is_listed: bool) -> list[str]:
     if not tags:
         return []
     if is_listed:
-        raise Invalid(("excluded_tags", "exclusive", "`excluded_tags` needs `audience_tags`: numbers have no tags"))
+        raise Invalid(
+            ("excluded_tags", "exclusive", "`excluded_tags` does not go with `recipients`: numbers have no tags")
+        )
     if len(tags) > MAX_TAGS:
         raise Invalid(("excluded_tags", "length", f"`excluded_tags` must list at most {MAX_TAGS} tags"))
     return list(records.tags(tags, "excluded_tags"))

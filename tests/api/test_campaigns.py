@@ -156,6 +156,23 @@ async def test_what_is_refused(api: Api, tenant: Tenant, body: dict[str, Any], f
     assert (status, refused(answer)) == (400, ("validation_error", field)), answer
 
 
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        ({}, {"audience_tags", "audience_import", "recipients"}),
+        ({"recipients": [TO], "audience_import": str(uuid7())}, {"audience_import", "recipients"}),
+    ],
+)
+async def test_an_audience_that_is_none_or_two_is_told_at_each_field_concerned(
+    api: Api, tenant: Tenant, body: dict[str, Any], fields: set[str]
+) -> None:
+    status, answer = await create(api, tenant, content="a", **body)
+    told = answer["error"]["details"]["fields"]
+    said = "give one of `audience_tags`, `audience_import` and `recipients`"
+    assert (status, {one["message"] for one in told}) == (400, {said})
+    assert {one["field"] for one in told} == fields
+
+
 async def test_single_braces_are_text(api: Api, tenant: Tenant) -> None:
     for text in ("{a} {{{name}}}", "{{name}}}", "a } {{ name | you }} {"):
         assert (await create(api, tenant, content=text, recipients=[TO]))[0] == 201, text
