@@ -43,14 +43,15 @@ class TariffInvalid(Refusal):
     code, status = "rates_invalid", 400
 
 
-def read(lines: Iterable[str], *, decimal_comma: bool = False) -> list[tuple[int, Rate]]:
+def read(lines: Iterable[str], *, decimal_comma: bool = False, declared: str = "") -> list[tuple[int, Rate]]:
     """The rates of a CSV file with columns of COLUMNS in any order, each with its line.
 
     Cells are separated by commas, semicolons or tabs, like the header row. Raises TariffInvalid with all problems:
-    `errors`, a list of line and message. Overlapping rates are not detected here.
+    `errors`, a list of line and message. Overlapping rates are not detected here. `declared`: how the person who
+    imports the file says that it has decimal commas, by an option or a field.
     """
     try:
-        return _read(lines, decimal_comma)
+        return _read(lines, decimal_comma, declared)
     except csv.Error as error:
         raise TariffInvalid(errors=[{"line": 1, "message": f"this is not a CSV file: {error}"}]) from None
 
@@ -64,7 +65,7 @@ def write(rates: Iterable[Rate], file: TextIO) -> None:
         writer.row((*cells, one.currency, one.unit, one.bill_on, *times, "yes" if one.rejects else "", one.notes))
 
 
-def _read(lines: Iterable[str], decimal_comma: bool) -> list[tuple[int, Rate]]:
+def _read(lines: Iterable[str], decimal_comma: bool, declared: str) -> list[tuple[int, Rate]]:
     numbered = enumerate(lines, 1)
     at, header = next(((n, line) for n, line in numbered if line.strip()), (1, ""))
     delimiter = max(",;\t", key=header.count)
@@ -90,7 +91,7 @@ def _read(lines: Iterable[str], decimal_comma: bool) -> list[tuple[int, Rate]]:
         if len(cells) != len(names):
             errors.append({"line": number, "message": f"has {len(cells)} cells, not {len(names)}"})
             continue
-        rate = _rate(dict.fromkeys(COLUMNS, "") | dict(zip(names, cells, strict=True)), decimal_comma)
+        rate = _rate(dict.fromkeys(COLUMNS, "") | dict(zip(names, cells, strict=True)), decimal_comma, declared)
         if isinstance(rate, str):
             errors.append({"line": number, "message": rate})
         else:
@@ -102,7 +103,7 @@ def _read(lines: Iterable[str], decimal_comma: bool) -> list[tuple[int, Rate]]:
     return found
 
 
-def _rate(cells: Mapping[str, str], decimal_comma: bool) -> Rate | str:
+def _rate(cells: Mapping[str, str], decimal_comma: bool, declared: str) -> Rate | str:
     """A row's rate, or its problem."""
     place = _place(cells)
     if isinstance(place, str):
@@ -122,7 +123,7 @@ def _rate(cells: Mapping[str, str], decimal_comma: bool) -> Rate | str:
     reject = cells["reject"].lower()
     if reject not in (*_YES, *_NO):
         return f"reject {cells['reject']!r} is neither yes nor no"
-    price = _price(cells["price"], decimal_comma)
+    price = _price(cells["price"], decimal_comma, declared)
     if reject in _YES and cells["price"] == "":
         price = 0
     if isinstance(price, str):
@@ -196,7 +197,7 @@ def _word(cells: Mapping[str, str], name: str) -> str:
     return "" if word in _ANY else word
 
 
-def _price(text: str, decimal_comma: bool) -> int | str:
+def _price(text: str, decimal_comma: bool, declared: str) -> int | str:
     """The price in millionths, or what is wrong with it."""
     if text == "":
         return "price is empty; a free message has the price 0"
@@ -206,5 +207,6 @@ def _price(text: str, decimal_comma: bool) -> int | str:
             return f"price {text!r} has a point, but the file was declared to have decimal commas"
         written = text.replace(",", ".")
     elif "," in text:
-        return f"price {text!r} has a comma: say that prices in the file are written 0,0380 (--decimal-comma)"
+        how = f" ({declared})" if declared else ""
+        return f"price {text!r} has a comma: say that prices in the file are written 0,0380{how}"
     return price_in(written, given=text)

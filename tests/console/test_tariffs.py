@@ -164,6 +164,10 @@ async def test_what_is_wrong_with_a_file_is_said_by_line(pool: Pool, root: Brows
     assert page.status == 422
     assert "Line 3" in page.words
     assert "much" in page.text, "it can be mended where it stands"
+    # A comma is declared by the field of this page.
+    page = await sent(root, CARD.replace("0.0380", '"0,0380"'), do="import")
+    assert "are written 0,0380 (“Prices in it are written 0,0380”)" in page.words
+    assert "--" not in page.words
     for typed, text, field in (
         ({"target": "nobody"}, CARD, "target"),
         ({"name": ""}, CARD, "name"),

@@ -10,7 +10,7 @@ import pytest
 
 from heliograph.base.errors import Invalid
 from heliograph.sms.dispatch.routing import Supplier
-from heliograph.sms.management import options
+from heliograph.sms.management import forms, options
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 LEAST = {"host": "smsc.example", "port": 2775, "system_id": "esme"}
@@ -90,3 +90,32 @@ def test_what_is_wrong_is_named(pair: str, word: str) -> None:
 def test_a_choice_is_answered_with_the_choices() -> None:
     with pytest.raises(Invalid, match="parts must be one of all, any, first, last"):
         change("parts=some")
+
+
+HTTP = {"base_url": "https://supplier.example", "body": '{"to": "{{to}}", "text": "{{text}}"}'}
+
+
+@pytest.mark.parametrize(
+    ("typed", "headers"),
+    [
+        ("X-Key: abc", {"X-Key": "abc"}),
+        ("X-Key=abc", {"X-Key": "abc"}),
+        ("Authorization: Basic dXNlcjpwYXNz==\r\n\r\nX-Url = https://a.example\r\n", None),
+        ("X-Empty:", {"X-Empty": ""}),
+    ],
+)
+def test_headers_are_typed_as_they_are_copied(typed: str, headers: dict[str, str] | None) -> None:
+    headers = headers or {"Authorization": "Basic dXNlcjpwYXNz==", "X-Url": "https://a.example"}
+    after = forms.read("http", HTTP, {"headers": typed})
+    assert after["headers"] == headers
+    # What is shown is read as the same.
+    shown = forms.shown("http", after)["headers"]
+    assert forms.read("http", HTTP, {"headers": shown})["headers"] == headers
+    for wrong in ("X-Key", ": abc", "=abc"):
+        with pytest.raises(Invalid, match="NAME: VALUE"):
+            forms.read("http", HTTP, {"headers": wrong})
+
+
+def test_an_entry_of_another_setting_may_have_a_colon_in_its_name() -> None:
+    after = forms.read("smpp", LEAST, {"final_states": "A:B=delivered"})
+    assert after["final_states"] == {"A:B": "delivered"}

@@ -43,7 +43,7 @@ def read_file(file: Path, *, decimal_comma: bool, json: bool) -> list[tuple[int,
     """The rates in a file, each with its line. Ends the command with all errors if there are any."""
     try:
         with reading(file) as lines:
-            return read(lines, decimal_comma=decimal_comma)
+            return read(lines, decimal_comma=decimal_comma, declared="--decimal-comma")
     except TariffInvalid as refused:
         raise errors_of(refused, json=json) from None
 

@@ -114,7 +114,8 @@ async def import_(request: Request) -> Answer:
         text = await pasted.text(request)
         # In a thread, so that others are answered: a hundred thousand rows take a second or two.
         file, has_commas = io.StringIO(text, newline=""), bool(form.get("decimal_comma"))
-        given = await asyncio.to_thread(rows.read, file, decimal_comma=has_commas)
+        declared = f"“{request.text('Prices in it are written 0,0380')}”"
+        given = await asyncio.to_thread(rows.read, file, decimal_comma=has_commas, declared=declared)
         async with request.writing() as conn, conn.transaction():
             kind, name, supplier_id = await _target(conn, form.get("target", ""), form.get("name", "").strip())
             done = await tariffs.import_rates(

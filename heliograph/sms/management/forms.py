@@ -6,6 +6,7 @@ here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -20,6 +21,9 @@ from heliograph.suppliers import kinds
 Control = Literal["text", "number", "choice", "switch", "lines", "entries"]
 #: Settings whose text may have several lines.
 LONG = frozenset({"body", "item", "reply"})
+#: Its entries are also read as HTTP has them, since they are copied from a supplier's documentation. No header's name
+#: contains `:` or `=`.
+HEADERS = "headers"
 #: Settings of the connection, besides those that begin with `tls`; a new account asks for these first.
 CONNECTION = frozenset({"host", "port", "base_url", "system_id", "system_type", "address_range", "bind"})
 
@@ -54,7 +58,7 @@ def fields(kind: str) -> list[Field]:
                 control=control,
                 group=_group(one.name, is_required=required),
                 choices=choices,
-                default=_typed(defaults[one.name]),
+                default=_typed(one.name, defaults[one.name]),
                 is_required=required,
             )
         )
@@ -63,7 +67,7 @@ def fields(kind: str) -> list[Field]:
 
 def shown(kind: str, settings: Mapping[str, Any]) -> dict[str, str]:
     """The value shown in each field."""
-    return {name: _typed(value) for name, value in options.effective(kind, settings).items()}
+    return {name: _typed(name, value) for name, value in options.effective(kind, settings).items()}
 
 
 def read(kind: str, settings: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
@@ -152,18 +156,22 @@ def _group(name: str, *, is_required: bool) -> str:
     return "protocol"
 
 
-def _typed(value: Any) -> str:
+def _typed(name: str, value: Any) -> str:
     """A value as it would be typed: one entry per line."""
     if isinstance(value, dict):
-        return "\n".join(f"{name}={one}" for name, one in value.items())
+        between = ": " if name == HEADERS else "="
+        return "\n".join(f"{entry}{between}{one}" for entry, one in value.items())
     return options.written(value)
 
 
 def _entries(name: str, text: str) -> dict[str, str]:
     found = {}
     for line in filter(str.strip, text.split("\n")):
-        entry, separator, value = line.partition("=")
-        if not separator or not entry.strip():
+        ends = re.search("[:=]" if name == HEADERS else "=", line)
+        entry = line[: ends.start()].strip() if ends else ""
+        if ends is None or not entry:
+            if name == HEADERS:
+                raise Invalid((name, "format", "Enter one header per line, as NAME: VALUE."))
             raise Invalid((name, "format", "Enter one entry per line, as NAME=VALUE."))
-        found[entry.strip()] = value.strip()
+        found[entry] = line[ends.end() :].strip()
     return found
