@@ -39,12 +39,18 @@ class Colleague(msgspec.Struct, frozen=True):
     name: str
     role: str
     has_totp: bool
-    #: They sign in by passkey and have no password that could be stolen; alongside one, a passkey protects nothing.
     has_passkey: bool
+    has_password: bool
     joined_at: datetime
     signed_in_at: datetime | None
     #: Last request in this organization, to the minute; None: none of their sessions is currently in it.
     seen_at: datetime | None
+
+    @property
+    def is_by_passkey(self) -> bool:
+        """True if they sign in by passkey and have no password that could be stolen; alongside one, a passkey protects
+        nothing."""
+        return self.has_passkey and not self.has_password
 
 
 #: The most members of a list that has no pages.
@@ -55,11 +61,11 @@ _TEAM = "FROM memberships m CROSS JOIN LATERAL (SELECT * FROM users WHERE id = m
 # Sessions and passkeys are looked up only for the members returned.
 _LISTED = f"""
 SELECT m.user_id, m.email, m.name, m.role, m.has_totp,
-       m.has_no_password AND EXISTS (SELECT FROM passkeys WHERE user_id = m.user_id) AS has_passkey,
+       EXISTS (SELECT FROM passkeys WHERE user_id = m.user_id) AS has_passkey, m.has_password,
        m.joined_at, m.signed_in_at,
        (SELECT max(s.seen_at) FROM sessions s WHERE s.user_id = m.user_id AND s.organization_id = $1) AS seen_at
   FROM (SELECT m.user_id, u.email, u.name, m.role, u.totp IS NOT NULL AS has_totp,
-               u.password IS NULL AS has_no_password, m.created_at AS joined_at, u.signed_in_at
+               u.password IS NOT NULL AS has_password, m.created_at AS joined_at, u.signed_in_at
           {_TEAM} WHERE m.organization_id = $1 AND {{which}} ORDER BY u.name, u.email LIMIT $2) m
  ORDER BY m.name, m.email
 """
@@ -102,13 +108,13 @@ async def get(conn: Connection, actor: Actor, *, user_id: UUID) -> Colleague:
 
 
 WITHOUT_FACTOR = f"""
-SELECT count(*) {_TEAM} WHERE m.organization_id = $1 AND u.totp IS NULL AND NOT ({_BY_PASSKEY})
+SELECT count(*) {_TEAM} WHERE m.organization_id = $1 AND u.totp IS NULL AND ($2 OR NOT ({_BY_PASSKEY}))
 """
 
 
-async def without_factor(conn: Connection, actor: Actor) -> int:
-    """How many members have no second factor."""
-    count: int = await conn.fetchval(WITHOUT_FACTOR, actor.organization_id)
+async def without_factor(conn: Connection, actor: Actor, *, is_required: bool) -> int:
+    """How many members have no second factor. One that the organization requires is an authenticator app."""
+    count: int = await conn.fetchval(WITHOUT_FACTOR, actor.organization_id, is_required)
     return count
 
 

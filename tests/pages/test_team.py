@@ -7,10 +7,12 @@ import re
 import pytest
 
 from heliograph.accounts import organizations
-from heliograph.base.actor import Actor
+from heliograph.base.actor import SYSTEM, Actor
 from heliograph.base.database.pool import Pool
 from heliograph.people import invitations, memberships, users
 from heliograph.people.memberships import LastOwner
+from heliograph.people.passkeys import keeping
+from heliograph.people.passkeys.challenges import StoredPasskey
 
 from .conftest import PASSWORD, Browser, Page, Tenant, make_person
 
@@ -237,6 +239,28 @@ async def test_the_team_says_what_is_demanded_of_it(pool: Pool, tenant: Tenant, 
     assert "Members do not need a second factor. 2 members have none." in page.words
     assert "Sessions end after 12 hours without use, or 30 days for those who stay signed in." in page.words
     assert 'href="/settings#security"' in page.text
+
+
+async def test_a_passkey_is_a_second_factor_unless_a_password_alone_signs_in_or_an_app_is_required(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    for email, password in (("bo@example.com", PASSWORD), ("cy@example.com", None)):
+        one = await make_person(pool, tenant, email, password=password)
+        stored = StoredPasskey(email.encode(), b"key", 0)
+        async with pool.acquire() as conn:
+            await keeping.add(conn, SYSTEM, user_id=one.id, made=stored, asked=email.encode(), name="Phone")
+    page = await owner.get("/team")
+    bo, cy = (page.words.partition(email)[2][:150] for email in ("bo@example.com", "cy@example.com"))
+    assert "off has a passkey, but the password alone signs in too" in bo
+    assert ("passkey" in cy, "no authenticator app yet" in cy) == (True, False)
+    assert "Members do not need a second factor. 2 members have none." in page.words
+    # As required, it is an authenticator app: those who sign in by passkey are asked for one.
+    await pool.execute("UPDATE organizations SET factor_required = true")
+    await pool.execute("UPDATE users SET totp = 'x' WHERE email = 'ana@example.com'")
+    page = await owner.get("/team")
+    cy = page.words.partition("cy@example.com")[2][:150]
+    assert "passkey no authenticator app yet" in cy, page.words
+    assert "Members need an authenticator app as a second factor. 2 members have none." in page.words
 
 
 async def test_a_large_team_is_shown_page_by_page_and_each_of_it_is_found(

@@ -24,7 +24,7 @@ async def show(request: Request) -> Answer:
     """Its members, with role and second factor, and its invitations."""
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
-        values = await team.listed(conn, request, acting_for(request, one))
+        values = await team.listed(conn, request, acting_for(request, one), factor_required=one.factor_required)
     values |= {"one": one, "may_change": request.may(permission=ORGANIZATIONS_CHANGE)}
     return Page(template="organizations/members.html", values=values)
 

@@ -93,8 +93,7 @@ async def _member(request: Request) -> Colleague:
 async def _values(request: Request) -> dict[str, Any]:
     async with request.reading() as conn:
         organization = await organizations.get(conn, id=request.actor.organization_id)
-        return await team.listed(conn, request, request.actor) | {
-            "factor_required": organization.factor_required,
+        return await team.listed(conn, request, request.actor, factor_required=organization.factor_required) | {
             "session_hours": organization.session_hours,
             "may_change": request.may(permission=roles.TEAM_CHANGE),
             "may_owners": request.may(permission=roles.OWNERS),

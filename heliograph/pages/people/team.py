@@ -68,7 +68,7 @@ async def _linked(
     return made | {"link": link, "sends": _sends(request)}
 
 
-async def listed(conn: Connection, request: Request, actor: Actor) -> dict[str, Any]:
+async def listed(conn: Connection, request: Request, actor: Actor, *, factor_required: bool) -> dict[str, Any]:
     """A page of members in alphabetical order, and the newest invitations: of all of them, or of those found."""
     after, size = uuid_in(request.query.get("after", "")), pagination.size(request)
     search = request.query.get("q", "").strip()[:LONGEST_SEARCH].replace("\0", "")
@@ -77,7 +77,8 @@ async def listed(conn: Connection, request: Request, actor: Actor) -> dict[str, 
     invited = await invitations.list_all(conn, actor, search=search, limit=size + 1)
     return {
         "members": members,
-        "without_factor": await memberships.without_factor(conn, actor),
+        "factor_required": factor_required,
+        "without_factor": await memberships.without_factor(conn, actor, is_required=factor_required),
         "invitations": invited[:size],
         "has_older_invitations": len(invited) > size,
         "q": search,
