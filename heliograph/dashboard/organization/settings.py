@@ -56,7 +56,8 @@ async def change_general(request: Request) -> Answer:
 
     async def work(conn: Connection, actor: Actor, typed: Typed) -> None:
         await policy.rename(conn, actor, name=typed["name"])
-        await policy.configure(conn, actor, time_zone=typed["time_zone"] or None, country=typed["country"] or None)
+        zone = typed["time_zone"].strip()
+        await policy.configure(conn, actor, time_zone=zone or None, country=typed["country"] or None)
 
     return await _changed(request, "general", work)
 
