@@ -20,6 +20,8 @@ from babel.messages.pofile import read_po
 from heliograph.base.database import clock
 from heliograph.base.sentences import Sentence, Value
 
+#: Context of translations of statuses that label a count: many have that status.
+COUNT = "count\x04"
 #: Code and native name of each language; the first is that of the texts themselves.
 LANGUAGES = {"en": "English", "pt": "Português"}
 DEFAULT = "en"
@@ -57,13 +59,14 @@ def files(language: str) -> list[Path]:
 
 
 def read(path: Path, language: str) -> dict[str, str | tuple[str, ...]]:
-    """The texts of one file, as in `catalogue`."""
+    """The texts of one file, as in `catalogue`; a context and \\x04 precede a text that has one."""
     with path.open("rb") as file:
         messages = read_po(file, locale=language)
     found: dict[str, str | tuple[str, ...]] = {}
     for message in messages:
         if message.id and message.string:
             key = message.id[0] if isinstance(message.id, tuple | list) else message.id
+            key = f"{message.context}\x04{key}" if message.context else key
             found[key] = tuple(message.string) if isinstance(message.string, tuple | list) else message.string
     return found
 
@@ -83,6 +86,11 @@ class ReaderLocale:
         known = self._texts.get(english, english)
         found = known if isinstance(known, str) else known[0]
         return found % values if values else found
+
+    def count_label(self, english: str) -> str:
+        """A status as the label of a count: Portuguese has a plural for it, and English the same word."""
+        found = self._texts.get(COUNT + english)
+        return found if isinstance(found, str) else self.text(english)
 
     def sentence(self, sentence: str) -> str:
         """A sentence for operators in the reader's language; anything else, and quoted words, are unchanged."""

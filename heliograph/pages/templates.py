@@ -125,6 +125,7 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
     made.install_gettext_callables(_gettext, _ngettext, newstyle=True)  # type: ignore[attr-defined]
     made.globals["_"] = _text(made.globals["gettext"])
     made.globals["ngettext"] = _counted(made.globals["ngettext"])
+    made.globals["count_label"] = _count_label
     made.globals["asset"] = assets.address
     made.filters |= {
         "number": _number,
@@ -282,6 +283,12 @@ def _gettext(context: Context, text: str) -> str:
 def _ngettext(context: Context, one: str, many: str, number: int) -> str:
     chosen: str = context["locale"].plural(one, many, number)
     return chosen
+
+
+@pass_context
+def _count_label(context: Context, status: str) -> str:
+    label: str = context["locale"].count_label(status)
+    return label
 
 
 def _counted(ngettext: Any) -> Callable[..., str]:

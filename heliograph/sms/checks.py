@@ -205,7 +205,7 @@ async def _held(conn: Connection) -> list[Check]:
     remedy = said(
         "`heliograph guard list` says which and why; `guard release` sends them, `guard withdraw` cancels them."
     )
-    return [Check(said("guard"), "warning", said("messages held, to suspicious ranges: %(count)s", count=held), remedy)]
+    return [Check(said("guard"), "warning", said("held messages to suspicious ranges: %(count)s", count=held), remedy)]
 
 
 #: Number of organizations named; the rest are counted.
@@ -248,7 +248,7 @@ async def _inbox(conn: Connection) -> Check:
         return Check(said("inbox"), "failed", detail, said("Start a worker."))
     if unassigned:
         detail = said(
-            "%(count)s inbound messages went to numbers that belong to no organization, or to several", count=unassigned
+            "inbound messages to numbers that belong to no organization, or to several: %(count)s", count=unassigned
         )
         return Check(said("inbox"), "warning", detail, said("See `heliograph inbound list --unassigned`."))
     return Check(said("inbox"), "ok", said("every inbound message has been assigned to an organization"))

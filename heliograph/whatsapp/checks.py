@@ -109,9 +109,9 @@ async def _callbacks(conn: Connection) -> Check:
     if aside:
         remedy = said("See `heliograph whatsapp inbound dead-letters`.")
         detail = (
-            said("%(count)s callback items could not be applied", count=aside)
+            said("callback items that could not be applied: %(count)s", count=aside)
             if aside <= dead_letters.COUNTED
-            else said("more than %(count)s callback items could not be applied", count=dead_letters.COUNTED)
+            else said("callback items that could not be applied: more than %(count)s", count=dead_letters.COUNTED)
         )
         return Check(said("callbacks"), "warning", detail, remedy)
     return Check(said("callbacks"), "ok", said("all callbacks from Meta are processed"))

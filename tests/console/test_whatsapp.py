@@ -411,7 +411,7 @@ async def test_items_that_could_not_be_applied_are_read_page_by_page(
     assert "Could not be applied more than 20" in (await root.get(here)).words
     async with pool.acquire() as conn:
         (check,) = [one for one in await checks.run(conn, Settings(secret_key="k" * 40)) if one.check == "callbacks"]
-    assert check.detail == "more than 20 callback items could not be applied"
+    assert check.detail == "callback items that could not be applied: more than 20"
 
 
 async def test_an_item_of_another_secret_key_hides_none_of_the_others(pool: Pool, root: Browser) -> None:

@@ -868,6 +868,21 @@ async def test_its_course_is_shown_minute_by_minute_and_its_pace_changed(
     assert "cannot be paused or resumed" in page.words
 
 
+async def test_statuses_beside_their_counts_are_plural_in_portuguese(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    await people(pool, tenant, 3)
+    where = (await make(owner)).path
+    await stage(pool)
+    await pool.execute("UPDATE messages SET status = 'delivered', sent_at = now(), delivered_at = now()")
+    await count(pool)
+    page = await owner.get(where, Accept_Language="pt")
+    assert ("Entregues 3" in page.words, "Entregue 3" in page.words) == (True, False), page.words
+    # One message is still one.
+    assert "Entregue" in (await owner.get("/messages", Accept_Language="pt")).words
+    assert "Delivered 3" in (await owner.get(where)).words
+
+
 async def test_its_pace_is_that_of_the_last_minutes(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     """Not the average since it started, which would include a pause, and an hour that went faster."""
     await people(pool, tenant, 1)

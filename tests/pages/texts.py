@@ -31,6 +31,7 @@ from heliograph.dashboard.audience import words as audience
 from heliograph.guard.windows import RULES as SUSPICIONS
 from heliograph.overview.exports import jobs
 from heliograph.pages import words
+from heliograph.pages.languages import COUNT
 from heliograph.pages.pieces.places import KEYS
 from heliograph.pages.pieces.reply_form import REPLY_LANGUAGES
 from heliograph.senders.book import STATES
@@ -168,8 +169,13 @@ def _faults() -> Iterator[errors.Fault]:
 
 def _of_template(path: Path) -> Iterator[str]:
     with path.open("rb") as file:
-        for _, _, message, _ in babel_extract(file, ("_", "gettext", "ngettext"), (), {"trim_blocks": "true"}):
-            yield message[0] if isinstance(message, tuple) else message
+        looked_up = ("_", "gettext", "ngettext", "count_label")
+        for _, function, message, _ in babel_extract(file, looked_up, (), {"trim_blocks": "true"}):
+            if function == "count_label":
+                if isinstance(message, str):
+                    yield COUNT + message
+            else:
+                yield message[0] if isinstance(message, tuple) else message
 
 
 def _of_module(path: Path) -> Iterator[str]:
@@ -187,6 +193,8 @@ def _of_module(path: Path) -> Iterator[str]:
             is_refusal = name[:1].isupper() and " " in first.value and name not in ("Role", "Markup")
             if is_refusal or name in ("text", "count"):
                 yield first.value
+            elif name == "count_label":
+                yield COUNT + first.value
 
 
 def _missing(tree: ast.Module) -> Iterator[str]:

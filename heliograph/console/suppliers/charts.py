@@ -127,7 +127,7 @@ def drawn(
 
     def series(name: str, *of: str, tone: Tone) -> Series:
         return Series(
-            text(name),
+            locale.count_label(name),
             "way" if is_simulated and tone == "good" else tone,
             [sum(one[what] for what in of) if one else 0 for one in hours],
         )

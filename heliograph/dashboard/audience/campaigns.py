@@ -311,8 +311,8 @@ def _chart(request: Request, course: Progress) -> Chart:
         "%(sent)s sent, %(delivered)s delivered.", sent=locale.number(sent), delivered=locale.number(delivered)
     )
     series = [
-        Series(text("Sent"), "way", [one.sent for one in counted]),
-        Series(text("Delivered"), "good", [one.delivered for one in counted]),
+        Series(locale.count_label("Sent"), "way", [one.sent for one in counted]),
+        Series(locale.count_label("Delivered"), "good", [one.delivered for one in counted]),
     ]
     if refused:
         title += " " + locale.count(

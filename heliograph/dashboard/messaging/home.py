@@ -169,9 +169,14 @@ def _cards(request: Request, comparison: PeriodComparison) -> list[tuple[str, st
     link = request.to("/messages", **_stretch(comparison)) if request.may("sms:read") else ""
     arrived = link and request.to("/messages", status=",".join(ARRIVED), **_stretch(comparison))
     return [
-        (text("Accepted"), locale.number(now.accepted), change(now.accepted, before.accepted, 0, ""), link),
         (
-            text("Delivered"),
+            locale.count_label("Accepted"),
+            locale.number(now.accepted),
+            change(now.accepted, before.accepted, 0, ""),
+            link,
+        ),
+        (
+            locale.count_label("Delivered"),
             "–" if rate is None else f"{locale.number(rate, 1)} %",
             change(rate, earlier, 1, f" {text('points')}"),
             "" if rate is None else arrived,

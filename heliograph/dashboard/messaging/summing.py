@@ -116,10 +116,10 @@ def _cards(request: Request, told: TrafficSummary, kept: dict[str, str]) -> list
     # A non-breaking space between number and unit: on a phone the line breaks between the two times.
     within = " · ".join("–" if one is None else locale.duration(one).replace(" ", "\xa0") for one in (now.p50, now.p95))
     return [
-        (text("Accepted"), locale.number(now.accepted), request.to("/messages", **kept)),
-        (text("Delivered"), "–" if now.rate is None else f"{locale.number(now.rate, 1)}\xa0%", arrived),
+        (locale.count_label("Accepted"), locale.number(now.accepted), request.to("/messages", **kept)),
+        (locale.count_label("Delivered"), "–" if now.rate is None else f"{locale.number(now.rate, 1)}\xa0%", arrived),
         (text("Half within · 95 % within"), within, arrived),
-        (text("Failed"), locale.number(now.failed), lost if now.failed else ""),
+        (locale.count_label("Failed"), locale.number(now.failed), lost if now.failed else ""),
     ]
 
 

@@ -27,8 +27,8 @@ def _supplier(known: ReaderLocale, one: Reconciled) -> str:
     now, before = ("–" if share is None else f"{known.number(100 * share, 1)} %" for share in shares)
     figures = (
         (known.text("Submitted"), known.number(line.submitted)),
-        (known.text("Accepted"), known.number(line["accepted"])),
-        (known.text("Delivered"), f"{now} ({known.text('Week before')}: {before})"),
+        (known.count_label("Accepted"), known.number(line["accepted"])),
+        (known.count_label("Delivered"), f"{now} ({known.text('Week before')}: {before})"),
         (known.text("Not delivered"), known.number(line.matched - line["delivered"])),
         (known.text("Never reported"), known.number(line["never"])),
         (known.text("Waiting"), known.number(line.waiting)),

@@ -151,9 +151,9 @@ def outcome_charts(
             unit=text("messages"),
             kind="bars",
             series=[
-                Series(text("Accepted"), "way", [one.accepted for one in figures]),
-                Series(text("Delivered"), "good", [one.delivered for one in figures]),
-                Series(text("Failed"), "bad", [one.failed for one in figures]),
+                Series(locale.count_label("Accepted"), "way", [one.accepted for one in figures]),
+                Series(locale.count_label("Delivered"), "good", [one.delivered for one in figures]),
+                Series(locale.count_label("Failed"), "bad", [one.failed for one in figures]),
             ],
             **common,
         ),
