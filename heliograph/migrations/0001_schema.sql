@@ -2027,6 +2027,7 @@ CREATE TABLE whatsapp_conversations (
     free_until       timestamptz,
     last_inbound_at  timestamptz,
     last_outbound_at timestamptz,
+    pair_paid_until  timestamptz,
     created_at       timestamptz NOT NULL,
     PRIMARY KEY (organization_id, id)
 ) WITH (fillfactor = 70);
@@ -2042,6 +2043,7 @@ COMMENT ON COLUMN whatsapp_conversations.merged_into IS 'the conversation that t
 COMMENT ON COLUMN whatsapp_conversations.opened_at IS 'when the user last sent a message that opens the window for a day';
 COMMENT ON COLUMN whatsapp_conversations.closed_at IS 'when Meta reported the window as closed: only later messages from the user open it';
 COMMENT ON COLUMN whatsapp_conversations.referred_at IS 'when the user came through an advertisement: a reply within a day starts 72 free hours';
+COMMENT ON COLUMN whatsapp_conversations.pair_paid_until IS 'how far ahead the accepted messages have used up Meta''s limit for a number and a user: each moves it by 6 s';
 
 CREATE TABLE whatsapp_aliases (
     organization_id uuid NOT NULL,

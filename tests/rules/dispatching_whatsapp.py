@@ -18,6 +18,7 @@ from heliograph.suppliers.whatsapp_cloud.callbacks.items import ErrorNote, Statu
 from heliograph.suppliers.whatsapp_cloud.contract import CloudHealth, CloudOutcome, CloudSubmission, OnCloudOutcome
 from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
 from heliograph.suppliers.whatsapp_cloud.errors import Kind, Scope, classify
+from heliograph.suppliers.whatsapp_cloud.pacing import PairGate
 from heliograph.whatsapp.callbacks import matching
 from heliograph.whatsapp.callbacks.matching import Matched
 from heliograph.whatsapp.dispatch import outcomes, test_mode
@@ -64,6 +65,8 @@ class Scripted:
         self.submitted: list[CloudSubmission] = []
         self.script: Script = accept_all
         self.waits: dict[str, float] = {}
+        #: Decides in place of `waits`.
+        self.gate: PairGate | None = None
         #: Held; `trying`: it is over, and one message may try.
         self.held = self.trying = False
         self.stopped = False
@@ -76,8 +79,11 @@ class Scripted:
             return 0
         return 1 if self.trying else self.room
 
-    def pair_wait(self, recipient: str) -> float:
-        return self.waits.get(recipient, 0.0)
+    def pair_wait(self, recipient: str, *, ahead: int = 0, debt: float = 0.0) -> float:
+        if self.gate is None:
+            return self.waits.get(recipient, 0.0)
+        self.gate.learn(recipient, debt)
+        return self.gate.wait(recipient, ahead=ahead)
 
     def submit(self, submission: CloudSubmission) -> None:
         self.submitted.append(submission)
@@ -194,7 +200,8 @@ class Bench(dispatching.Rounds):
             "UPDATE whatsapp_numbers SET held_until = held_until - $1::interval, trying_at = trying_at - $1::interval",
             "UPDATE whatsapp_accounts SET held_until = held_until - $1::interval, trying_at = trying_at - $1::interval",
             "UPDATE whatsapp_templates SET held_until = held_until - $1::interval",
-            "UPDATE whatsapp_conversations SET expires_at = expires_at - $1::interval",
+            "UPDATE whatsapp_conversations SET expires_at = expires_at - $1::interval,"
+            " pair_paid_until = pair_paid_until - $1::interval",
             "UPDATE whatsapp_reached SET reached_at = reached_at - $1::interval",
             "UPDATE whatsapp_portfolios SET frees_at = frees_at - $1::interval",
             "UPDATE whatsapp_callbacks SET received_at = received_at - $1::interval",

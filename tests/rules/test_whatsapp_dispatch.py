@@ -13,11 +13,14 @@ import pytest
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.queue.leases import BULK
+from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
+from heliograph.suppliers.whatsapp_cloud.pacing import PairGate
 from heliograph.whatsapp.mirror import accounts
 from heliograph.whatsapp.status import Move, move_many
 from tests.rules.dispatching_whatsapp import (
     UNKNOWN,
+    UNREACHABLE,
     Bench,
     accept_all,
     attempts,
@@ -34,6 +37,14 @@ from tests.rules.factories import TO, blocked, endpoint, events_of
 from tests.rules.whatsapp_factories import Made, account, campaign, check_wallets, conversation, made, message, number
 
 BACK = ("queued", None, "reserved")
+#: What one user was sent uses up Meta's limit for the next hour.
+AN_HOUR_AHEAD = (
+    "UPDATE whatsapp_conversations SET pair_paid_until = now() + interval '1 hour' RETURNING pair_paid_until"
+)
+
+
+def _paid(messages: int) -> timedelta:
+    return timedelta(seconds=6 * messages)
 
 
 async def bench_of(pool: Pool, **values: float) -> tuple[Made, Bench]:
@@ -413,6 +424,81 @@ async def test_many_messages_to_one_user_leave_a_few_at_a_time(pool: Pool) -> No
         await bench.later(seconds=1)
         await bench.round()
     assert {one.message_id for one in bench.only.submitted} == ids
+
+
+async def test_messages_beyond_a_user_s_pace_are_due_one_after_the_other(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    gate = bench.only.gate = PairGate(lambda: bench.seconds)
+    gate.learn(TO, 44 * 6.0)
+    ids = [await message(pool, who) for _ in range(14)]
+    await bench.round()
+    assert len(bench.only.submitted) == 1
+    left = [id for id in ids if id != bench.only.submitted[0].message_id]
+    due = await pool.fetch("SELECT due_at FROM queue WHERE id = ANY ($1) ORDER BY due_at", left)
+    pauses = [round((one["due_at"] - due[0]["due_at"]).total_seconds()) for one in due]
+    assert pauses == [6 * min(n, 9) for n in range(13)]
+    for id in left:
+        assert await attempts(pool, id) == []
+
+
+async def test_messages_that_meta_accepts_count_for_all_workers(pool: Pool) -> None:
+    """Each worker's gate knows its own messages; together they would send a user several times what Meta allows."""
+    who, bench = await bench_of(pool)
+    other = await Bench(pool).start()
+    other.only.gate = PairGate(lambda: other.seconds)
+
+    await message(pool, who)
+    await bench.round()
+    assert await pool.fetchval("SELECT pair_paid_until - last_outbound_at FROM whatsapp_conversations") == _paid(1)
+    at = await pool.fetchval(AN_HOUR_AHEAD)
+    for _ in range(3):
+        await message(pool, who)
+    await bench.round()
+    assert await pool.fetchval("SELECT pair_paid_until - $1 FROM whatsapp_conversations", at) == _paid(3)
+    late = await message(pool, who)
+    await other.round()
+    assert other.only.submitted == []
+    assert await pause_of(pool, late) > 1_000
+    await other.later(hours=2)
+    await other.round()
+    assert [one.message_id for one in other.only.submitted] == [late]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "counted"),
+    [(fault(131056), 0), (UNREACHABLE, 0), (CloudOutcome(Verdict.ACCEPTED, wamid="wamid.1"), 1), (UNKNOWN, 1)],
+)
+async def test_near_a_user_s_pace_a_message_counts_before_it_is_sent(
+    pool: Pool, outcome: CloudOutcome, counted: int
+) -> None:
+    """Counted only once it is accepted, it would not keep another worker from sending one at the same moment."""
+    who, bench = await bench_of(pool)
+    id = await message(pool, who)
+    at = await pool.fetchval(AN_HOUR_AHEAD)
+    bench.only.script = lambda submission: None
+    await bench.round()
+    assert await pool.fetchval("SELECT pair_paid_until - $1 FROM whatsapp_conversations", at) == _paid(1)
+    bench.answer(bench.only.submitted[0], outcome)
+    await bench.results.drain()
+    assert await attempts(pool, id) == [(1, str(outcome.verdict))]
+    assert await pool.fetchval("SELECT pair_paid_until - $1 FROM whatsapp_conversations", at) == _paid(counted)
+
+
+async def test_workers_do_not_wake_for_one_user_at_the_same_moment(pool: Pool) -> None:
+    who = await made(pool)
+    for n in range(2):
+        await pool.execute(
+            "INSERT INTO workers (id, name, started_at, seen_at, version) VALUES ($1, $2, now(), now(), '')",
+            uuid7(), f"w{n}",
+        )  # fmt: skip
+    bench = await Bench(pool).start()
+    bench.only.waits[TO] = 4.0
+    ids = [await message(pool, who) for _ in range(5)]
+    await bench.round()
+    due = await pool.fetch("SELECT due_at, id FROM queue WHERE id = ANY ($1)", ids)
+    times = {one["due_at"] - timedelta(milliseconds=one["id"].int % 1000) for one in due}
+    assert len(due) == 5
+    assert len(times) == 1
 
 
 async def test_a_portfolio_at_its_limit_reaches_nobody_new(pool: Pool) -> None:

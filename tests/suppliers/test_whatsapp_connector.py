@@ -299,6 +299,13 @@ async def test_one_user_gets_no_more_than_meta_allows() -> None:
         assert len(there.requests) == 46
 
 
+async def test_a_user_s_messages_from_other_workers_count() -> None:
+    async with number(OK) as (one, _):
+        assert one.connector.pair_wait("+212600000017", ahead=1, debt=43 * 6.0) == 0
+        assert one.connector.pair_wait("+212600000017", ahead=2) > 0
+        assert one.connector.pair_wait("+212600000018", ahead=2) == 0
+
+
 async def test_meta_s_own_word_about_a_user() -> None:
     async with number(answers(error(131056), answer(ACCEPTED))) as (one, _):
         to = "+212600000017"
@@ -308,6 +315,7 @@ async def test_meta_s_own_word_about_a_user() -> None:
         assert one.connector.pair_wait(to) > 0
         assert one.connector.health().usable
         one.now += 1
+        assert one.connector.pair_wait(to, ahead=44) == 0  # Meta did not count it either
         assert (await one.send(to)).verdict is Verdict.ACCEPTED
 
 

@@ -135,6 +135,40 @@ def test_no_more_than_meta_allows(pauses: list[float]) -> None:
             assert count <= PAIR_BURST + (later - first) / PAIR_SECONDS + 1e-6
 
 
+def test_those_that_wait_know_their_turn() -> None:
+    clock = Clock()
+    gate = PairGate(clock)
+    assert [gate.wait("u", ahead=n) for n in (0, PAIR_BURST - 1)] == [0, 0]
+    assert gate.wait("u", ahead=PAIR_BURST) == pytest.approx(PAIR_SECONDS)
+    for _ in range(PAIR_BURST):
+        gate.take("u")
+    assert [gate.wait("u", ahead=n) for n in range(3)] == pytest.approx([6.0, 12.0, 18.0])
+
+
+def test_what_others_sent_counts() -> None:
+    clock = Clock()
+    gate = PairGate(clock)
+    gate.learn("u", 40 * PAIR_SECONDS)
+    gate.learn("u", 10 * PAIR_SECONDS)
+    assert gate.wait("u", ahead=4) == 0
+    assert gate.wait("u", ahead=5) == pytest.approx(PAIR_SECONDS)
+    for _ in range(5):
+        gate.take("u")
+    assert gate.wait("u") == pytest.approx(PAIR_SECONDS)
+    # The same messages, once all of them are known.
+    gate.learn("u", 45 * PAIR_SECONDS)
+    assert gate.wait("u") == pytest.approx(PAIR_SECONDS)
+    clock.now += PAIR_SECONDS
+    assert gate.wait("u") == 0
+
+
+def test_what_others_sent_is_forgotten_too() -> None:
+    gate = PairGate(Clock(), most=100)
+    for n in range(1_000):
+        gate.learn(f"u{n}", 6.0)
+        assert len(gate) <= 100
+
+
 def test_meta_shuts_the_gate() -> None:
     clock = Clock()
     gate = PairGate(clock)

@@ -101,9 +101,11 @@ class CloudConnector:
         room = min(self._concurrency - len(self._flying), self._pacer.available() + self._pacer.ahead)
         return max(0, room - len(self._queue))
 
-    def pair_wait(self, recipient: str) -> float:
-        """Seconds until this user may get another message; asked before an attempt is begun."""
-        return self._gate.wait(recipient)
+    def pair_wait(self, recipient: str, *, ahead: int = 0, debt: float = 0.0) -> float:
+        """See NumberConnector."""
+        if debt > 0:
+            self._gate.learn(recipient, debt)
+        return self._gate.wait(recipient, ahead=ahead)
 
     def submit(self, submission: CloudSubmission) -> None:
         """Hand over one message. Its outcome comes later, exactly once, whatever happens."""
@@ -247,6 +249,8 @@ class CloudConnector:
                 self._rests += 1
             return
         self._silent = self._rests = 0
+        if outcome.verdict is not Verdict.ACCEPTED:
+            self._gate.give_back(submission.recipient)
         if fault is not None:
             self._last_error = outcome.code
             if fault.slow:

@@ -87,8 +87,10 @@ class NumberConnector(Protocol):
     def capacity(self) -> int:
         """The number of messages that can be submitted now without waiting long (rate, concurrency, holds)."""
 
-    def pair_wait(self, recipient: str) -> float:
-        """Seconds until this user may get another message; asked before an attempt is begun."""
+    def pair_wait(self, recipient: str, *, ahead: int = 0, debt: float = 0.0) -> float:
+        """Seconds until this user may get another message after `ahead` others that were not submitted yet; asked
+        before an attempt is begun. `debt`: seconds by which all processes together are known to be ahead of Meta's
+        pace for this user."""
 
     def submit(self, submission: CloudSubmission) -> None:
         """Hand over one message. Never blocks and never raises: the outcome comes later, exactly once."""

@@ -94,7 +94,8 @@ class PairGate:
     """Decides who may get another message from one number, and when.
 
     Each user has a time up to which sent messages are paid for (a GCRA): every message moves it by PAIR_SECONDS, and it
-    may be ahead of the present by the burst. At most `most` users are remembered; beyond that, those whose debt ends
+    may be ahead of the present by the burst. Other processes send from the same number: `learn` takes in what is known
+    of their messages. At most `most` users are remembered; beyond that, those whose debt ends
     first are forgotten, which can cost a refusal by Meta and nothing else.
     """
 
@@ -113,10 +114,10 @@ class PairGate:
         self._paid: OrderedDict[str, float] = OrderedDict()
         self._shut: dict[str, float] = {}
 
-    def wait(self, user: str) -> float:
-        """Seconds until `user` may get a message; 0: now."""
+    def wait(self, user: str, *, ahead: int = 0) -> float:
+        """Seconds until `user` may get a message after `ahead` others; 0: now."""
         now = self._clock()
-        wait = self._paid.get(user, now) - self._slack - now
+        wait = max(self._paid.get(user, now), now) + ahead * self._seconds - self._slack - now
         if self._shut:
             until = self._shut.get(user)
             if until is not None:
@@ -129,6 +130,19 @@ class PairGate:
         self._paid[user] = max(self._paid.pop(user, now), now) + self._seconds
         if len(self._paid) > self._most:
             self._forget(now)
+
+    def give_back(self, user: str) -> None:
+        """A message to `user` was not accepted: it does not count after all."""
+        if user in self._paid:
+            self._paid[user] -= self._seconds
+
+    def learn(self, user: str, debt: float) -> None:
+        """All processes together are at least `debt` seconds ahead with `user`."""
+        now = self._clock()
+        if now + debt > self._paid.get(user, now):
+            self._paid[user] = now + debt
+            if len(self._paid) > self._most:
+                self._forget(now)
 
     def shut(self, user: str, seconds: float) -> None:
         """Meta refused another message to `user`: send none for `seconds`."""

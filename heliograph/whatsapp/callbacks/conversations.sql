@@ -101,12 +101,14 @@ BEGIN
                SET opened_at = window_.opened_at, closed_at = window_.closed_at, expires_at = window_.expires_at,
                    referred_at = all_.referred_at, free_until = all_.free_until,
                    last_inbound_at = all_.last_inbound_at, last_outbound_at = all_.last_outbound_at,
+                   pair_paid_until = all_.pair_paid_until,
                    recipient = who.recipient, user_id = coalesce(who.user_id, kept.user_id)
               FROM (SELECT opened_at, closed_at, expires_at FROM whatsapp_conversations
                      WHERE organization_id = v_pair.organization AND id = ANY (v_found.ids)
                      ORDER BY expires_at DESC NULLS LAST, id LIMIT 1) window_,
                    (SELECT max(referred_at) AS referred_at, max(free_until) AS free_until,
-                           max(last_inbound_at) AS last_inbound_at, max(last_outbound_at) AS last_outbound_at
+                           max(last_inbound_at) AS last_inbound_at, max(last_outbound_at) AS last_outbound_at,
+                           max(pair_paid_until) AS pair_paid_until
                       FROM whatsapp_conversations
                      WHERE organization_id = v_pair.organization AND id = ANY (v_found.ids)) all_,
                    (SELECT recipient, user_id FROM whatsapp_conversations

@@ -51,8 +51,6 @@ LOCKED_PAUSE = 60.0
 UNCERTAIN_PAUSE = 30.0
 #: Tries of unknown outcome before a message is abandoned.
 MOST_UNKNOWN = 3
-#: Maximum messages to one user in a round: the user's rate gate counts them only once they are handed over.
-TOGETHER, TOGETHER_PAUSE = 5, 0.2
 #: Seconds until lines that were full are read again; a connector then still has work for a quarter of a second.
 PACE = 0.05
 #: How many rows of a line are examined at once while its portfolio's messaging limit is reached, even if the number can
@@ -240,6 +238,7 @@ class WhatsAppChannel:
         return (await move_many(conn, moves, rates=None))[1]
 
     async def begun(self, conn: Connection, attempts: Sequence[Attempt[ClaimedMessage]]) -> None:
+        await outcomes.count(conn, [one.message for one in attempts if one.context.is_counted])
         for one in attempts:
             line = self._now[one.lease.line].line
             if one.context.tries_hold and line is not None:
@@ -303,10 +302,9 @@ class WhatsAppChannel:
         if lease.line != home:  # it waited for its template
             return Postponed(lease, 0.0, home, counts=False)
         slot = self._now[home]
-        wait = slot.connector.pair_wait(due.recipient)
-        if wait == 0.0:
-            together[lease.line, due.recipient] += 1
-            wait = TOGETHER_PAUSE if together[lease.line, due.recipient] > TOGETHER else 0.0
+        ahead = together[lease.line, due.recipient]
+        together[lease.line, due.recipient] += 1
+        wait = slot.pair_wait(due, ahead)
         if wait > 0:
             return Postponed(lease, wait, lease.line, counts=False)
         number = lease.attempt + 1
@@ -316,7 +314,7 @@ class WhatsAppChannel:
             target_id=due.number_id,
             submission=CloudSubmission(lease.id, number, due.recipient, body),
             message=due,
-            context=Context(slot.line.account_id if slot.line else None, slot.held),
+            context=Context(slot.line.account_id if slot.line else None, slot.held, is_counted=due.is_near_pace),
         )
 
     def _text(self, due: ClaimedMessage, content: Content) -> bytes | Finish:

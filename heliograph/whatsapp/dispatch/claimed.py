@@ -15,6 +15,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.queue.leases import Lease
 from heliograph.sealing import text_keys
 from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
+from heliograph.suppliers.whatsapp_cloud.pacing import PAIR_SECONDS
 from heliograph.whatsapp.accepting.accept import TABLE
 from heliograph.whatsapp.accepting.lifetimes import BUFFER, BUFFERS
 
@@ -59,6 +60,9 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
     organization_state: str
     opted_out: bool
     window_until: datetime | None
+    #: Seconds by which the messages for this user from this number, whichever worker sent them, are ahead of Meta's
+    #: pace; None: there were none.
+    pair_debt: float | None
     at: datetime
     attempt: int
     attempt_state: str | None
@@ -83,12 +87,19 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
         return self.window_until is not None and self.window_until > self.at
 
     @property
+    def is_near_pace(self) -> bool:
+        """Whether this user has had so many messages that the next must count for all workers before it is sent; to
+        count it once Meta has accepted it costs less."""
+        return self.pair_debt is not None and self.pair_debt > _NEAR_PACE
+
+    @property
     def expires_at(self) -> datetime:
         """When it is no longer worth handing over: the rest of its lifetime is for Meta's statuses."""
         end = self.deadline_at or self.at + timedelta(days=30)
         return end - BUFFERS.get(self.category, BUFFER)
 
 
+_NEAR_PACE = 5 * PAIR_SECONDS
 _BUFFERS = " ".join(f"WHEN '{name}' THEN {one.total_seconds():.0f}" for name, one in BUFFERS.items())
 #: An SQL condition on a row of `queue`: its message is past its `expires_at`.
 EXPIRED = f"""
@@ -104,6 +115,10 @@ SELECT m.status, m.mode, m.recipient, m.number_id, coalesce(c.merged_into, m.con
        CASE WHEN c.merged_into IS NULL THEN c.expires_at
             ELSE (SELECT expires_at FROM whatsapp_conversations
                    WHERE organization_id = item.organization_id AND id = c.merged_into) END AS window_until,
+       extract(epoch FROM CASE WHEN c.merged_into IS NULL THEN c.pair_paid_until
+                               ELSE (SELECT pair_paid_until FROM whatsapp_conversations
+                                      WHERE organization_id = item.organization_id AND id = c.merged_into)
+                          END - now())::float8 AS pair_debt,
        now() AS at,
        coalesce(a.attempt, 0) AS attempt, a.state AS attempt_state, a.started_at, coalesce(a.unknowns, 0) AS unknowns
   FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) WITH ORDINALITY AS item (organization_id, id, tried, n)
@@ -111,7 +126,7 @@ SELECT m.status, m.mode, m.recipient, m.number_id, coalesce(c.merged_into, m.con
                             deadline_at, content FROM whatsapp_messages
                       WHERE organization_id = item.organization_id AND id = item.id LIMIT 1) m ON true
   LEFT JOIN LATERAL (SELECT state FROM organizations WHERE id = item.organization_id LIMIT 1) o ON true
-  LEFT JOIN LATERAL (SELECT expires_at, merged_into FROM whatsapp_conversations
+  LEFT JOIN LATERAL (SELECT expires_at, merged_into, pair_paid_until FROM whatsapp_conversations
                       WHERE organization_id = item.organization_id AND id = m.conversation_id LIMIT 1) c ON true
   LEFT JOIN LATERAL (SELECT since FROM opted_out_since(item.organization_id, m.recipient) LIMIT 1) silence ON true
   LEFT JOIN LATERAL (

@@ -3,7 +3,8 @@
 The state that may stop a number is in the table (a hold of it or of its account), where all workers and operators see
 it, and in its connector, which learns of it first. After a hold one message probes, and its outcome decides (`holds`).
 A number that was silent recently begins with a few messages (`probing`). A number's rate is shared evenly among the
-workers that are alive.
+workers that are alive. What Meta lets it send to one user is not divided: a user's messages, whichever worker sends
+them, count in its conversation.
 
 The rule nobody may break: a number in trouble stops only itself, and its messages stay in the queue.
 """
@@ -27,12 +28,22 @@ from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubm
 from heliograph.suppliers.whatsapp_cloud.credential import Credential
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.whatsapp.dispatch import messaging_limits, test_mode
+from heliograph.whatsapp.dispatch.claimed import ClaimedMessage
 from heliograph.whatsapp.dispatch.messaging_limits import is_raised
 from heliograph.whatsapp.dispatch.probing import Probe
 from heliograph.whatsapp.mirror import accounts
 from heliograph.whatsapp.mirror.accounts import SendingNumber
 
 log = structlog.get_logger()
+
+
+#: Maximum messages to one user in a round: other workers count most of them only once Meta has accepted them.
+TOGETHER, TOGETHER_PAUSE = 5, 0.2
+#: Messages to one user that wait for Meta's pace are due one after the other, but none later than after this many.
+AHEAD = 10
+#: If several workers share a number, such messages are spread over this many seconds: workers that wake at the same
+#: moment would each send one.
+SPREAD = 1.0
 
 
 class PooledConnector(NumberConnector, Protocol):
@@ -74,6 +85,13 @@ class PooledNumber(msgspec.Struct):
             few = self.probe.room(self.workers)
             return room if few is None else min(room, few)
         return room
+
+    def pair_wait(self, due: ClaimedMessage, ahead: int) -> float:
+        """Seconds until a message may be sent to its user, of whose messages `ahead` others come first."""
+        wait = self.connector.pair_wait(due.recipient, ahead=min(ahead, AHEAD), debt=due.pair_debt or 0.0)
+        if wait > 0 and self.workers > 1:
+            return wait + due.lease.id.int % 1000 / 1000 * SPREAD
+        return wait or (TOGETHER_PAUSE if ahead >= TOGETHER else 0.0)
 
 
 #: Builds a number's connector: (line, credential, on_outcome).

@@ -15,7 +15,8 @@ message that a status has shown to be accepted stays accepted, whatever the conn
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -31,9 +32,11 @@ from heliograph.sending.results import AnsweredAttempt, Settlement, settle
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome
 from heliograph.suppliers.whatsapp_cloud.errors import Fault, Kind, Scope
+from heliograph.suppliers.whatsapp_cloud.pacing import PAIR_SECONDS
 from heliograph.whatsapp.callbacks import conversations, matching
 from heliograph.whatsapp.callbacks.matching import Found, WiderFailure, failure_of
 from heliograph.whatsapp.dispatch import holds, test_mode
+from heliograph.whatsapp.dispatch.claimed import ClaimedMessage
 from heliograph.whatsapp.mirror import accounts, numbers, template_sync
 from heliograph.whatsapp.status import Move
 
@@ -59,6 +62,8 @@ class Context(msgspec.Struct, frozen=True, gc=False):
     account_id: UUID | None
     #: Its number or account was held when it was sent: it is the probe.
     tries_hold: bool = False
+    #: It counts toward Meta's limit for its user since it began (`count`).
+    is_counted: bool = False
 
 
 async def record(conn: Connection, answered: Sequence[AnsweredAttempt], *, grace: float) -> Found:
@@ -114,11 +119,32 @@ def decide(one: AnsweredAttempt, at: datetime, grace: float) -> Settlement:
     return Settlement(ended, postponed=Postponed(lease, pause, lease.line, counts=counts))
 
 
-OUTBOUND = """
-UPDATE whatsapp_conversations c SET last_outbound_at = $1
-  FROM unnest($2::uuid[], $3::uuid[]) AS v (organization_id, id)
+# Each message uses up PAIR_SECONDS of what Meta allows the pair, from now or from the end of what is already used up.
+OUTBOUND = f"""
+UPDATE whatsapp_conversations c
+   SET last_outbound_at = CASE WHEN v.is_reached THEN $1 ELSE c.last_outbound_at END,
+       pair_paid_until = greatest(c.pair_paid_until, $1) + v.messages * interval '{PAIR_SECONDS} seconds'
+  FROM unnest($2::uuid[], $3::uuid[], $4::integer[], $5::boolean[]) AS v (organization_id, id, messages, is_reached)
  WHERE c.organization_id = v.organization_id AND c.id = v.id
 """
+
+
+async def count(conn: Connection, messages: Sequence[ClaimedMessage]) -> None:
+    """Count messages that are about to be sent toward Meta's limits for their users; others count once accepted. Runs
+    after the moves, as `follow` does."""
+    counts = Counter((one.lease.organization_id, one.conversation_id) for one in messages)
+    await _outbound(conn, counts, reached=())
+
+
+async def _outbound(
+    conn: Connection, counts: Mapping[tuple[UUID, UUID], int], *, reached: Collection[tuple[UUID, UUID]]
+) -> None:
+    """Add to the messages of conversations, in one order, so that two transactions cannot deadlock. `reached`: those of
+    them whose user was sent a message."""
+    if counts:
+        keys = sorted(counts, key=lambda key: key[1].int)
+        columns = [one for one, _ in keys], [id for _, id in keys], [counts[key] for key in keys]
+        await conn.execute(OUTBOUND, now(), *columns, [key in reached for key in keys])
 
 
 async def follow(conn: Connection, answered: Sequence[AnsweredAttempt]) -> int:
@@ -135,11 +161,15 @@ async def follow(conn: Connection, answered: Sequence[AnsweredAttempt]) -> int:
         )
     }
     await matching.name_users(conn, names)
-    reached = sorted(
-        {(_organization(one), one.attempt.message.conversation_id) for one in accepted}, key=lambda key: key[1].int
-    )
-    if reached:
-        await conn.execute(OUTBOUND, now(), [one for one, _ in reached], [id for _, id in reached])
+    reached = {(_organization(one), one.attempt.message.conversation_id) for one in accepted}
+    counts: Counter[tuple[UUID, UUID]] = Counter()
+    for one in answered:
+        key, is_counted = (_organization(one), one.attempt.message.conversation_id), _context(one).is_counted
+        if one.outcome.verdict is Verdict.ACCEPTED:
+            counts[key] += not is_counted
+        elif is_counted and one.outcome.verdict is not Verdict.UNKNOWN:
+            counts[key] -= 1
+    await _outbound(conn, counts, reached=reached)
     deliveries = 0
     over = {
         (_organization(one), account_id, one.attempt.message.number_id)

@@ -58,7 +58,7 @@ class Connector:
     def capacity(self) -> int:
         return 0 if self._stopping else WINDOW - len(self._open)
 
-    def pair_wait(self, recipient: str) -> float:
+    def pair_wait(self, recipient: str, *, ahead: int = 0, debt: float = 0.0) -> float:
         return 0.0
 
     def submit(self, submission: CloudSubmission) -> None:
