@@ -88,7 +88,16 @@ class Rekeyed(msgspec.Struct, frozen=True):
 
 #: Every column that holds sealed values. A test compares it with the comments of the schema.
 PLACES = (
-    Place("suppliers", "secret", suppliers.seal_key, lambda ids: f"suppliers/{ids[0]}"),
+    Place("suppliers", "secret", suppliers.seal_key, lambda ids: suppliers.context(ids[0])),
+    Place(
+        "suppliers",
+        "old_secrets",
+        suppliers.seal_key,
+        lambda ids: suppliers.context(ids[0]),
+        values="{column}",
+        written="$1",
+        has="cardinality({column}) > 0",
+    ),
     Place("supplier_drafts", "secret", suppliers.seal_key, lambda ids: drafts.context(ids[0])),
     Place("lookup_suppliers", "secret", suppliers.seal_key, lambda ids: lookups.context(ids[0])),
     Place("whatsapp_apps", "secret", apps.seal_key, lambda ids: f"whatsapp_apps/{ids[0]}/secret"),

@@ -1105,6 +1105,8 @@ CREATE TABLE suppliers (
     simulated  boolean NOT NULL DEFAULT false,
     settings   jsonb NOT NULL,
     secret     bytea NOT NULL,
+    old_secrets       bytea[] NOT NULL DEFAULT '{}',
+    old_secrets_until timestamptz[] NOT NULL DEFAULT '{}',
     sessions   smallint NOT NULL DEFAULT 1 CHECK (sessions > 0),
     parts      text NOT NULL DEFAULT 'all' CHECK (parts IN ('all', 'any', 'first', 'last')),
     prefixes   text[] NOT NULL DEFAULT '{}',
@@ -1114,7 +1116,8 @@ CREATE TABLE suppliers (
     created_at timestamptz NOT NULL,
     changed_at timestamptz NOT NULL
 );
-COMMENT ON TABLE suppliers IS 'reference: accounts that carry messages. kind: see suppliers/kinds.py; secret is sealed; prefixes: E.164 digits, empty for all';
+COMMENT ON TABLE suppliers IS 'reference: accounts that carry messages. kind: see suppliers/kinds.py; secret and old_secrets are sealed; prefixes: E.164 digits, empty for all';
+COMMENT ON COLUMN suppliers.old_secrets IS 'replaced secrets of a supplier over HTTP, newest first, with which its callbacks may still be signed until old_secrets_until';
 COMMENT ON COLUMN suppliers.state IS 'draining: it is given no more messages, but keeps its sessions for answers and receipts; paused: it has no sessions';
 COMMENT ON COLUMN suppliers.simulated IS 'a simulator: carries live messages only while there is no other supplier';
 COMMENT ON COLUMN suppliers.trial IS 'progress of the last test message, with its number masked; NULL: there was none';

@@ -87,7 +87,9 @@ class Installation:
             await drafts.save(conn, key, draft, secret="password of a draft")
             settings = {"base_url": "http://127.0.0.1:1", "account_sid": "AC"}
             secret = msgspec.json.encode({"secret": "t"}).decode()
-            self.caller = await suppliers.add(conn, key, name="http", kind="twilio", settings=settings, secret=secret)
+            before = msgspec.json.encode({"secret": "the token before"}).decode()
+            self.caller = await suppliers.add(conn, key, name="http", kind="twilio", settings=settings, secret=before)
+            await suppliers.reconfigure(conn, key, id=self.caller, settings=settings, secret=secret)
             priced = {"base_url": "http://127.0.0.1:1", "price": "0.003", "currency": "EUR"}
             await lookups.add(conn, key, name="mnp", kind="infobip", values=priced, secrets={"secret": "look"})
             app = await apps.get_app(conn, apps.seal_key(OLD), self.who.app)
@@ -131,6 +133,9 @@ class Installation:
             key = suppliers.seal_key(settings)
             opened = {one.name: suppliers.open_secret(key, one) for one in found}
             assert opened.items() >= {f"s{number}": f"password {number}" for number in range(5)}.items()
+            assert await suppliers.old_secrets(conn, key, [self.caller]) == {
+                self.caller: ['{"secret":"the token before"}']
+            }
             (draft,) = await drafts.list_all(conn)
             assert drafts.open_secret(key, draft) == "password of a draft"
             (lookup,) = await lookups.load(conn)

@@ -212,3 +212,49 @@ async def test_the_log_says_why_callbacks_of_an_account_are_refused(pool: Pool) 
         ("supplier's callback refused", str(id), "signature", "192.0.2.1"),
         ("supplier's callback refused", str(id), "address", "198.51.100.1"),
     ]
+
+
+async def test_callbacks_may_still_be_signed_with_a_replaced_secret(pool: Pool) -> None:
+    """A secret is never changed here and at the supplier at the same moment; the second one corrects a typing error."""
+    made = Settings(secret_key="a secret key for tests, long enough", public_url="https://us.example")
+    kind, values, _ = ACCOUNTS["plain"]
+    secrets = [msgspec.json.encode({"secret": SECRET, "callback_token": f"token {n}"}).decode() for n in range(3)]
+    key = suppliers.seal_key(made)
+    async with pool.acquire() as conn:
+        settings = {"base_url": "https://x.example", **values}
+        id = await suppliers.add(conn, key, name="http", kind=kind, settings=settings, secret=secrets[0])
+        for secret in secrets[1:]:
+            await suppliers.change(conn, key, await suppliers.lock(conn, supplier="http"), secret=secret)
+
+    async def accepted() -> list[int]:
+        taking = SupplierCallbacks(pool, made)
+        known = await taking.account(id, addresses.token(addresses.token_key(made), id))
+        found = []
+        for n in range(4):
+            told = Callback("GET", "https://us.example/receipts", {"token": f"token {n}"}, b"")
+            with contextlib.suppress(NotTheSupplier):
+                await taking.take(known, addresses.RECEIPTS, told, address="192.0.2.1")
+                found.append(n)
+        await taking.drain()
+        return found
+
+    assert await accepted() == [0, 1, 2]
+    await pool.execute("UPDATE suppliers SET old_secrets_until[2] = now()")
+    assert await accepted() == [1, 2]
+    # One that no secret key opens any more does not keep the others from being accepted.
+    await pool.execute("UPDATE suppliers SET old_secrets[1] = old_secrets[2] || '\\x00'::bytea")
+    assert await accepted() == [2]
+    async with pool.acquire() as conn:
+        await suppliers.set_state(conn, supplier="http", state="removed")
+    assert await pool.fetchval("SELECT cardinality(old_secrets) FROM suppliers") == 0
+
+
+async def test_no_replaced_password_of_an_smpp_supplier_is_kept(pool: Pool) -> None:
+    made = Settings(secret_key="a secret key for tests, long enough")
+    key = suppliers.seal_key(made)
+    async with pool.acquire() as conn:
+        await suppliers.add(conn, key, name="main", kind="smpp", settings={}, secret="one")
+        await suppliers.change(conn, key, await suppliers.lock(conn, supplier="main"), secret="two")
+        after = await suppliers.lock(conn, supplier="main")
+        assert suppliers.open_secret(key, after) == "two"
+        assert await conn.fetchval("SELECT cardinality(old_secrets) FROM suppliers") == 0

@@ -4,7 +4,7 @@ Callbacks of one account that are committed together share a row and a place in 
 locking and deleting them cost the database as much as everything else that it does for a message.
 
 The rule nobody may break: nothing is answered with 200 before it is committed, and nothing is stored unless it came to
-the account's own address and, if its supplier signs, with a valid signature.
+the account's own address and, if its supplier signs, with a valid signature. A replaced secret signs for another day.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class CallbackAccount(msgspec.Struct, frozen=True):
     id: UUID
     kind: HttpKind
     settings: HttpSettings
-    secrets: Secrets
+    #: The current ones and, for a while, those that they replaced.
+    secrets: tuple[Secrets, ...]
     #: Headers named in its settings, in lower case.
     headers: frozenset[str]
 
@@ -158,7 +159,7 @@ class SupplierCallbacks:
         """Store one callback; returns its answer once it is committed. Raises NotTheSupplier."""
         if not known.settings.takes_from(address):
             self._refuse(known, "address", address)
-        if not known.kind.is_genuine(known.settings, known.secrets, callback):
+        if not any(known.kind.is_genuine(known.settings, secrets, callback) for secrets in known.secrets):
             self._refuse(known, "signature", address)
         await self._batcher.put(ReceivedCallback(known.id, Content(what, callback)))
         return known.kind.reply(known.settings)
@@ -179,14 +180,16 @@ class SupplierCallbacks:
     async def _load(self, ids: Sequence[UUID]) -> dict[UUID, CallbackAccount]:
         async with self._pool.acquire() as conn:
             found = await routing.load(conn)
-        return {one.id: known for one in found if one.id in ids and (known := self._opened(one)) is not None}
+            old = await suppliers.old_secrets(conn, self._key, ids)
+        known = [self._opened(one, old.get(one.id, ())) for one in found if one.id in ids]
+        return {one.id: one for one in known if one is not None}
 
-    def _opened(self, one: Supplier) -> CallbackAccount | None:
+    def _opened(self, one: Supplier, old: Sequence[str]) -> CallbackAccount | None:
         kind = kinds.HTTP.get(one.kind)
         if kind is None:
             return None
         settings = kinds.settings_from(one.kind, one.settings)
-        secrets = secrets_of(suppliers.open_secret(self._key, one))
+        secrets = tuple(map(secrets_of, (suppliers.open_secret(self._key, one), *old)))
         return CallbackAccount(one.id, kind, settings, secrets, kind.headers(settings))
 
     async def _commit(self, items: list[ReceivedCallback]) -> list[None]:

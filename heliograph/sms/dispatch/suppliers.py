@@ -1,10 +1,12 @@
 """The suppliers table: accounts that operators add, change, pause, resume and remove. Workers follow within a second.
 
-A supplier is never deleted, since attempts and receipts refer to it; a removed one keeps its row without its secret.
+A supplier is never deleted, since attempts and receipts refer to it; a removed one keeps its row without its secrets.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +16,7 @@ import msgspec
 from heliograph.audit import recording as audit
 from heliograph.base import naming
 from heliograph.base.actor import SYSTEM, Principal
-from heliograph.base.crypto import Key, derive_key, seal, unseal
+from heliograph.base.crypto import Key, Unsealable, derive_key, seal, unseal
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -23,6 +25,7 @@ from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Sentence, quoted, unpacked
 from heliograph.sms.dispatch import routing
 from heliograph.sms.dispatch.routing import Supplier
+from heliograph.suppliers import kinds
 from heliograph.suppliers.slots import IS_HELD
 
 #: Maximum characters of a name.
@@ -42,7 +45,12 @@ def seal_key(settings: Settings) -> Key:
 
 def open_secret(key: Key, supplier: Supplier) -> str:
     """The account's password."""
-    return unseal(key, supplier.secret, f"suppliers/{supplier.id}").decode()
+    return unseal(key, supplier.secret, context(supplier.id)).decode()
+
+
+def context(id: UUID) -> str:
+    """The sealing context of a supplier's secrets."""
+    return f"suppliers/{id}"
 
 
 ADD = """
@@ -86,7 +94,7 @@ async def add(
                 name,
                 kind,
                 msgspec.json.encode(settings).decode(),
-                seal(key, secret.encode(), f"suppliers/{id}"),
+                seal(key, secret.encode(), context(id)),
                 list(prefixes),
                 priority,
                 weight,
@@ -112,9 +120,23 @@ async def lock(conn: Connection, *, supplier: str) -> Supplier:
     return next(one for one in await routing.load(conn) if one.id == id)
 
 
+#: For how long callbacks may be signed with a replaced secret: whoever changes it cannot do so here and at the supplier
+#: at the same moment, and some suppliers never repeat a callback that was refused. And how many are kept: an SMPP
+#: supplier's password signs nothing, so none of these.
+OLD_SECRET, MAX_OLD = timedelta(days=1), 4
 CHANGE = """
 UPDATE suppliers SET name = $2, settings = $3::text::jsonb, prefixes = $4, priority = $5, weight = $6, sessions = $7,
-       parts = $8, simulated = $9, secret = coalesce($10, secret), changed_at = now()
+       parts = $8, simulated = $9, changed_at = now()
+ WHERE id = $1
+"""
+REPLACE = """
+UPDATE suppliers s
+   SET secret = $2,
+       (old_secrets, old_secrets_until) = (
+           SELECT (ARRAY[s.secret] || coalesce(array_agg(old.sealed ORDER BY old.n), '{}'))[:$4],
+                  (ARRAY[now() + $3] || coalesce(array_agg(old.until ORDER BY old.n), '{}'))[:$4]
+             FROM unnest(s.old_secrets, s.old_secrets_until) WITH ORDINALITY AS old (sealed, until, n)
+            WHERE old.until > now())
  WHERE id = $1
 """
 
@@ -131,7 +153,8 @@ async def change(
     """Change a supplier from `before` to `after`. `secret`: its new password; None: unchanged.
 
     Workers follow within a second, and reconnect if settings or password changed. It remains the same supplier, so that
-    receipts for earlier messages match. Raises SupplierExists.
+    receipts for earlier messages match, and callbacks signed with its old secret are accepted for OLD_SECRET. Raises
+    SupplierExists.
     """
     try:
         async with conn.transaction():
@@ -146,8 +169,9 @@ async def change(
                 after.sessions,
                 after.parts,
                 after.simulated,
-                None if secret is None else seal(key, secret.encode(), f"suppliers/{after.id}"),
             )
+            if secret is not None:
+                await conn.execute(REPLACE, *_replacement(key, after.id, after.kind, secret))
             told = _audit_values(after) | ({} if secret is None else {"password": secret})
             known = None if before is None else _audit_values(before)
             await audit.record(
@@ -157,16 +181,40 @@ async def change(
         raise SupplierExists(name=after.name) from None
 
 
-RECONFIGURE = "UPDATE suppliers SET settings = $2::text::jsonb, secret = $3, changed_at = $4 WHERE id = $1"
+def _replacement(key: Key, id: UUID, kind: str, secret: str) -> tuple[UUID, bytes, timedelta, int]:
+    """The values of REPLACE."""
+    return id, seal(key, secret.encode(), context(id)), OLD_SECRET, MAX_OLD if kind in kinds.HTTP else 0
+
+
+OLD_SECRETS = """
+SELECT s.id, old.sealed
+  FROM suppliers s CROSS JOIN LATERAL unnest(s.old_secrets, s.old_secrets_until) WITH ORDINALITY
+       AS old (sealed, until, n)
+ WHERE s.id = ANY ($1) AND old.until > now() ORDER BY s.id, old.n
+"""
+
+
+async def old_secrets(conn: Connection, key: Key, ids: Sequence[UUID]) -> dict[UUID, list[str]]:
+    """The replaced secrets of these suppliers with which callbacks may still be signed, newest first."""
+    found: dict[UUID, list[str]] = {}
+    for id, sealed in await conn.fetch(OLD_SECRETS, ids):
+        try:
+            found.setdefault(id, []).append(unseal(key, sealed, context(id)).decode())
+        except Unsealable:  # a secret key that is no longer configured: the current secret decides
+            continue
+    return found
+
+
+RECONFIGURE = "UPDATE suppliers SET settings = $2::text::jsonb, changed_at = $3 WHERE id = $1 RETURNING kind"
 
 
 async def reconfigure(
     conn: Connection, key: Key, *, id: UUID, settings: dict[str, Any], secret: str, by: Principal = SYSTEM
 ) -> None:
     """Replace an account's settings and password; workers reconnect within a second."""
-    sealed = seal(key, secret.encode(), f"suppliers/{id}")
     async with conn.transaction():
-        await conn.execute(RECONFIGURE, id, msgspec.json.encode(settings).decode(), sealed, now())
+        kind = await conn.fetchval(RECONFIGURE, id, msgspec.json.encode(settings).decode(), now())
+        await conn.execute(REPLACE, *_replacement(key, id, kind, secret))
         after = {"settings": settings, "password": secret}
         await audit.record(conn, by, "supplier.changed", object_id=id, after=after)
 
@@ -181,6 +229,8 @@ def _audit_values(one: Supplier) -> dict[str, Any]:
 STATE = "SELECT id, name, state FROM suppliers WHERE (name = $1 OR id::text = $1) AND state <> 'removed' FOR UPDATE"
 SET_STATE = """
 UPDATE suppliers SET state = $2, changed_at = $3, secret = CASE $2 WHEN 'removed' THEN ''::bytea ELSE secret END,
+       old_secrets = CASE $2 WHEN 'removed' THEN '{}' ELSE old_secrets END,
+       old_secrets_until = CASE $2 WHEN 'removed' THEN '{}' ELSE old_secrets_until END,
        name = CASE $2 WHEN 'removed' THEN name || ' (removed ' || left(id::text, 8) || ')' ELSE name END
  WHERE (name = $1 OR id::text = $1) AND state <> 'removed'
 """
