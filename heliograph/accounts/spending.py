@@ -10,6 +10,7 @@ The rule nobody may break: a limit is never exceeded, however many processes acc
 from __future__ import annotations
 
 from datetime import timedelta
+from math import ceil
 from uuid import UUID
 
 import msgspec
@@ -38,7 +39,8 @@ def reached(scope: str) -> SpendLimitReached:
     now = clock.now()
     midnight = clock.midnight(now) + timedelta(days=1)
     refusal = SpendLimitReached(scope=scope, resetsAt=iso(midnight))
-    refusal.headers = {"retry-after": str(max(1, int((midnight - now).total_seconds())))}
+    # Rounded up: a client that obeys must not come back before midnight, only to be refused again.
+    refusal.headers = {"retry-after": str(ceil((midnight - now).total_seconds()))}
     return refusal
 
 

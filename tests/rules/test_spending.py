@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -42,6 +42,19 @@ async def limited(pool: Pool, actor: Actor, segments: int | None, **which: Any) 
 async def used(pool: Pool, actor: Actor) -> list[int]:
     async with pool.acquire() as conn:
         return [one.used for one in await spending.limits(conn, actor.organization_id)]
+
+
+@pytest.mark.parametrize(
+    ("at", "seconds"),
+    [("2028-02-29T00:00:00", 86_400), ("2028-02-29T23:59:40.400", 20), ("2028-12-31T23:59:59.999", 1)],
+)
+def test_nobody_is_told_to_return_before_midnight(monkeypatch: pytest.MonkeyPatch, at: str, seconds: int) -> None:
+    """The header used to be rounded down, so that whoever obeyed it was refused a second time."""
+    now = datetime.fromisoformat(at).replace(tzinfo=UTC)
+    monkeypatch.setattr(clock, "now", lambda: now)
+    refusal = spending.reached("key")
+    assert refusal.headers == {"retry-after": str(seconds)}
+    assert refusal.details["resetsAt"] == clock.iso(clock.midnight(now) + timedelta(days=1))
 
 
 async def test_one_after_the_other_until_the_limit(pool: Pool) -> None:
