@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import default_data_dir
+from heliograph.base.errors import NotFound, Refusal
 from heliograph.base.process.settings import DEFAULT_SECRET_KEY, SettingsError
 from heliograph.cli import app
 from heliograph.cli.developer import login, profiles
@@ -398,6 +399,18 @@ def test_a_key_that_is_piped_is_asked_for_by_nobody(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(getpass, "getpass", asked)
     monkeypatch.setattr("sys.stdin", io.StringIO("hg_test_0123\nnot the key\n"))
     assert login._key(None) == "hg_test_0123"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "said"),
+    [
+        (NotFound("There is no supplier 'x'.", resource="supplier", id="x"), "There is no supplier 'x'."),
+        (NotFound("There is no such key.", resource="api_key", id="019c"), "There is no such key (id: 019c)"),
+        (Refusal("There are 5 already.", limit=5, active=None), "There are 5 already (limit: 5)"),
+    ],
+)
+def test_a_refusal_does_not_repeat_what_its_text_says(refusal: Refusal, said: str) -> None:
+    assert console._refusal(refusal) == said
 
 
 @pytest.mark.parametrize(

@@ -384,5 +384,8 @@ def _refusal(refusal: Refusal) -> str:
     # Several fields may have the same message.
     fields = dict.fromkeys(field["message"] for field in details.pop("fields", []))
     text = "; ".join(fields) or refusal.message
-    known = ", ".join(f"{name}: {cell(value)}" for name, value in as_plain(details).items() if value is not None)
+    # What the text says already is not repeated: it names the resource, and often the id.
+    told = {name: value for name, value in as_plain(details).items() if value is not None and name != "resource"}
+    told = {name: value for name, value in told.items() if not (isinstance(value, str) and value and value in text)}
+    known = ", ".join(f"{name}: {cell(value)}" for name, value in told.items())
     return f"{text.rstrip('.')} ({known})" if known else text

@@ -36,8 +36,8 @@ Currency = Annotated[
     typer.Option(
         metavar="CODE",
         help=(
-            "Currency (ISO 4217) of a wallet not used yet. Defaults to that of the WhatsApp account. It "
-            "cannot be changed later."
+            "Currency (ISO 4217) of a wallet not used yet. Defaults to that of the WhatsApp account, or else to "
+            f"{wallet.DEFAULT_CURRENCY}. It cannot be changed later."
         ),
     ),
 ]
