@@ -220,8 +220,7 @@ FORGET = "DELETE FROM route_suppliers WHERE route_id = $1"
 async def change(
     conn: Connection, before: StoredRoute, after: Route, *, note: str | None = None, by: Principal = SYSTEM
 ) -> None:
-    """Change a route returned by `lock`. `note`: None leaves it unchanged. Without a difference nothing is recorded.
-    Raises Invalid."""
+    """Change a route returned by `lock`, if it differs. `note`: None leaves it unchanged. Raises Invalid."""
     said = before.note if note is None else note
     check(after, said)
     if (after, said) == (before.route, before.note):
@@ -248,21 +247,13 @@ STATE = "UPDATE routes SET state = $2, changed_at = clock_timestamp() WHERE id =
 
 
 async def set_state(conn: Connection, before: StoredRoute, state: str, *, by: Principal = SYSTEM) -> None:
-    """Pause ("paused") or resume ("active") a route returned by `lock`, if it is not so already. A paused route is
-    ignored."""
+    """Pause ("paused") or resume ("active") a route returned by `lock`. A paused route is ignored."""
     if state == before.state:
         return
     async with conn.transaction():
-        await conn.execute(STATE, before.route.id, state)
-        await audit.record(
-            conn,
-            by,
-            "route.changed",
-            object_id=before.route.id,
-            name=before.route.name,
-            before={"state": before.state},
-            after={"state": state},
-        )
+        one, was, becomes = before.route, {"state": before.state}, {"state": state}
+        await conn.execute(STATE, one.id, state)
+        await audit.record(conn, by, "route.changed", object_id=one.id, name=one.name, before=was, after=becomes)
 
 
 REMOVE = "DELETE FROM routes WHERE id = $1"
