@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
 
+from heliograph.base.database import clock
+from heliograph.campaigns.channels import sms
+from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from tests.rules.factories import message
@@ -50,6 +54,21 @@ async def test_a_name_without_spaces_leaves_the_other_columns_in_sight(site: Sit
     await page.goto(site.base + "/contacts")
     await page.get_by_text("n" * 200, exact=True).wait_for()
     assert await page.evaluate(LAST_IN_SIGHT)
+
+
+@pytest.mark.lasts(10)
+async def test_a_name_without_spaces_in_what_needs_attention_makes_no_phone_scroll_sideways(site: Site) -> None:
+    page, name = site.page, "n" * 80
+    spec = SmsCampaignSpec(
+        name=name, message_template="Hi", recipients=["+258841000001"], scheduled_at=clock.now() + timedelta(days=7)
+    )
+    async with site.pool.acquire() as conn, conn.transaction():
+        await sms.create(conn, site.made.actor, spec=spec, request_id="req")
+    await site.pool.execute("UPDATE campaigns SET status = 'paused', status_reason = 'quota_exceeded', step_at = NULL")
+    await page.set_viewport_size({"width": 360, "height": 740})
+    await site.enter()
+    await page.locator(".attention").filter(has_text=name).wait_for()
+    assert await page.evaluate("document.documentElement.scrollWidth") == 360
 
 
 @pytest.mark.lasts(10)
