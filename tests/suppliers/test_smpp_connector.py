@@ -518,6 +518,35 @@ async def test_what_waited_while_the_process_stood_still_is_given_back(peer: Pee
     assert len(submits) == 1
 
 
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_of_a_long_message_nothing_more_is_sent_after_a_standstill(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, is_answered: bool
+) -> None:
+    """Another worker may have sent all of it meanwhile: its other segments used to follow."""
+    monkeypatch.setattr("heliograph.suppliers.smpp.connector._STANDSTILL", 0.2)
+    submits: list[tuple[Line, p.SubmitSm]] = []
+    peer.on_submit = lambda line, pdu: submits.append((line, pdu))
+    account = await PeerAccount(peer.port, window=1, queue_seconds=300).start()
+    (long,) = account.submit(text="a" * 400)
+    (waiting,) = account.submit()
+    await until(lambda: submits)
+    line, pdu = submits[0]
+    if is_answered:
+        line.send(p.SubmitSmResp(pdu.sequence, 0, "id1"))
+    time.sleep(1.5)
+    if not is_answered:
+        await account.ended(1)
+        line.send(p.SubmitSmResp(pdu.sequence, 0, "id1"))
+    await account.ended(2)
+    ended = {one.message_id: outcome for one, outcome in account.outcomes}
+    for outcome in ended.values():
+        assert (outcome.verdict, outcome.counts, outcome.scope) == (Verdict.BUSY, False, Scope.PROCESS)
+    assert [part.supplier_message_id for part in ended[long.message_id].parts] == ["id1"]
+    assert (ended[long.message_id].total, ended[waiting.message_id].parts) == (3, ())
+    await account.connector.stop(grace=0.2)
+    assert len(submits) == 1
+
+
 async def test_a_stop_waits_no_longer_for_sessions_that_are_leaving(peer: Peer) -> None:
     """It used to wait until each of their submits had been answered, or had timed out."""
     peer.on_submit = lambda line, pdu: None

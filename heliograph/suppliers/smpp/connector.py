@@ -58,6 +58,12 @@ log = structlog.get_logger(__name__)
 #: Seconds that a stop may take beyond its grace: for unbinding, and for receipts that are still being stored.
 _PARTING = 3.0
 _NO_SESSION = said("no session")
+_STOOD_STILL = said("this process stood still")
+#: After a standstill of this many seconds, messages that wait are returned and those that have begun get no more
+#: segments. When it begins, a third of a lease is left, 20 s by default; after that, another worker may send them.
+_STANDSTILL = 5.0
+#: While anything waits, a timer runs at least this often, so that a standstill shows, seconds.
+_PULSE = 1.0
 #: Minimum seconds between two reports of what cannot be decoded.
 _SAY_EVERY = 60.0
 
@@ -434,10 +440,13 @@ class SmppConnector:
         down = [link for session in self._sessions for link in session if not link.bound]
         return next((link.last_error for link in down if link.last_error), self._last_error)
 
-    def _pump(self) -> None:
-        """Send as much as window and rate allow: first the rest of messages already begun, then new ones."""
+    def _pump(self, due: float | None = None) -> None:
+        """Send as much as window and rate allow: first the rest of messages already begun, then new ones. `due`: when
+        the timer that calls this was due."""
         now = self._loop.time()
-        # If this process stood still, their leases have ended, and other workers may have taken them over.
+        # Not left to the timer: the answers that arrived meanwhile may be processed before it fires.
+        if now - (self._timer_at if due is None else due) > _STANDSTILL:
+            self._stood_still()
         while self._queue and self._queue[0].at + self._settings.queue_seconds <= now:
             attempt = self._queue.popleft()
             self._queued -= len(attempt.submission.segments)
@@ -459,7 +468,16 @@ class SmppConnector:
             if not attempt.sent:
                 self._started.append(attempt)
         if self._queue or self._started:
-            self._wake_at(now + self._bucket.wait(now) if tokens <= 0 else _NEVER)
+            self._wake_at(now + min(self._bucket.wait(now), _PULSE) if tokens <= 0 else now + _PULSE)
+
+    def _stood_still(self) -> None:
+        """Send nothing more of what waits: another worker may have sent it, or be about to."""
+        self._give_back(returned(_STOOD_STILL))
+        for attempt in self._started:
+            attempt.stopped, attempt.failure = True, attempt.failure or returned(_STOOD_STILL)
+            if not attempt.in_flight:
+                self._end_soon(attempt, attempt.outcome())
+        self._started.clear()
 
     def _wake_at(self, at: float) -> None:
         """Pump again at this time, or once the oldest message in the queue has waited long enough."""
@@ -495,8 +513,8 @@ class SmppConnector:
         return spent
 
     def _timer_fired(self) -> None:
-        self._timer, self._timer_at = None, _NEVER
-        self._pump()
+        due, self._timer, self._timer_at = self._timer_at, None, _NEVER
+        self._pump(due)
 
     def _roomiest(self) -> Link | None:
         best, most = None, 0
