@@ -406,11 +406,11 @@ async def test_a_template_under_review_holds_messages_and_fails_codes(pool: Pool
 
 async def test_a_user_s_gate_sends_the_message_back_for_just_that_long(pool: Pool) -> None:
     who, bench = await bench_of(pool)
-    bench.only.waits[TO] = 4.0
+    bench.only.waits[TO] = 4_000.0
     id, other = await message(pool, who), await message(pool, who, to="+258841111111")
     await bench.round()
     assert [one.message_id for one in bench.only.submitted] == [other]
-    assert 3 < await pause_of(pool, id) <= 4
+    assert 3_000 < await pause_of(pool, id) <= 4_000
     assert await attempts(pool, id) == []
     assert await tries_of(pool, id) == 0
 
