@@ -87,7 +87,7 @@ class Verdict(enum.StrEnum):
     ACCEPTED = "accepted"  # the supplier has it; a receipt may follow
     REFUSED = "refused"  # a final no to this message (see Outcome.failover)
     BUSY = "busy"  # try later (throttled, queue full, temporary error, or no room in this process)
-    UNREACHABLE = "unreachable"  # nothing left this machine: safe to send again
+    UNREACHABLE = "unreachable"  # nothing left this machine, or no message of the account is taken: safe to send again
     UNKNOWN = "unknown"  # bytes may have left and no verdict came: not safe to send again
 
 

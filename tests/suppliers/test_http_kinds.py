@@ -146,7 +146,7 @@ def test_what_each_asks_for() -> None:
     [
         # github.com/medic/medic-docs#112: no recipients for a sender that is not theirs
         ({"Message": "InvalidSenderId", "Recipients": []}, Verdict.REFUSED, Scope.SENDER),
-        ({"Recipients": [{"statusCode": 405, "messageId": "None"}]}, Verdict.REFUSED, Scope.ACCOUNT),
+        ({"Recipients": [{"statusCode": 405, "messageId": "None"}]}, Verdict.UNREACHABLE, Scope.ACCOUNT),
         ({"Recipients": [{"statusCode": 406, "messageId": "None"}]}, Verdict.REFUSED, Scope.MESSAGE),
         ({"Recipients": [{"statusCode": 999, "messageId": "None"}]}, Verdict.UNKNOWN, Scope.ACCOUNT),
         ({"Recipients": [{"statusCode": 101, "messageId": "ATXid_1"}]}, Verdict.ACCEPTED, Scope.ACCOUNT),
@@ -202,21 +202,26 @@ def test_vonage_takes_nothing_unsigned_once_it_signs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "scope", "alarm"),
+    ("code", "verdict", "scope", "alarm"),
     [
-        (21606, Scope.SENDER, False),
-        (21659, Scope.SENDER, False),
-        (21660, Scope.SENDER, False),
-        (21661, Scope.SENDER, False),
-        (21701, Scope.ACCOUNT, True),
-        (21612, Scope.MESSAGE, False),
+        (21606, Verdict.REFUSED, Scope.SENDER, False),
+        (21659, Verdict.REFUSED, Scope.SENDER, False),
+        (21660, Verdict.REFUSED, Scope.SENDER, False),
+        (21661, Verdict.REFUSED, Scope.SENDER, False),
+        (21701, Verdict.UNREACHABLE, Scope.ACCOUNT, True),
+        (20003, Verdict.UNREACHABLE, Scope.ACCOUNT, True),
+        (21612, Verdict.REFUSED, Scope.MESSAGE, False),
+        (21408, Verdict.REFUSED, Scope.MESSAGE, False),
     ],
 )
-def test_twilio_says_whether_it_is_the_sender_or_the_account(code: int, scope: Scope, alarm: bool) -> None:
+def test_twilio_says_whether_it_is_the_sender_or_the_account(
+    code: int, verdict: Verdict, scope: Scope, alarm: bool
+) -> None:
     """A number that has left the account is not tried there with each message."""
     body = b'{"code": %d, "message": "no", "status": 400}' % code
     found = twilio.answer(settings("twilio"), MESSAGE, Answer(400, body))
-    assert (found.verdict, found.failover, found.scope, found.alarm) == (Verdict.REFUSED, True, scope, alarm)
+    assert (found.verdict, found.scope, found.alarm) == (verdict, scope, alarm)
+    assert found.failover == (verdict is Verdict.REFUSED)
 
 
 def test_twilio_has_a_text_of_which_a_part_arrived_neither_delivered_nor_failed() -> None:
@@ -448,9 +453,9 @@ def test_a_generic_answer_without_its_id_may_have_been_taken() -> None:
         (200, b'{"id":"a","code":0}', Verdict.ACCEPTED),
         (200, b'{"code":0}', Verdict.UNKNOWN),
         (200, b'{"code":99,"id":"a"}', Verdict.UNKNOWN),
-        (200, b'{"code":17}', Verdict.REFUSED),
+        (200, b'{"code":17}', Verdict.UNREACHABLE),
         (500, b"", Verdict.UNKNOWN),
-        (404, b"", Verdict.REFUSED),
+        (404, b"", Verdict.UNREACHABLE),
     ):
         assert generic.answer(known, MESSAGE, Answer(status, body)).verdict is verdict, body
 
@@ -654,8 +659,8 @@ def test_who_asks_for_the_request_elsewhere_has_not_got_the_message(name: str) -
     kind, known = kinds.HTTP[name], settings(name)
     for status in (301, 307, 308):
         found = kind.answer(known, MESSAGE, Answer(status, b""))
-        assert (found.verdict, found.code) == (Verdict.REFUSED, f"HTTP {status}")
-        assert (found.failover, found.alarm, found.scope) == (True, True, Scope.ACCOUNT)
+        assert (found.verdict, found.code) == (Verdict.UNREACHABLE, f"HTTP {status}")
+        assert (found.alarm, found.scope) == (True, Scope.ACCOUNT)
     for status in (302, 303):
         assert kind.answer(known, MESSAGE, Answer(status, b"")).verdict is Verdict.UNKNOWN
 
@@ -743,7 +748,7 @@ def test_a_list_by_configuration_alone() -> None:
         (Answer(200, b'{"results":[]}'), Verdict.UNKNOWN),
         (Answer(200, b"<html>"), Verdict.UNKNOWN),
         (Answer(429, b"{}"), Verdict.BUSY),
-        (Answer(401, b"{}"), Verdict.REFUSED),
+        (Answer(401, b"{}"), Verdict.UNREACHABLE),
     ):
         assert [one.verdict for one in kind.batch.answer(ours, some, answer)] == [verdict] * 3
 

@@ -162,6 +162,39 @@ async def _found(pool: Pool, query: str) -> bool:
     return await pool.fetchval(query) == 1
 
 
+async def test_messages_wait_while_the_suppliers_password_is_wrong(
+    database_url: str, pool: Pool, tmp_path: Path
+) -> None:
+    """They used to be rejected for good, like those that no supplier wants."""
+    async with supply("twilio", database_url, tmp_path, pool) as one, aiohttp.ClientSession() as http:
+        key, (_, values, _) = suppliers.seal_key(one.made.settings), ACCOUNTS["twilio"]
+        settings = {"base_url": one.supplier.base_url, **values}
+
+        async def reset(secret: str) -> None:
+            sealed = msgspec.json.encode({"secret": secret}).decode()
+            async with pool.acquire() as conn:
+                await suppliers.reconfigure(conn, key, id=one.id, settings=settings, secret=sealed)
+
+        await reset("a typing error")
+        ids = [await one.send(http, f"+25884123{n:04}") for n in range(0, 50, 10)]
+
+        async def refused() -> bool:
+            return (
+                await pool.fetchval(
+                    "SELECT count(*) FROM attempts WHERE state = 'unreachable' AND code IN ('20003', 'HTTP 401')"
+                )
+                >= 5
+            )
+
+        await until_true(refused)
+        assert one.supplier.taken == []
+        assert {await one.status(http, id) for id in ids} <= {"accepted", "sending"}
+        await reset(SECRET)
+        for id in ids:
+            await until_true(lambda id=id: _is(one, http, id, "delivered"))
+        assert len(one.supplier.taken) == len(ids)
+
+
 async def test_an_address_that_nobody_was_given_is_nowhere(database_url: str, pool: Pool, tmp_path: Path) -> None:
     async with supply("africastalking", database_url, tmp_path, pool) as one, aiohttp.ClientSession() as http:
         good = addresses.address(one.made.settings, one.id)

@@ -4,7 +4,8 @@
     refused       another supplier once, if the answer allows it; otherwise `rejected`. A recipient who sent the
                   supplier STOP is opted out here too
     busy          later, on the retry schedule; throttling and session trouble cost no try
-    unreachable   nothing left this machine: retry, with another supplier if necessary
+    unreachable   nothing left this machine, or the supplier refuses the whole account (its password, its credit):
+                  retry, with another supplier if necessary
     unknown       wait for a receipt first, unless one names the attempt already; dispatch decides when the wait is over
 
 A supplier may have some segments of a long message: their ids are kept, and the rest follows in another attempt.

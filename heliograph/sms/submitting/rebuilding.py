@@ -45,7 +45,7 @@ NO_SETTINGS = said("the supplier's current settings are incomplete")
 MESSAGE = """
 SELECT recipient, sender, encoding, class, expires_at, body FROM messages WHERE organization_id = $1 AND id = $2
 """
-# An unreachable supplier was sent nothing. A removed supplier's settings are kept.
+# An unreachable supplier was sent nothing, or took nothing. A removed supplier's settings are kept.
 ATTEMPTS = f"""
 SELECT a.attempt, a.state, a.detail, a.started_at, a.reference, a.continues, a.parts, a.sent_as, a.target_id,
        s.name AS supplier, s.kind, s.settings::text

@@ -34,7 +34,8 @@ class Ruling(StrEnum):
     LATER = "later"
     #: We are too fast; the message loses none of its tries.
     THROTTLED = "throttled"
-    #: The account has no credit, or is misconfigured: an operator must look, and the message may go elsewhere.
+    #: The account has no credit, or is misconfigured (a wrong password, a wrong address): nothing is taken until an
+    #: operator has looked, and until then the message goes elsewhere, or waits.
     NO_CREDIT = "no_credit"
     CONFIG = "config"
     UNKNOWN = "unknown"
@@ -60,15 +61,15 @@ def outcome(
             return Outcome(Verdict.BUSY, code=code, detail=detail, retry_after=retry_after, counts=False, total=1)
         case Ruling.UNKNOWN:
             return Outcome(Verdict.UNKNOWN, code=code, detail=detail, total=1, doubtful=(1,))
-    scope = {Ruling.BAD_SENDER: Scope.SENDER, Ruling.NO_CREDIT: Scope.ACCOUNT, Ruling.CONFIG: Scope.ACCOUNT}
+        case Ruling.NO_CREDIT | Ruling.CONFIG:
+            return Outcome(Verdict.UNREACHABLE, code=code, detail=detail, counts=False, alarm=True, total=1)
     return Outcome(
         Verdict.REFUSED,
         code=code,
         detail=detail,
         failover=ruling not in (Ruling.REFUSED, Ruling.BLOCKED, Ruling.OPTED_OUT),
         opted_out=ruling is Ruling.OPTED_OUT,
-        alarm=ruling in (Ruling.NO_CREDIT, Ruling.CONFIG),
-        scope=scope.get(ruling, Scope.MESSAGE),
+        scope=Scope.SENDER if ruling is Ruling.BAD_SENDER else Scope.MESSAGE,
         total=1,
     )
 

@@ -45,8 +45,8 @@ RULINGS = {
     21660: Ruling.BAD_SENDER,  # another account's number
     21661: Ruling.BAD_SENDER,
     21610: Ruling.OPTED_OUT,
-    21408: Ruling.CONFIG,  # the region is not enabled
-    21608: Ruling.CONFIG,  # a trial account
+    21408: Ruling.ELSEWHERE,  # the region is not enabled
+    21608: Ruling.ELSEWHERE,  # a number that a trial account may not write to
     20003: Ruling.CONFIG,
     10001: Ruling.CONFIG,
     21701: Ruling.CONFIG,  # no such messaging service

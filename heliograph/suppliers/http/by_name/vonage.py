@@ -38,7 +38,8 @@ RULINGS = {
     **dict.fromkeys(("1", "10"), Ruling.THROTTLED),
     "5": Ruling.LATER,
     **dict.fromkeys(("2", "3", "6", "12", "22", "23"), Ruling.ELSEWHERE),
-    **dict.fromkeys(("4", "8", "11", "14", "32", "29"), Ruling.CONFIG),
+    "29": Ruling.ELSEWHERE,  # a number that a demo account may not write to
+    **dict.fromkeys(("4", "8", "11", "14", "32"), Ruling.CONFIG),
     **dict.fromkeys(("7", "33"), Ruling.BLOCKED),
     "9": Ruling.NO_CREDIT,
     "15": Ruling.BAD_SENDER,
