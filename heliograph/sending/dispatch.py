@@ -198,6 +198,8 @@ class Dispatcher(Generic[Message, Report]):
         self.flights.add(begun, since=monotonic())
         for one in begun:
             self.answered((one.lease.id, one.number), self._channel.unsent(one))
+        # Their leases may have ended: the next round would take them for lost, and wait for news of them.
+        await self._results.until_recorded()
 
     def _landed(self, answered: Sequence[AnsweredAttempt]) -> None:
         self.flights.landed([(one.attempt.lease.id, one.attempt.number) for one in answered])

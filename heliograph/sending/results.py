@@ -180,6 +180,13 @@ class Results(Generic[Report]):
         if self._deliveries is not None:
             self._deliveries.queued()
 
+    async def until_recorded(self, answers: int | None = None) -> None:
+        """Wait until that many answers, or all that have arrived so far, are recorded or never will be."""
+        wanted = self._came if answers is None else answers
+        while self._done < wanted:
+            self._progress.clear()
+            await self._progress.wait()
+
     async def drain(self) -> None:
         """Wait until everything is committed."""
         # Reports first: with a test key, the answer follows the report.
@@ -248,10 +255,7 @@ class Results(Generic[Report]):
 
     async def _store(self, reported: list[_Reported[Report]]) -> list[None]:
         """Reports that cannot be stored are returned to the caller, and will be delivered again."""
-        after = max(one.after for one in reported)
-        while self._done < after:
-            self._progress.clear()
-            await self._progress.wait()
+        await self.until_recorded(max(one.after for one in reported))
         reports = [one for each in reported for one in each.reports]
         try:
             await despite_deadlocks(partial(self._write, [], reports, None))

@@ -74,7 +74,10 @@ async def test_one_is_created_for_tags_or_for_numbers(pool: Pool, database_url: 
     for words, told in (
         ((), "give one of --tag, --import and --to"),
         (("--tag", "vip", "--at", "2999-03-02T08:00:00Z"), "--at must be between 60 seconds ago and 365 days ahead"),
-        (("--to", "+258841111111", "--exclude-tag", "away"), "--exclude-tag needs --tag: numbers have no tags"),
+        (
+            ("--to", "+258841111111", "--exclude-tag", "away"),
+            "--exclude-tag does not go with --to: numbers have no tags",
+        ),
     ):
         assert str((await call(database_url, "create", "Hi", "--name", "Wrong", *words)).exception) == told
     for word in ("show", "pause", "resume", "cancel", "watch"):

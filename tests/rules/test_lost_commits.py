@@ -232,6 +232,23 @@ async def test_a_whatsapp_round_that_stood_still_after_its_commit_sends_nothing(
     assert await attempts(pool, id) == [(1, "unreachable"), (2, "accepted")]
 
 
+async def test_messages_are_not_taken_for_lost_before_it_is_recorded_that_they_never_left(
+    pool: Pool, stands_still: Callable[[Any], None]
+) -> None:
+    """Their leases have ended, so that the next round would find them, and wait for news until the grace ends."""
+    bench = Bench(pool)
+    id = await message(pool, await organization(pool))
+    stands_still(bench)
+    await bench.round()
+    async with bench.results.writing:  # nothing is recorded meanwhile
+        round = asyncio.create_task(bench.dispatcher.round())
+        assert not (await asyncio.wait([round], timeout=1.0))[0]
+    await round
+    await bench.later(seconds=60)
+    await bench.round()
+    assert [(one.message_id, one.attempt) for one in bench.only.submitted] == [(id, 2)]
+
+
 async def test_a_round_that_took_less_than_half_a_lease_is_sent_and_renewed_in_time(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ def test_a_name_with_a_hidden_character_is_refused_everywhere(hidden: str) -> No
         users.checked_email(f"ana{hidden}@example.com")
     if not hidden.isspace():
         with pytest.raises(Invalid):
-            records.tag(f"gpj{hidden}exe")
+            records.tag(f"gpj{hidden}exe", "tag")
 
 
 @pytest.mark.parametrize(
