@@ -193,8 +193,9 @@ class Dispatcher(Generic[Message, Report]):
             return
         async with self._pool.acquire() as conn:
             begun, self._unsubmitted = await unsubmitted.look(conn, self._channel.kind, self._unsubmitted)
-        if begun:
-            log.warning("attempts that were not handed over end unsent", channel=self._channel.kind, count=len(begun))
+        if not begun:
+            return
+        log.warning("attempts that were not handed over end unsent", channel=self._channel.kind, count=len(begun))
         self.flights.add(begun, since=monotonic())
         for one in begun:
             self.answered((one.lease.id, one.number), self._channel.unsent(one))
