@@ -32,11 +32,18 @@ _in_form, _in_cell = (re.compile(_ITEM.format(separator), re.DOTALL).finditer fo
 #: Before the labels that Google makes itself: `* myContacts`.
 _MARK = "* "
 _is_ambiguous = re.compile(rf"[\"']|=\"|\* |.*?(?:{_IN_CELLS})").match
+#: Byte order marks, and the encodings that they indicate.
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 
 
-def encoding_of(beginning: bytes) -> str:
-    """The encoding of a file that is in UTF-8, or in UTF-16 with its mark, which spreadsheets call "Unicode text"."""
-    return "utf-16" if beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+def marked_encoding(beginning: bytes) -> str | None:
+    """The encoding that a file's byte order mark indicates; None: it has none. Spreadsheets call UTF-16 with its mark
+    "Unicode text"."""
+    return next((encoding for mark, encoding in _BYTE_ORDER_MARKS if beginning.startswith(mark)), None)
 
 
 def guarded(cell: str) -> str:

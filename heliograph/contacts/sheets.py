@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from heliograph.base.csv_files import LONGEST, Lines, LongLine, OpenRow
+from heliograph.base.csv_files import LONGEST, Lines, LongLine, OpenRow, marked_encoding
 from heliograph.base.errors import Invalid
 
 #: The fields that a column can contain, and their known headers: lower case, letters and digits only, without accents.
@@ -65,12 +65,6 @@ _line = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)").match
 #: Why a row cannot be read, in addition to errors of the CSV reader.
 OPEN_QUOTE = 'a quotation mark (") is not closed, in this row or one above it'
 LONG_LINE = f"the line has more than {LONGEST:,} characters"
-#: Byte order marks, and the encodings that they indicate.
-MARKS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
 #: First bytes of workbooks, which are not text tables, and the error message about them.
 WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 WORKBOOK = "This is a workbook. In the spreadsheet, save the sheet as CSV and choose that file."
@@ -153,9 +147,8 @@ def detect_layout(
 def encoding_of(start: bytes, *, is_utf8: bool) -> str:
     """The encoding of a file that begins with these bytes: that of its byte order mark; UTF-16 if one of its first two
     characters is ASCII with a NUL; UTF-8 if the whole file is valid UTF-8; else that of Western spreadsheets."""
-    for mark, encoding in MARKS:
-        if start.startswith(mark):
-            return encoding
+    if (marked := marked_encoding(start)) is not None:
+        return marked
     if b"\0" in start[:4]:
         return "utf-16-be" if b"\0" in start[:4:2] else "utf-16-le"
     return "utf-8" if is_utf8 else FALLBACK

@@ -58,6 +58,6 @@ def reading(path: Path) -> Iterator[TextIO]:
     """A CSV file to read once, also from a pipe. Raises Problem if it is not in UTF-8, or UTF-16 with its mark."""
     try:
         with path.open("rb") as raw:
-            yield io.TextIOWrapper(raw, encoding=csv_files.encoding_of(raw.peek(2)), newline="")
+            yield io.TextIOWrapper(raw, encoding=csv_files.marked_encoding(raw.peek(3)) or "utf-8", newline="")
     except UnicodeDecodeError:
         raise Problem(f"{path} is not in UTF-8: in a spreadsheet, save the sheet as CSV UTF-8") from None

@@ -20,6 +20,6 @@ async def text(request: Request) -> str:
     if not raw.strip():
         raise Invalid(("file", "required", "Choose a file that is not empty, or paste something."))
     try:
-        return raw.decode(csv_files.encoding_of(raw))
+        return raw.decode(csv_files.marked_encoding(raw) or "utf-8")
     except UnicodeDecodeError:
         raise Invalid(("file", "encoding", "The file must be in UTF-8.")) from None
