@@ -79,7 +79,7 @@ class Dispatcher(Generic[Message, Report]):
         #: Held during a round.
         self._in_round = asyncio.Lock()
         self._stopping = False
-        #: Attempts of rounds whose commit failed, was interrupted or took too long.
+        #: Attempts that were not handed over (`unsubmitted`).
         self._unsubmitted: list[Attempt[Message]] = []
         self.wake = channel.wake
         #: The last round failed, perhaps because of one of its messages.
@@ -142,24 +142,28 @@ class Dispatcher(Generic[Message, Report]):
         if picked:
             self._is_wary = False
         crash_point(f"{channel.kind}.dispatch.after_commit")
-        if monotonic() - began > self._lease_seconds / 2:
-            # The process or the database stood still. Other workers may have sent these messages already.
-            self._unsubmitted, outgoing = self._unsubmitted + outgoing, []
-        self.flights.add(outgoing, since=began)
-        if self._found:
-            self._trace(outgoing)
         if outgoing:
             self._wake_after = (len(outgoing) + 1) // 2
-        for attempt in outgoing:
+            self._hand_over(outgoing, began)
+            crash_point(f"{channel.kind}.dispatch.after_submit")
+        return len(picked) if channel.after_round(picked) else 0
+
+    def _hand_over(self, outgoing: list[Attempt[Message]], began: float) -> None:
+        """Submit attempts that are committed. `began`: monotonic seconds, no later than their leases began."""
+        for n, attempt in enumerate(outgoing):
+            if monotonic() - began > self._lease_seconds / 2:
+                # The process or the database stood still. Other workers may have sent the rest already.
+                self._unsubmitted += outgoing[n:]
+                return
+            self.flights.add(attempt, since=began)
+            if self._found:
+                self._trace(attempt)
             try:
-                channel.submit(attempt)
+                self._channel.submit(attempt)
             except Exception:
                 # A part of it may have been sent. Its lease expires, and then its outcome counts as unknown.
                 self._fail("attempt not handed over", attempt.lease)
                 self.flights.landed([(attempt.lease.id, attempt.number)])
-        if outgoing:
-            crash_point(f"{channel.kind}.dispatch.after_submit")
-        return len(picked) if channel.after_round(picked) else 0
 
     def answered(self, key: Key, outcome: Any) -> None:
         """Record the outcome of an attempt, as reported by a connector."""
@@ -196,8 +200,8 @@ class Dispatcher(Generic[Message, Report]):
         if not begun:
             return
         log.warning("attempts that were not handed over end unsent", channel=self._channel.kind, count=len(begun))
-        self.flights.add(begun, since=monotonic())
         for one in begun:
+            self.flights.add(one, since=monotonic())
             self.answered((one.lease.id, one.number), self._channel.unsent(one))
         # Their leases may have ended: the next round would take them for lost, and wait for news of them.
         await self._results.until_recorded()
@@ -301,17 +305,15 @@ class Dispatcher(Generic[Message, Report]):
             await channel.begun(conn, begun)
         return begun
 
-    def _trace(self, outgoing: Sequence[Attempt[Message]]) -> None:
-        """Trace attempts that are committed and about to be handed over."""
-        found, self._found = self._found, {}
-        for one in outgoing:
-            kept = found.get(one.lease.id)
-            if kept is None:
-                continue
-            if one.number == 1:
-                traces.waited(self._channel.kind, one.lease.id, kept)
-            span = traces.attempt_begun(self._channel.kind, one.lease.id, one.number, one.target_id, kept)
-            self._spans[one.lease.id, one.number] = span
+    def _trace(self, one: Attempt[Message]) -> None:
+        """Trace an attempt that is committed and about to be handed over."""
+        kept = self._found.pop(one.lease.id, None)
+        if kept is None:
+            return
+        if one.number == 1:
+            traces.waited(self._channel.kind, one.lease.id, kept)
+        span = traces.attempt_begun(self._channel.kind, one.lease.id, one.number, one.target_id, kept)
+        self._spans[one.lease.id, one.number] = span
 
     async def _still_free(
         self, conn: Connection, outgoing: list[Attempt[Message]], finished: list[Lease]

@@ -44,9 +44,10 @@ class Flights:
         """The attempts of one message. Scans all attempts."""
         return [one.attempt for (id, _), one in self._open.items() if id == message_id]
 
-    def add(self, attempts: Iterable[Attempt[Any]], *, since: float) -> None:
-        """Add attempts that are about to be submitted. `since`: monotonic seconds, no later than their leases began."""
-        self._open.update(((one.lease.id, one.number), _Flight(one, since)) for one in attempts)
+    def add(self, attempt: Attempt[Any], *, since: float) -> None:
+        """Add an attempt that is about to be submitted, or to be answered by this process itself. `since`: monotonic
+        seconds; of one that is submitted, no later than its lease began."""
+        self._open[attempt.lease.id, attempt.number] = _Flight(attempt, since)
 
     def find(self, key: Key) -> Attempt[Any] | None:
         """The attempt that an answer refers to."""

@@ -1,5 +1,6 @@
-"""Attempts of a round of dispatch whose commit failed, was interrupted or took too long: whether they have begun, and
-whether other workers have sent their messages since, is not known, but none of them was handed over.
+"""Attempts of a round of dispatch whose commit failed, was interrupted or took too long, or that stood still before it
+had handed them over: whether they have begun, and whether other workers have sent their messages since, is not known,
+but none of them was handed over.
 
 A connection that is lost during COMMIT does not say whether the database committed. Only this process knows that
 nothing has left: without its word, such attempts would be in doubt until their leases and the wait for receipts are

@@ -16,7 +16,7 @@ from heliograph.guard import rules
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import GUARDED
 from heliograph.sending import dispatch, flights
-from heliograph.suppliers.contract import Outcome, Verdict
+from heliograph.suppliers.contract import Outcome, Submission, Verdict
 from tests.rules import dispatching_whatsapp, whatsapp_factories
 from tests.rules.dispatching import Bench, attempts, queued
 from tests.rules.factories import message, organization, status_of
@@ -159,21 +159,31 @@ async def test_a_round_that_is_cancelled_after_its_commit_is_settled_by_a_drain(
 
 
 @pytest.fixture
-def stands_still(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
-    """Makes a bench stand still for longer than its leases, between the commit of its next round and what follows."""
-    original: Any = Backlog.transaction
+def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Lets seconds pass at once for dispatchers."""
     ahead = 0.0
     for module in (dispatch, flights):
         monkeypatch.setattr(module, "monotonic", lambda: monotonic() + ahead)
 
+    def pass_(seconds: float) -> None:
+        nonlocal ahead
+        ahead += seconds
+
+    return pass_
+
+
+@pytest.fixture
+def stands_still(monkeypatch: pytest.MonkeyPatch, passes: Callable[[float], None]) -> Callable[[Any], None]:
+    """Makes a bench stand still for longer than its leases, between the commit of its next round and what follows."""
+    original: Any = Backlog.transaction
+
     def arm(bench: Any) -> None:
         @contextlib.asynccontextmanager
         async def slow(self: Backlog, conn: Connection) -> AsyncIterator[None]:
-            nonlocal ahead
             async with original(self, conn):
                 yield
             monkeypatch.setattr(Backlog, "transaction", original)
-            ahead += bench.lease_seconds + 1.0
+            passes(bench.lease_seconds + 1.0)
             await bench.pool.execute("UPDATE queue SET lease_until = now() - interval '1 second'")
 
         monkeypatch.setattr(Backlog, "transaction", slow)
@@ -216,6 +226,31 @@ async def test_a_round_that_stood_still_leaves_what_another_worker_has_sent_sinc
     assert bench.only.submitted == []
     assert await attempts(pool, id) == [(1, "unreachable"), (2, "accepted")]
     assert (await status_of(pool, id), await queued(pool, id)) == ("sent", False)
+
+
+async def test_a_round_that_stands_still_while_it_hands_over_leaves_the_rest_to_others(
+    pool: Pool, passes: Callable[[float], None]
+) -> None:
+    bench, other = Bench(pool, grace=0.0), Bench(pool, grace=0.0)
+    actor = await organization(pool)
+    ids = {await message(pool, actor) for _ in range(3)}
+
+    def stand_still(submission: Submission) -> None:
+        passes(bench.lease_seconds + 1.0)
+
+    bench.only.script = stand_still
+    await bench.round()
+    (handed,) = bench.only.submitted
+    await pool.execute("UPDATE queue SET lease_until = now() - interval '1 second'")
+    await other.round()
+    await pool.execute("UPDATE queue SET due_at = now()")  # the wait for news is over
+    await other.round()
+    assert {(one.message_id, one.attempt) for one in other.only.submitted} == {(id, 2) for id in ids}
+    await bench.round(2)
+    assert bench.only.submitted == [handed]
+    for id in ids - {handed.message_id}:
+        assert await attempts(pool, id) == [(1, "unreachable"), (2, "accepted")]
+    assert bench.dispatcher.in_flight == 1, "only what was handed over has no answer yet"
 
 
 async def test_a_whatsapp_round_that_stood_still_after_its_commit_sends_nothing(
