@@ -37,9 +37,9 @@ from tests.rules.factories import TO, blocked, endpoint, events_of
 from tests.rules.whatsapp_factories import Made, account, campaign, check_wallets, conversation, made, message, number
 
 BACK = ("queued", None, "reserved")
-#: What one user was sent uses up Meta's limit for the next hour.
-AN_HOUR_AHEAD = (
-    "UPDATE whatsapp_conversations SET pair_paid_until = now() + interval '1 hour' RETURNING pair_paid_until"
+#: What one user was sent uses up Meta's limit for some minutes.
+MINUTES_AHEAD = (
+    "UPDATE whatsapp_conversations SET pair_paid_until = now() + interval '8 minutes' RETURNING pair_paid_until"
 )
 
 
@@ -450,7 +450,7 @@ async def test_messages_that_meta_accepts_count_for_all_workers(pool: Pool) -> N
     await message(pool, who)
     await bench.round()
     assert await pool.fetchval("SELECT pair_paid_until - last_outbound_at FROM whatsapp_conversations") == _paid(1)
-    at = await pool.fetchval(AN_HOUR_AHEAD)
+    at = await pool.fetchval(MINUTES_AHEAD)
     for _ in range(3):
         await message(pool, who)
     await bench.round()
@@ -458,7 +458,7 @@ async def test_messages_that_meta_accepts_count_for_all_workers(pool: Pool) -> N
     late = await message(pool, who)
     await other.round()
     assert other.only.submitted == []
-    assert await pause_of(pool, late) > 1_000
+    assert await pause_of(pool, late) > 60
     await other.later(hours=2)
     await other.round()
     assert [one.message_id for one in other.only.submitted] == [late]
@@ -474,7 +474,7 @@ async def test_near_a_user_s_pace_a_message_counts_before_it_is_sent(
     """Counted only once it is accepted, it would not keep another worker from sending one at the same moment."""
     who, bench = await bench_of(pool)
     id = await message(pool, who)
-    at = await pool.fetchval(AN_HOUR_AHEAD)
+    at = await pool.fetchval(MINUTES_AHEAD)
     bench.only.script = lambda submission: None
     await bench.round()
     assert await pool.fetchval("SELECT pair_paid_until - $1 FROM whatsapp_conversations", at) == _paid(1)
@@ -482,6 +482,16 @@ async def test_near_a_user_s_pace_a_message_counts_before_it_is_sent(
     await bench.results.drain()
     assert await attempts(pool, id) == [(1, str(outcome.verdict))]
     assert await pool.fetchval("SELECT pair_paid_until - $1 FROM whatsapp_conversations", at) == _paid(counted)
+
+
+async def test_a_pace_from_before_the_clock_was_set_back_stops_nothing(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    bench.only.gate = PairGate(lambda: bench.seconds)
+    id = await message(pool, who)
+    await pool.execute("UPDATE whatsapp_conversations SET pair_paid_until = now() + interval '400 days'")
+    await bench.round()
+    assert [one.message_id for one in bench.only.submitted] == [id]
+    assert await pool.fetchval("SELECT pair_paid_until - last_outbound_at FROM whatsapp_conversations") == _paid(1)
 
 
 async def test_workers_do_not_wake_for_one_user_at_the_same_moment(pool: Pool) -> None:

@@ -319,6 +319,17 @@ async def test_meta_s_own_word_about_a_user() -> None:
         assert (await one.send(to)).verdict is Verdict.ACCEPTED
 
 
+async def test_what_was_returned_unsent_does_not_use_up_a_user_s_pace() -> None:
+    async with number(OK, rate=1.0) as (one, _):
+        to = "+212600000017"
+        first, *waiting = [one.submit(to) for _ in range(10)]
+        one.connector.hold(60.0)
+        assert [(await one.outcome(each)).code for each in waiting] == ["held"] * 9
+        assert (await one.outcome(first)).verdict is Verdict.ACCEPTED
+        assert one.connector.pair_wait(to, ahead=43) == 0
+        assert one.connector.pair_wait(to, ahead=45) > 0
+
+
 async def test_a_host_that_is_gone_is_not_hammered() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -326,8 +337,9 @@ async def test_a_host_that_is_gone_is_not_hammered() -> None:
         one = Number(client)
         await one.connector.start()
         for _ in range(3):
-            assert (await one.send()).code == "connect"
+            assert (await one.send("+212600000017")).code == "connect"
         assert one.connector.capacity() == 0
+        assert one.connector.pair_wait("+212600000017", ahead=44) == 0, "nothing was sent"
         assert one.connector.health().reason is Kind.RETRY
         one.now += 1
         assert one.connector.capacity() == 1

@@ -130,7 +130,7 @@ class CloudConnector:
         self._reason = reason or self._reason
         self._trying = True
         while self._queue:
-            self._end_soon(self._queue.popleft()[1], _unreachable("held"))
+            self._return("held")
 
     def release(self) -> None:
         """End a hold, after a new token, a successful check, or on an operator's request."""
@@ -154,7 +154,7 @@ class CloudConnector:
         if self._timer is not None:
             self._timer.cancel()
         while self._queue:
-            self._end_soon(self._queue.popleft()[1], _unreachable("stopping"))
+            self._return("stopping")
         if self._open:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace):
@@ -193,7 +193,7 @@ class CloudConnector:
 
     def _pump(self) -> None:
         while self._queue and self._clock() - self._queue[0][0] > _STALE:
-            self._end_soon(self._queue.popleft()[1], _unreachable("held"))
+            self._return("held")
         if self._stopping or not self._queue:
             return
         free = min(self._concurrency - len(self._flying), len(self._queue), self._pacer.available())
@@ -206,6 +206,12 @@ class CloudConnector:
                 self._send(submission, functools.partial(self._answered, self._begun))
         if self._queue and len(self._flying) < self._concurrency and self._timer is None:
             self._timer = self._loop.call_later(max(self._pacer.wait(), 0.001), self._tick)
+
+    def _return(self, reason: str) -> None:
+        """Return the message that has waited longest, unsent."""
+        _, submission = self._queue.popleft()
+        self._gate.give_back(submission.recipient)
+        self._end_soon(submission, _unreachable(reason))
 
     def _tick(self) -> None:
         self._timer = None
@@ -241,6 +247,8 @@ class CloudConnector:
         """Apply what an answer says about the number and the user, beyond the message."""
         held = self._clock() < self._held_until
         fault = outcome.fault
+        if outcome.verdict not in (Verdict.ACCEPTED, Verdict.UNKNOWN):
+            self._gate.give_back(submission.recipient)
         if outcome.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN):
             self._last_error = outcome.code
             self._silent += not held
@@ -249,8 +257,6 @@ class CloudConnector:
                 self._rests += 1
             return
         self._silent = self._rests = 0
-        if outcome.verdict is not Verdict.ACCEPTED:
-            self._gate.give_back(submission.recipient)
         if fault is not None:
             self._last_error = outcome.code
             if fault.slow:

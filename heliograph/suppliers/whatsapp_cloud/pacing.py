@@ -17,6 +17,9 @@ MOST_RATE = 1_000.0
 #: Seconds per message to one user, and how many messages may be sent in advance.
 PAIR_SECONDS = 6.0
 PAIR_BURST = 45
+#: Seconds by which all processes together are never ahead with one user, however many they are: long before, Meta
+#: refuses their messages, which then do not count.
+PAIR_NEVER = 2 * PAIR_BURST * PAIR_SECONDS
 
 #: Seconds for which a lowered rate stays, and the fraction of the ceiling recovered each second after that.
 _HOLD = 5.0
@@ -95,8 +98,8 @@ class PairGate:
 
     Each user has a time up to which sent messages are paid for (a GCRA): every message moves it by PAIR_SECONDS, and it
     may be ahead of the present by the burst. Other processes send from the same number: `learn` takes in what is known
-    of their messages. At most `most` users are remembered; beyond that, those whose debt ends
-    first are forgotten, which can cost a refusal by Meta and nothing else.
+    of their messages. At most `most` users are remembered; beyond that, those whose debt ends first are forgotten,
+    which can cost a refusal by Meta and nothing else.
     """
 
     def __init__(
@@ -132,7 +135,7 @@ class PairGate:
             self._forget(now)
 
     def give_back(self, user: str) -> None:
-        """A message to `user` was not accepted: it does not count after all."""
+        """A message to `user` was not sent, or not accepted: it does not count after all."""
         if user in self._paid:
             self._paid[user] -= self._seconds
 

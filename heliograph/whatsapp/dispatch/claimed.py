@@ -15,7 +15,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.queue.leases import Lease
 from heliograph.sealing import text_keys
 from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
-from heliograph.suppliers.whatsapp_cloud.pacing import PAIR_SECONDS
+from heliograph.suppliers.whatsapp_cloud.pacing import PAIR_NEVER, PAIR_SECONDS
 from heliograph.whatsapp.accepting.accept import TABLE
 from heliograph.whatsapp.accepting.lifetimes import BUFFER, BUFFERS
 
@@ -107,8 +107,11 @@ EXPIRED = f"""
         <= now()
    FROM whatsapp_messages m WHERE m.organization_id = queue.organization_id AND m.id = queue.id LIMIT 1)
 """
+#: An SQL expression on a row of `whatsapp_conversations`: until when the messages to its user use up Meta's limit. A
+#: time further ahead is from before the clock was set back, and would stop all messages until it comes again.
+PAID_UNTIL = f"CASE WHEN pair_paid_until < now() + interval '{PAIR_NEVER} seconds' THEN pair_paid_until END"
 # Attempts are looked up only for rows that have one; LIMIT keeps the planner from turning look-ups into other joins.
-DUE = """
+DUE = f"""
 SELECT m.status, m.mode, m.recipient, m.number_id, coalesce(c.merged_into, m.conversation_id) AS conversation_id,
        m.template_id, m.billing_category, m.deadline_at, m.content, o.state AS organization_state,
        silence.since IS NOT NULL AS opted_out,
@@ -116,7 +119,7 @@ SELECT m.status, m.mode, m.recipient, m.number_id, coalesce(c.merged_into, m.con
             ELSE (SELECT expires_at FROM whatsapp_conversations
                    WHERE organization_id = item.organization_id AND id = c.merged_into) END AS window_until,
        extract(epoch FROM CASE WHEN c.merged_into IS NULL THEN c.pair_paid_until
-                               ELSE (SELECT pair_paid_until FROM whatsapp_conversations
+                               ELSE (SELECT {PAID_UNTIL} FROM whatsapp_conversations
                                       WHERE organization_id = item.organization_id AND id = c.merged_into)
                           END - now())::float8 AS pair_debt,
        now() AS at,
@@ -126,7 +129,7 @@ SELECT m.status, m.mode, m.recipient, m.number_id, coalesce(c.merged_into, m.con
                             deadline_at, content FROM whatsapp_messages
                       WHERE organization_id = item.organization_id AND id = item.id LIMIT 1) m ON true
   LEFT JOIN LATERAL (SELECT state FROM organizations WHERE id = item.organization_id LIMIT 1) o ON true
-  LEFT JOIN LATERAL (SELECT expires_at, merged_into, pair_paid_until FROM whatsapp_conversations
+  LEFT JOIN LATERAL (SELECT expires_at, merged_into, {PAID_UNTIL} AS pair_paid_until FROM whatsapp_conversations
                       WHERE organization_id = item.organization_id AND id = m.conversation_id LIMIT 1) c ON true
   LEFT JOIN LATERAL (SELECT since FROM opted_out_since(item.organization_id, m.recipient) LIMIT 1) silence ON true
   LEFT JOIN LATERAL (

@@ -36,7 +36,7 @@ from heliograph.suppliers.whatsapp_cloud.pacing import PAIR_SECONDS
 from heliograph.whatsapp.callbacks import conversations, matching
 from heliograph.whatsapp.callbacks.matching import Found, WiderFailure, failure_of
 from heliograph.whatsapp.dispatch import holds, test_mode
-from heliograph.whatsapp.dispatch.claimed import ClaimedMessage
+from heliograph.whatsapp.dispatch.claimed import PAID_UNTIL, ClaimedMessage
 from heliograph.whatsapp.mirror import accounts, numbers, template_sync
 from heliograph.whatsapp.status import Move
 
@@ -123,7 +123,7 @@ def decide(one: AnsweredAttempt, at: datetime, grace: float) -> Settlement:
 OUTBOUND = f"""
 UPDATE whatsapp_conversations c
    SET last_outbound_at = CASE WHEN v.is_reached THEN $1 ELSE c.last_outbound_at END,
-       pair_paid_until = greatest(c.pair_paid_until, $1) + v.messages * interval '{PAIR_SECONDS} seconds'
+       pair_paid_until = greatest({PAID_UNTIL}, $1) + v.messages * interval '{PAIR_SECONDS} seconds'
   FROM unnest($2::uuid[], $3::uuid[], $4::integer[], $5::boolean[]) AS v (organization_id, id, messages, is_reached)
  WHERE c.organization_id = v.organization_id AND c.id = v.id
 """
