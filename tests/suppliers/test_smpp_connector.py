@@ -647,7 +647,8 @@ async def test_a_bind_without_an_answer_is_given_up(peer: Peer) -> None:
 
 
 async def test_silence_is_asked_about_and_then_ends_the_session(peer: Peer) -> None:
-    account = await PeerAccount(peer.port, enquire_seconds=0.1, silence_seconds=0.1).start()
+    # Longer than a standstill that is not taken for one (`base/network/standstill.py`).
+    account = await PeerAccount(peer.port, enquire_seconds=0.1, silence_seconds=2.0).start()
     await until(lambda: len(peer.got(p.EnquireLink)) == 2)
     assert peer.binds == 1
     peer.silent = True
