@@ -23,7 +23,7 @@ from heliograph.sms.accepting import sender_ids
 from heliograph.sms.callbacks import addresses
 from heliograph.sms.callbacks.intake import NotTheSupplier, SupplierCallbacks
 from heliograph.sms.dispatch import suppliers
-from heliograph.suppliers.http.kind import Callback
+from heliograph.suppliers.http.kind import Callback, basic
 from tests.processes import Installation, installation, until_true
 
 SECRET = "a secret of the account"
@@ -281,6 +281,27 @@ async def test_callbacks_may_still_be_signed_with_a_replaced_secret(pool: Pool) 
     async with pool.acquire() as conn:
         await suppliers.set_state(conn, supplier="http", state="removed")
     assert await pool.fetchval("SELECT cardinality(old_secrets) FROM suppliers") == 0
+
+
+async def test_callbacks_need_a_new_password_at_once_if_there_was_none(pool: Pool) -> None:
+    made = Settings(secret_key="a secret key for tests, long enough", public_url="https://us.example")
+    key, settings = suppliers.seal_key(made), {"base_url": "https://x.example", **ACCOUNTS["infobip"][1]}
+    async with pool.acquire() as conn:
+        first = msgspec.json.encode({"secret": SECRET}).decode()
+        id = await suppliers.add(conn, key, name="http", kind="infobip", settings=settings, secret=first)
+        before = await suppliers.lock(conn, supplier="http")
+        after = msgspec.structs.replace(before, settings={**settings, "callback_user": "acme"})
+        guarded = msgspec.json.encode({"secret": SECRET, "callback_password": "a password"}).decode()
+        await suppliers.change(conn, key, after, before=before, secret=guarded)
+    taking = SupplierCallbacks(pool, made)
+    known = await taking.account(id, addresses.token(addresses.token_key(made), id))
+    url = "https://us.example/receipts"
+    with pytest.raises(NotTheSupplier):
+        told = Callback("POST", url, {"authorization": basic("acme", "")}, b"{}")
+        await taking.take(known, addresses.RECEIPTS, told, address="192.0.2.1")
+    told = Callback("POST", url, {"authorization": basic("acme", "a password")}, b"{}")
+    await taking.take(known, addresses.RECEIPTS, told, address="192.0.2.1")
+    await taking.drain()
 
 
 async def test_no_replaced_password_of_an_smpp_supplier_is_kept(pool: Pool) -> None:

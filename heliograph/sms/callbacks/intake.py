@@ -189,8 +189,10 @@ class SupplierCallbacks:
         if kind is None:
             return None
         settings = kinds.settings_from(one.kind, one.settings)
-        secrets = tuple(map(secrets_of, (suppliers.open_secret(self._key, one), *old)))
-        return CallbackAccount(one.id, kind, settings, secrets, kind.headers(settings))
+        secrets = secrets_of(suppliers.open_secret(self._key, one))
+        # Those without a password that there is now would let an empty one pass.
+        replaced = [known for known in map(secrets_of, old) if secrets.keys() <= known.keys()]
+        return CallbackAccount(one.id, kind, settings, (secrets, *replaced), kind.headers(settings))
 
     async def _commit(self, items: list[ReceivedCallback]) -> list[None]:
         crash_point("supplier_callback.before_commit")
