@@ -19,9 +19,7 @@ async def exchange(pool: Pool, one: PooledSupplier) -> None:
         await sharing.exchange(conn, uuid7(), {one.supplier.id: one}, await sharing.read(conn))
 
 
-async def test_a_circuit_that_a_probe_closed_stays_closed_though_the_row_could_not_be_written(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def shared_supplier(pool: Pool) -> PooledSupplier:
     bench = Bench(pool)
     one = bench.accounts[bench.only_id]
     await pool.execute(
@@ -29,6 +27,13 @@ async def test_a_circuit_that_a_probe_closed_stays_closed_though_the_row_could_n
         " VALUES ($1, 'one', 'smpp', '{}', '', now(), now())",
         one.supplier.id,
     )
+    return one
+
+
+async def test_a_circuit_that_a_probe_closed_stays_closed_though_the_row_could_not_be_written(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await shared_supplier(pool)
     one.breaker.trip()
     await exchange(pool, one)
     one.breaker.grant()
@@ -39,3 +44,19 @@ async def test_a_circuit_that_a_probe_closed_stays_closed_though_the_row_could_n
     await exchange(pool, one)
     assert not one.breaker.open
     assert await pool.fetchval("SELECT opened_at FROM supplier_health") is None
+
+
+async def test_other_workers_learn_of_a_throttle_though_its_row_could_not_be_written_at_first(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await shared_supplier(pool)
+    await exchange(pool, one)
+    one.connector.throttles, one.connector.pause = 1, 30.0  # type: ignore[attr-defined]
+    with monkeypatch.context() as failing, pytest.raises(asyncpg.DivisionByZeroError):
+        failing.setattr(sharing, "THROTTLED", FAILS.replace("timestamptz", "float8"))
+        await exchange(pool, one)
+    await exchange(pool, one)
+    assert await pool.fetchval("SELECT paused_until > throttled_at FROM supplier_health")
+    at = await pool.fetchval("SELECT throttled_at FROM supplier_health")
+    await exchange(pool, one)
+    assert await pool.fetchval("SELECT throttled_at FROM supplier_health") == at, "once is enough"

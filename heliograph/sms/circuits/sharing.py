@@ -27,7 +27,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.process import measures
 from heliograph.sms.circuits.breaker import Breaker
 from heliograph.sms.dispatch.routing import Supplier
-from heliograph.suppliers.contract import Connector
+from heliograph.suppliers.contract import Connector, Health
 
 log = structlog.get_logger()
 
@@ -193,13 +193,13 @@ async def _throttles(
     conn: Connection, worker_id: UUID, accounts: Mapping[UUID, SupplierLike], rows: Mapping[UUID, asyncpg.Record]
 ) -> None:
     """Share that a supplier throttled this worker; slow down if it throttled another."""
-    told: list[tuple[UUID, float]] = []
+    told: list[tuple[SupplierLike, Health]] = []
     for id, one in accounts.items():
         health, row = one.connector.health(), rows.get(id)
         if health.throttles > one.told.throttles:
-            told.append((id, min(health.pause, LONGEST)))
-            measures.THROTTLES.add(one.supplier.name, by=health.throttles - one.told.throttles)
-        one.told.throttles = health.throttles
+            told.append((one, health))
+        else:
+            one.told.throttles = health.throttles
         if row is None or row["throttled_at"] in (None, one.told.throttled_at):
             continue
         one.told.throttled_at = row["throttled_at"]
@@ -208,7 +208,11 @@ async def _throttles(
             one.connector.slow(max(0.0, pause))
             one.breaker.put_off()
     if told:
-        await conn.execute(THROTTLED, worker_id, [id for id, _ in told], [pause for _, pause in told])
+        columns = [one.supplier.id for one, _ in told], [min(health.pause, LONGEST) for _, health in told]
+        await conn.execute(THROTTLED, worker_id, *columns)
+    for one, health in told:
+        measures.THROTTLES.add(one.supplier.name, by=health.throttles - one.told.throttles)
+        one.told.throttles = health.throttles
 
 
 SAID = """
