@@ -225,7 +225,8 @@ class Results(Generic[Report]):
 
     async def _are_recorded(self, answered: Sequence[AnsweredAttempt]) -> bool:
         """Whether the last try was committed although its connection was lost. Accepted attempts do not show it, since
-        receipts record them too; but to record them again changes nothing."""
+        receipts record them too; but to record them again changes nothing, except that WhatsApp counts each as two
+        toward its user's pace."""
         told = [(one.attempt, str(one.outcome.verdict)) for one in answered if one.outcome.verdict != Verdict.ACCEPTED]
         if not told:
             return False
