@@ -3,9 +3,10 @@
 Septets are unpacked, one per octet, as SMPP carries them. The rule nobody may break: no character is ever replaced on
 the way out. A text with a character that an alphabet lacks cannot be encoded in it.
 
-`octets` runs for every accepted message, so it is a single pass in C: a charmap codec writes characters of the basic
-alphabet as their code, and characters of the extension as their code with the high bit set. Octets that are pure ASCII
-therefore contain no extension character and are already the septets, except for `@` (see `_MAP`).
+`octets` runs for every accepted message, so it is a single pass in C: a table of bytes or, beyond ASCII, a charmap
+codec writes characters of the basic alphabet as their code, and characters of the extension as their code with the high
+bit set. Octets that are pure ASCII therefore contain no extension character and are already the septets, except for `@`
+(see `_MAP`).
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ ESCAPE = 0x1B
 
 def octets(text: str) -> bytes | None:
     """One octet per character, with the high bit set for extension characters; None: not GSM-7."""
-    try:
-        coded = _charmap_encode(text, "strict", _MAP)[0]
-    except UnicodeEncodeError:
-        return None
+    if text.isascii():  # most texts, at a fifth of the cost
+        coded = text.encode().translate(_ASCII)
+    else:
+        try:
+            coded = _charmap_encode(text, "strict", _MAP)[0]
+        except UnicodeEncodeError:
+            return None
     return None if b"\0" in coded else coded
 
 
@@ -89,6 +93,8 @@ _TABLE[:128] = BASIC.replace("\x1b", "@").replace("@", "\0", 1)
 for _character, _code in EXTENSION.items():
     _TABLE[0x80 | _code] = _character
 _MAP = codecs.charmap_build("".join(_TABLE))
+#: The same for ASCII; 0x00 for characters that the alphabet lacks.
+_ASCII = bytes(_TABLE.index(chr(code)) if chr(code) in _TABLE else 0 for code in range(256))
 _FINAL = bytes.maketrans(b"\x1b", b"\0")
 _LOW = bytes(range(128))
 _EXTENDED = re.compile(rb"[\x80-\xff]")
