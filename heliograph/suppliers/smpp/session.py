@@ -120,6 +120,9 @@ class Closed(msgspec.Struct, gc=False):
 
 
 Tap = Callable[[Pdu, bool], None]
+# Tuples: `A | B` would be built anew for each PDU.
+_ANSWERS = (p.SubmitSmResp, p.DataSmResp)
+_DELIVERIES = (p.DeliverSm, p.DataSm)
 Event = Bound | BindRefused | Answered | TimedOut | Late | Delivered | Unreadable | PeerUnbinds | Closed
 
 
@@ -282,9 +285,9 @@ class Session:
             if self.tap is not None:
                 self.tap(pdu, False)
             # Most frequent first.
-            if isinstance(pdu, p.SubmitSmResp | p.DataSmResp):
+            if isinstance(pdu, _ANSWERS):
                 self._answered(pdu, events)
-            elif isinstance(pdu, p.DeliverSm | p.DataSm):
+            elif isinstance(pdu, _DELIVERIES):
                 self._owed += 1
                 events.append(Delivered(pdu, frame[16:]))
             else:

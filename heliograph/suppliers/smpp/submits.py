@@ -177,9 +177,11 @@ class Builder:
 
     def _fitting(self, segments: tuple[bytes, ...], encoding: str) -> tuple[bytes, ...]:
         """Unchanged if they fit after this account's header; else split again."""
+        if len(segments) == 1:
+            return segments
         gsm = encoding == "gsm7"
         size = cutting.septets_in(self._header) if gsm else cutting.units_in(self._header)
-        if len(segments) == 1 or max(map(len, segments)) <= size:
+        if max(map(len, segments)) <= size:
             return segments
         whole = b"".join(segments)
         return cutting.cut_septets(whole, size) if gsm else cutting.cut_units(whole, size)
