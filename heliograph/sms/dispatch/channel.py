@@ -287,19 +287,22 @@ class SmsChannel:
         verdict, scope, breaker = outcome.verdict, outcome.scope, account.breaker
         if scope is Scope.PROCESS:
             return  # the supplier was not asked
-        sender = attempt.message.sender
+        sender, fault = attempt.message.sender, False
         if verdict is Verdict.ACCEPTED:
             account.senders.taken(sender)
-        elif scope is not Scope.ACCOUNT and (outcome.failover or verdict is Verdict.BUSY):
-            account.senders.refused(sender)
-        if verdict in (Verdict.ACCEPTED, Verdict.REFUSED):
             breaker.moved()
-        elif verdict is Verdict.BUSY and not outcome.counts:
-            breaker.put_off()
-        if (verdict is Verdict.BUSY and not outcome.counts) or scope is Scope.SENDER:
-            return  # it says nothing about the supplier's health
-        fault = verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN)
-        fault = fault or (scope is Scope.ACCOUNT and (outcome.alarm or verdict is Verdict.BUSY))
+        else:
+            throttled = verdict is Verdict.BUSY and not outcome.counts
+            if scope is not Scope.ACCOUNT and (outcome.failover or verdict is Verdict.BUSY):
+                account.senders.refused(sender)
+            if verdict is Verdict.REFUSED:
+                breaker.moved()
+            elif throttled:
+                breaker.put_off()
+            if throttled or scope is Scope.SENDER:
+                return  # it says nothing about the supplier's health
+            fault = verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN)
+            fault = fault or (scope is Scope.ACCOUNT and (outcome.alarm or verdict is Verdict.BUSY))
         was_open = breaker.open
         breaker.record(ok=not fault, sent_in=attempt.context.openings)
         if breaker.open != was_open:
