@@ -37,6 +37,10 @@ HEADERS = 100
 #: 45 ms, until the deadline; now its request fails at the first one beyond this.
 INTERIM_ANSWERS = 16
 
+_MEASURES, _RETRY_AFTER, _CODING = (b"content-length", b"transfer-encoding"), b"retry-after", b"content-encoding"
+#: Lengths of the names of headers that matter: most headers cost no more than a look at it.
+_LENGTHS = frozenset(map(len, (*_MEASURES, _RETRY_AFTER, _CODING)))
+
 #: For answers of which no headers are wanted.
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
@@ -121,6 +125,7 @@ class AnswerReader:
         "_interim",
         "_is_measured",
         "_kept",
+        "_lengths",
         "_most",
         "_parser",
         "_problem",
@@ -146,6 +151,7 @@ class AnswerReader:
         self._decodes = decodes
         self._most = max(kept, READ_BYTES)
         self._wanted = wanted
+        self._lengths = _LENGTHS.union(map(len, wanted))
         self._parser = httptools.HttpResponseParser(self)
         # Old programs end their lines with LF alone, put spaces after a chunk's length, and continue a header in a line
         # that begins with a space (RFC 9112 §5.2). None of it can mislead a client that reads one answer and drops the
@@ -245,14 +251,18 @@ class AnswerReader:
             raise self._stop("a header contains a NUL")
         if self.status:
             return  # a trailer
-        if len(name) in (14, 17) and name.lower() in (b"content-length", b"transfer-encoding"):
+        if len(name) in self._lengths:
+            self._note(name.lower(), value)
+
+    def _note(self, name: bytes, value: bytes) -> None:
+        if name in _MEASURES:
             self._is_measured = True
-        if len(name) == 11 and self.retry_after is None and name.lower() == b"retry-after":
+        elif name == _RETRY_AFTER and self.retry_after is None:
             self.retry_after = value.decode("latin-1")
-        if len(name) == 16 and self._decodes and name.lower() == b"content-encoding":
+        elif name == _CODING and self._decodes:
             self.coding = value.decode("latin-1")
-        if self._wanted and (known := name.lower()) in self._wanted:
-            self.headers = {**self.headers, known.decode("latin-1"): value.decode("latin-1")}
+        if name in self._wanted:
+            self.headers = {**self.headers, name.decode("latin-1"): value.decode("latin-1")}
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
