@@ -265,10 +265,8 @@ Decoder = Callable[[bytes, int, int], Pdu]
 
 def _encode_response(pdu: BindResponse | MessageResponse, text: str | None) -> bytes:
     try:
-        if pdu.tlvs:
-            body = c_string(text or "") + write_tlvs(pdu.tlvs)
-        else:
-            body = b"" if text is None else c_string(text)
+        tlvs = write_tlvs(pdu.tlvs) if pdu.tlvs else b""
+        body = b"" if text is None and not tlvs else c_string(text or "") + tlvs
         return HEADER.pack(HEADER_LENGTH + len(body), pdu.command, pdu.status, pdu.sequence) + body
     except (struct.error, UnicodeEncodeError, ValueError) as error:
         raise PduError(f"{type(pdu).__name__}: {error}") from None
