@@ -101,6 +101,8 @@ NEWS = timedelta(seconds=60)
 LOCKED = said("the key of its organization's texts cannot be opened")
 #: Kinds of events raised for every message, for subscribers only.
 ANNOUNCED = ("message.sent", "message.read")
+#: Items that name a number. A tuple: `A | B` would be built anew for each item.
+_NUMBERED = (StatusItem, MessageItem, CallItem)
 
 
 NOBODY_TRIES: frozenset[UUID] = frozenset()
@@ -385,7 +387,7 @@ def route(item: Readable, app: UUID, at: datetime, routes: Mapping[str, Route]) 
         return said("unknown account")
     if found.app != app:
         return said("account of another app")
-    if not isinstance(item, StatusItem | MessageItem | CallItem):
+    if not isinstance(item, _NUMBERED):
         return Work(item, app, at, found.organization_id, found.account_id)
     number_id = found.numbers.get(item.phone_number_id)
     if number_id is None and isinstance(item, StatusItem):
@@ -489,7 +491,7 @@ async def apply(
         if isinstance(one.item, CallItem) and one.number_id is not None
     ]
     await calls.note(conn, called)
-    changes = [one for one in works if not isinstance(one.item, StatusItem | MessageItem | CallItem)]
+    changes = [one for one in works if not isinstance(one.item, _NUMBERED)]
     changes.sort(key=_account)
     for account, some in groupby(changes, key=_account):
         deliveries += await _changes(conn, *account, list(some))

@@ -82,8 +82,8 @@ def text_id(value: object) -> str | None:
 
 def part(value: object, name: str) -> Mapping[str, Any]:
     """The object called `name` within `value`; empty if there is none."""
-    inner = value.get(name) if isinstance(value, Mapping) else None
-    return inner if isinstance(inner, Mapping) else {}
+    inner = value.get(name) if isinstance(value, dict) else None
+    return inner if isinstance(inner, dict) else {}
 
 
 def _picked(source: Mapping[str, Any], **names: str) -> dict[str, Any]:

@@ -30,11 +30,13 @@ from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
 _NOT_SECONDS = 10**11
 _TIER = re.compile(r"(?:TIER_)?(\d+)([KM]?)")
 _NO_TIER = Tier("unknown", None)
+#: Types of a time. A tuple: `A | B` would be built anew for each callback.
+_TIMES = (str, int, float)
 
 
 def time_of(value: object) -> datetime:
     """A Unix time, in seconds as text or number; milliseconds are recognized by their size. Raises ValueError."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    if isinstance(value, bool) or not isinstance(value, _TIMES):
         raise ValueError("no time")
     try:
         seconds = int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdigit()) else float(value)
@@ -51,6 +53,8 @@ def time_of(value: object) -> datetime:
 
 def time_or_none(value: object) -> datetime | None:
     """`time_of`, or None if no time can be read."""
+    if value is None:  # as in most callbacks
+        return None
     try:
         return time_of(value)
     except ValueError:

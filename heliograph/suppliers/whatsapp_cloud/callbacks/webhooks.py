@@ -328,7 +328,7 @@ def _lower(value: str | None) -> str | None:
 def _read(raw: bytes, shape: type[_Shape]) -> tuple[_Shape, set[str]]:
     """`raw` as `shape`, and the names of optional fields dropped because of an unexpected shape."""
     try:
-        return msgspec.json.decode(raw, type=shape), set()
+        return _decoder(shape).decode(raw), set()
     except msgspec.ValidationError as error:
         value = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         fields = _fields(shape)
@@ -346,6 +346,11 @@ def _read(raw: bytes, shape: type[_Shape]) -> tuple[_Shape, set[str]]:
                 raise
             dropped.add(field.name)
     return shape(**kept), dropped
+
+
+@cache
+def _decoder(shape: type[_Shape]) -> msgspec.json.Decoder[_Shape]:
+    return msgspec.json.Decoder(shape)
 
 
 @cache
