@@ -115,8 +115,8 @@ def id_bounds(at: datetime) -> tuple[UUID, UUID, date, date]:
 
 def ids(receipt: Receipt) -> tuple[str | None, str | None]:
     """The ids that a receipt names, most trusted first."""
-    one, two, *_ = (*(storable(key) for key in receipt.keys), None, None)
-    return one, two
+    keys = receipt.keys
+    return storable(keys[0]) if keys else None, storable(keys[1]) if len(keys) > 1 else None
 
 
 def fingerprint(one: ReceivedReceipt, at: datetime) -> UUID:
@@ -124,7 +124,7 @@ def fingerprint(one: ReceivedReceipt, at: datetime) -> UUID:
     if one.fingerprint is not None:
         return one.fingerprint
     receipt = one.receipt
-    text = "|".join([storable(receipt.recipient), receipt.state, *[storable(key) for key in receipt.keys[:2]], ""])
+    text = "|".join([storable(receipt.recipient), receipt.state, *map(storable, receipt.keys[:2]), ""])
     day = at.toordinal().to_bytes(4, "big")
     digest = hashlib.blake2b(one.supplier_id.bytes + day + text.encode() + receipt.raw, digest_size=16)
     return uuid_of(digest.digest())
