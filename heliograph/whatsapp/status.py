@@ -255,10 +255,14 @@ def merge(row: Row, news: _News) -> dict[str, Any] | None:
     return None if new == known else new
 
 
-def message_data(row: Row, status: str) -> str:
-    """The `data` of a message's event, as JSON. Contains nothing from Meta."""
-    code = row["failure_code"]
-    return msgspec.json.encode(
+_encode = msgspec.json.Encoder().encode
+
+
+def message_data(row: Row, new: Mapping[str, Any], status: str) -> str:
+    """The `data` of a message's event, as JSON. Contains nothing from Meta. `new`: what changes, as `merge` returns
+    it."""
+    code = new["failure_code"]
+    return _encode(
         {
             "message": {
                 "id": row["id"],
@@ -268,10 +272,10 @@ def message_data(row: Row, status: str) -> str:
                 "status": status,
                 "segments": None,
                 "acceptedAt": iso(row["accepted_at"]),
-                "sentAt": _iso(row["sent_at"]),
-                "deliveredAt": _iso(row["delivered_at"]),
-                "readAt": _iso(row["read_at"]),
-                "failedAt": _iso(row["failed_at"]),
+                "sentAt": _iso(new["sent_at"]),
+                "deliveredAt": _iso(new["delivered_at"]),
+                "readAt": _iso(new["read_at"]),
+                "failedAt": _iso(new["failed_at"]),
                 "failure": {"code": code, "message": FAILURES[code]} if code else None,
             }
         }
@@ -338,14 +342,14 @@ def _events(row: Row, new: dict[str, Any], wanted: Mapping[str, events.Wanting],
     raised: list[events.Event] = []
 
     def add(kind: str, status: str) -> UUID:
-        id, shown = spans.like(row["id"], uuid7()), dict(row.items()) | new
+        id = spans.like(row["id"], uuid7())
         raised.append(
             events.Event(
                 organization_id=row["organization_id"],
                 id=id,
                 kind=kind,
                 request_id=row["request_id"],
-                data=message_data(shown, status),
+                data=message_data(row, new, status),
                 created_at=at,
                 message_id=row["id"],
                 mode=row["mode"],
