@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from datetime import timedelta
@@ -23,9 +24,9 @@ from heliograph.sending.attempts import Attempt
 from heliograph.sms import retention, timeline
 from heliograph.sms.dispatch import explaining
 from heliograph.sms.dispatch.claimed import ClaimedMessage
-from heliograph.suppliers.contract import Outcome, Verdict
+from heliograph.suppliers.contract import Outcome, Scope, Verdict
 from tests.rules.dispatching import Bench, attempts
-from tests.rules.factories import TO, message, organization, supplier
+from tests.rules.factories import TO, blocked, message, organization, supplier
 
 
 async def test_a_route_chooses_and_what_it_does_not_name_is_not_asked(pool: Pool) -> None:
@@ -44,6 +45,29 @@ async def test_a_route_chooses_and_what_it_does_not_name_is_not_asked(pool: Pool
     await bench.round()
     assert await pool.fetchval("SELECT line FROM queue WHERE id = $1", later) == second.id
     assert len(bench.connectors[first.id].submitted) == 1
+
+
+@pytest.mark.parametrize("waits_for", ["queue", "messages"])
+async def test_a_supplier_removed_during_a_round_fails_no_message(pool: Pool, waits_for: str) -> None:
+    # The pool drops a removed supplier at once, while a round waits for the database.
+    organization_id = await organization(pool)
+    first, second = supplier("first", id=uuid7(), priority=1), supplier("second", id=uuid7(), priority=2)
+    bench = Bench(pool, first, second)
+    gone = Outcome(Verdict.UNREACHABLE, counts=False, scope=Scope.PROCESS)
+    bench.connectors[first.id].script = lambda _: gone
+    id = await message(pool, organization_id)
+    async with pool.acquire() as conn:
+        async with conn.transaction():
+            await conn.execute(f"LOCK TABLE {waits_for}")
+            under_way = asyncio.create_task(bench.dispatcher.round())
+            await blocked(pool)
+            del bench.accounts[first.id]
+        assert await under_way == 1
+    await bench.settle()
+    await bench.later(minutes=1)
+    await bench.round()
+    assert await attempts(pool, id) == [(1, "unreachable"), (2, "accepted")]
+    assert [one and one.rpartition(": ")[2] for one in await because(pool, id)] == ["first before second", "second"]
 
 
 async def because(pool: Pool, id: UUID) -> list[str | None]:
