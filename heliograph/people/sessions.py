@@ -186,7 +186,8 @@ async def open_for(
 
 
 # If the membership has ended or the organization is closed, the session has no organization. A session of an operator
-# who views as the organization is valid once taken up, while they are permitted to and are signed in to the console.
+# who views as the organization is valid once taken up, while they are permitted to and are signed in to the console;
+# then it is over, and not one of a person without an organization.
 AUTHENTICATE = """
 SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, u.columns,
        u.password IS NOT NULL AS has_password,
@@ -221,7 +222,8 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
                              AND EXISTS (SELECT FROM operator_sessions open
                                           WHERE open.user_id = s.user_id AND open.ends_at > now()) LIMIT 1) m ON true
        LEFT JOIN LATERAL (SELECT * FROM organizations WHERE id = m.organization_id LIMIT 1) o ON true
- WHERE s.ends_at > now() AND s.seen_at + s.idle > now() AND (s.reason IS NULL OR s.seen_at > s.created_at)
+ WHERE s.ends_at > now() AND s.seen_at + s.idle > now()
+   AND (s.reason IS NULL OR (s.seen_at > s.created_at AND m.organization_id IS NOT NULL))
    AND (o.session_hours IS NULL OR s.seen_at + make_interval(hours => o.session_hours) > now())
 """
 

@@ -109,7 +109,7 @@ async def test_a_link_is_good_once_and_no_session_by_itself(
         "DELETE FROM sessions",
     ],
 )
-async def test_who_may_no_longer_sees_nothing_within_a_second(
+async def test_who_may_no_longer_is_signed_out_within_a_second(
     pool: Pool, tenant: Tenant, root: Browser, change: str
 ) -> None:
     await viewing(root, tenant)
@@ -117,10 +117,12 @@ async def test_who_may_no_longer_sees_nothing_within_a_second(
     await pool.execute(change)
 
     async def is_over() -> bool:
-        page = await root.get("/messages")
-        return page.status == 404 or page.path.startswith("/login")
+        return (await root.get("/messages")).path.startswith("/login")
 
     await until_true(is_over)
+    # It is not the session of a person who belongs to no organization and is told to ask for an invitation.
+    assert (await root.get("/account")).path.startswith("/login")
+    assert "You belong to no organization" not in (await root.get("/")).words
 
 
 def test_nobody_is_given_the_role_and_it_only_reads() -> None:
