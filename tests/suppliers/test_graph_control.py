@@ -127,6 +127,8 @@ async def test_refused_connections_come_back() -> None:
         ("POST", "statuses", {"message": "wamid.404", "status": "read"}),
         ("POST", "options", {"batch": 0}),
         ("POST", "options", {"colour": "red"}),
+        ("POST", "tokens", {"token": TOKEN, "colour": "red"}),
+        ("POST", "numbers", {"id": NUMBER, "colour": "red"}),
         ("POST", "callbacks", {"do": "dance"}),
         ("POST", "clock", {"advance": "a while"}),
         ("POST", "reset", ["?"]),

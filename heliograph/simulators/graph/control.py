@@ -88,7 +88,7 @@ class Control:
             result = act(given)
             if isinstance(result, Awaitable):
                 result = await result
-        except (KeyError, ValueError, TypeError) as error:
+        except (AttributeError, KeyError, ValueError, TypeError) as error:
             text = f"missing or unknown: {error}" if isinstance(error, KeyError) else str(error)
             return Reply(400, msgspec.json.encode({"error": text}))
         return Reply(200, msgspec.json.encode({"ok": True} if result is None else result))
