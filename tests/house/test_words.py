@@ -152,6 +152,20 @@ def test_a_disabled_endpoint_is_to_be_enabled_rather_than_replaced(code: str) ->
     assert re.search("eative(-o| o endpoint)", one.pt.remedy)
 
 
+@pytest.mark.parametrize("language", words.LANGUAGES)
+def test_what_becomes_of_a_status_of_both_channels_is_said_for_each(language: str) -> None:
+    both = {one.remedy for code in set(STATUSES) & set(SHOWN_STATUSES) for one in [_status(code).words(language)]}
+    ends = [remedy for remedy in both if re.search(r"becomes|passa a ", remedy)]
+    assert ends
+    assert [remedy for remedy in ends if not ("SMS" in remedy and "WhatsApp" in remedy)] == []
+
+
+def _status(code: str) -> words.Why:
+    found = words.why("status", code)
+    assert found is not None
+    return found
+
+
 def test_a_code_that_is_none_has_no_words() -> None:
     assert words.why("status", "nonsense") is None
     found = words.why("status", "delivered")
