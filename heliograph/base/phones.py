@@ -40,8 +40,10 @@ _CALLING_CODES = """
 #: An example that shows how numbers are written.
 EXAMPLE = "+258841234567"
 REGIONS: dict[str, str] = dict(pair.split(":") for pair in _CALLING_CODES.split())
+#: Calling codes by the first four characters of a number, so that one look-up finds them, whatever their length.
+_CODES = {f"+{n}": str(n)[:end] for n in range(1, 1000) for end in (1, 2, 3) if str(n)[:end] in REGIONS}
 
-_match = re.compile(r"\+?([1-9][0-9]{6,14})").fullmatch
+_match = re.compile(r"\+?[1-9][0-9]{6,14}").fullmatch
 _PASTED = re.compile(r"[+0-9 \t\xa0\u202f.()\u2010-\u2013-]{7,40}")
 _NOT_DIGIT = re.compile(r"[^0-9]")
 #: Invisible characters that address books, messengers and web pages put around numbers and into them.
@@ -58,21 +60,18 @@ _MEXICO_TRUNK = re.compile(r"^(?:01|044|045|1)([0-9]{10})$")
 
 def parse(text: str) -> str | None:
     """E.164 with `+`. None unless it is an optional `+` and 7 to 15 ASCII digits with a known calling code."""
-    match = _match(text)
-    if match is None:
+    if _match(text) is None:
         return None
-    digits = match[1]
-    if digits[:2] in REGIONS or digits[:3] in REGIONS or digits[0] in REGIONS:
-        return "+" + digits
-    return None
+    number = text if text[0] == "+" else "+" + text
+    return number if number[:4] in _CODES else None
 
 
 def calling_code(e164: str) -> str:
     """Calling code without `+`, such as "258". Raises ValueError for anything that `parse` would not return."""
-    for end in (3, 4, 2):
-        if e164[1:end] in REGIONS:
-            return e164[1:end]
-    raise ValueError("not a number in E.164 form")
+    code = _CODES.get(e164[:4])
+    if code is None:
+        raise ValueError("not a number in E.164 form")
+    return code
 
 
 def country(address: str) -> str:
