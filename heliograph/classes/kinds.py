@@ -41,4 +41,6 @@ def validity(traffic_class: str, asked: int | None, usual: int | None) -> int | 
     if asked is not None:
         return asked
     bound = CLASSES[traffic_class].validity_seconds
-    return min((one for one in (usual, bound) if one is not None), default=None)
+    if usual is None or bound is None:
+        return bound if usual is None else usual
+    return min(usual, bound)
