@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -28,18 +29,17 @@ RESERVE = 512
 _counter = 0
 _last_ms = 0
 _random: list[int] = []
+_halves = struct.Struct(">QQ").pack
 
 
 def uuid7() -> UUID:
     """A new UUIDv7. Ids of one process do not go backwards, even within a millisecond or if the clock does, unless it
     goes back by more than ten seconds."""
-    return uuid_of(_make().to_bytes(16, "big"))
+    return uuid_of(_make())
 
 
-def uuid_of(data: bytes) -> UUID:
-    """The UUID of 16 bytes."""
-    made: UUID = QuickUUID(data)
-    return made
+#: The UUID of 16 bytes.
+uuid_of: Callable[[bytes], UUID] = QuickUUID
 
 
 def uuid_in(text: str) -> UUID | None:
@@ -55,7 +55,7 @@ def uuid7_text() -> str:
     return str(uuid7())
 
 
-def _make() -> int:
+def _make() -> bytes:
     global _counter, _last_ms, _random
     if not _random:
         _random = list(struct.unpack(f"{RESERVE}Q", os.urandom(8 * RESERVE)))
@@ -70,7 +70,7 @@ def _make() -> int:
         if _counter > 0xFFF:
             _last_ms += 1
             _counter = 0
-    return (_last_ms << 80) | (0x7 << 76) | (_counter << 64) | (0x2 << 62) | (tail & 0x3FFF_FFFF_FFFF_FFFF)
+    return _halves(_last_ms << 16 | 0x7000 | _counter, tail & 0x3FFF_FFFF_FFFF_FFFF | 0x8000_0000_0000_0000)
 
 
 def uuid7_floor(at: datetime) -> UUID:
