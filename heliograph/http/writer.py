@@ -82,8 +82,4 @@ def _status_line(status: int) -> bytes:
 
 
 def _head(start: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    lines = [start]
-    for name, value in headers:
-        lines += (name, b": ", value, b"\r\n")
-    lines.append(b"\r\n")
-    return b"".join(lines)
+    return start + b"\r\n".join([*map(b": ".join, headers), b"\r\n"])
