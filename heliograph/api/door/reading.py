@@ -63,9 +63,10 @@ def reader(kind: type[Body] | UnionType) -> Callable[[bytes], Body]:
             _refuse(raw, error, shape)
         except _BROKEN as error:
             _refuse_broken(raw, error)
-        # If the top level has as many distinct names as the whole body can have at most, no name is duplicated. (1.5
-        # µs; the exact check takes 10.)
-        if len(_names(raw)) != len(_top(raw)):
+        # If the top level has as many distinct names as the whole body can have at most, no name is duplicated. (0.5
+        # µs, or 1.5 for a text with colons; the exact check takes 10.)
+        names = len(_top(raw))
+        if raw.count(b":") != names and len(_names(raw)) != names:
             _check_names(raw)
         if b"\\u0000" in raw and (field := _first(msgspec.to_builtins(body), _nul)) is not None:
             raise Invalid((field, "nul", f"`{field}` must not contain NUL"))
@@ -162,8 +163,10 @@ def _times(kind: type[msgspec.Struct] | UnionType) -> Sequence[str]:
 
 def _in_utc(value: Read, names: Sequence[str]) -> Read:
     """Convert times to UTC, so that two spellings of one time are the same filter or payload."""
-    times = {name: clock.in_utc(at) for name in names if (at := getattr(value, name)) is not None}
-    return msgspec.structs.replace(value, **times) if times else value
+    for name in names:
+        if (at := getattr(value, name)) is not None:
+            value = msgspec.structs.replace(value, **{name: clock.in_utc(at)})
+    return value
 
 
 def _folded(name: str) -> str:
