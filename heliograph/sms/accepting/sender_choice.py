@@ -5,7 +5,6 @@ The rule nobody may break: a negative answer is never cached, so that an approva
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -69,8 +68,10 @@ class SenderBook:
         asked = _asked(actor, sender_id, sender_name)
         fresh, found = self._fresh.peek(asked)
         if fresh:
-            with contextlib.suppress(Refusal):
+            try:
                 return _choose(found or Named(), asked)
+            except Refusal:
+                pass
         found = await self._fresh.get(asked, bypass_cache=True)
         try:
             return _choose(found or Named(), asked)
