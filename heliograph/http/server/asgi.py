@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, cast
+from typing import Any
 
 from heliograph.http.heads import Headers, HttpError, RequestHead, has_token
 from heliograph.http.server.connection import ServerConnection
@@ -44,14 +44,17 @@ class Asgi:
     def begin(self, connection: ServerConnection, head: RequestHead) -> AsgiExchange:
         """The exchange for a request whose head has arrived."""
         exchange = AsgiExchange(connection, head)
-        self.tasks.add(self._loop.create_task(exchange.run(self._app, self.tasks, self._loop)))
+        exchange.task = self._loop.create_task(exchange.run(self._app, self.tasks))
+        self.tasks.add(exchange.task)
         return exchange
 
 
 class AsgiExchange(Exchange):
     """One request and its answer."""
 
-    __slots__ = ("_body", "_is_chunked", "_response_head", "_waiter", "_waits_for_continue", "request", "scope")
+    __slots__ = ("_body", "_is_chunked", "_response_head", "_waiter", "_waits_for_continue", "request", "scope", "task")
+    #: Runs the application.
+    task: asyncio.Task[None]
 
     def __init__(self, connection: ServerConnection, head: RequestHead) -> None:
         super().__init__(connection, head)
@@ -79,15 +82,15 @@ class AsgiExchange(Exchange):
             "extensions": {MORE_TIME: {"allow": connection.allow_body}},
         }
 
-    async def run(self, app: App, tasks: set[asyncio.Task[None]], loop: asyncio.AbstractEventLoop) -> None:
-        """Run the application, in a task of `tasks` on `loop`. It answers its own errors; one that escapes ends the
+    async def run(self, app: App, tasks: set[asyncio.Task[None]]) -> None:
+        """Run the application, in a task of `tasks`. It answers its own errors; one that escapes ends the
         connection."""
         try:
             await app(self.scope, self.receive, self.send)
         except Exception as error:
             self.connection.fail(self, error)
         finally:
-            tasks.discard(cast("asyncio.Task[None]", asyncio.current_task(loop)))
+            tasks.discard(self.task)
         if self.answer != COMPLETE and self.request != GONE:
             self.connection.abort()
 

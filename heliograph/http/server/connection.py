@@ -26,7 +26,7 @@ from typing import cast
 from heliograph.base.network import sockets
 from heliograph.http.heads import HttpError, RequestHead
 from heliograph.http.proxy_protocol import NotProxied, read_prefix
-from heliograph.http.reader import END, RequestReader
+from heliograph.http.reader import RequestReader
 from heliograph.http.server.exchange import BEGUN, COMPLETE, WAITING, Exchange, Response, Service
 from heliograph.http.server.flow import FlowControl
 from heliograph.http.server.registry import Peer
@@ -243,12 +243,12 @@ class ServerConnection(asyncio.Protocol):
                 if event is None:
                     self._await_rest()
                     break
-                if event is END:
-                    self._end_request()
+                if isinstance(event, RequestHead):
+                    self._begin_request(event)
                 elif isinstance(event, bytes):
                     self._take_body(event)
                 else:
-                    self._begin_request(cast(RequestHead, event))
+                    self._end_request()
         except HttpError as error:
             self._refuse_request(error)
         finally:
@@ -346,7 +346,6 @@ class ServerConnection(asyncio.Protocol):
             if not self._reader.pending:  # as usual: there is nothing to be read
                 self._await_request()
                 self._ahead_taken = 0
-                self.regulate()
                 return
             self._ahead_taken += 1
             if self._ahead_taken > self.registry.limits.pipeline:
