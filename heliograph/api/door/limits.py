@@ -43,15 +43,15 @@ SELECT organization_id, key_id, bucket, taken, window_start, clock_timestamp() A
 class WindowState:
     """The state of a window after a request."""
 
-    __slots__ = ("bucket", "headers", "limit", "place", "retry_after")
+    __slots__ = ("bucket", "headers", "left", "limit", "place")
 
-    def __init__(self, bucket: str, limit: int, place: int, reset: bytes, retry_after: int) -> None:
+    def __init__(self, bucket: str, limit: int, place: int, reset: bytes, left: float) -> None:
+        """`left`: seconds to the end of the window."""
         self.bucket = bucket
         self.limit = limit
         #: The request's number in the window, from 1.
         self.place = place
-        #: Seconds to the end of the window, at least 1.
-        self.retry_after = retry_after
+        self.left = left
         self.headers = [
             (b"x-ratelimit-limit", b"%d" % limit),
             (b"x-ratelimit-remaining", b"%d" % max(limit - place, 0)),
@@ -62,17 +62,22 @@ class WindowState:
     def exceeded(self) -> bool:
         return self.place > self.limit
 
+    @property
+    def retry_after(self) -> int:
+        """Whole seconds to the end of the window, at least 1."""
+        return max(math.ceil(self.left), 1)
+
 
 class _Meter:
     """One window, as far as this process knows."""
 
-    __slots__ = ("bucket", "full_until", "key", "limit", "reset", "window_start")
+    __slots__ = ("bucket", "full_until", "key", "limit", "reset", "window_end", "window_start")
 
     def __init__(self, key: tuple[UUID, UUID, str], limit: int) -> None:
         self.key = key
         self.bucket = key[2]
         self.limit = limit
-        self.window_start: datetime | None = None
+        self.window_start = self.window_end = clock.BEGINNING
         self.reset = b""
         #: Local time until which the window is known to be used up; until then there is no point in querying the
         #: database.
@@ -115,7 +120,7 @@ class Limiter:
         left = self._learn(meter, rate_unit.window_start, rate_unit.at)
         if rate_unit.used >= meter.limit:
             meter.full_until = self._now() + left
-        return WindowState(bucket, meter.limit, rate_unit.used, meter.reset, max(math.ceil(left), 1))
+        return WindowState(bucket, meter.limit, rate_unit.used, meter.reset, left)
 
     async def take_failure(self, address: str) -> WindowState:
         """Count a refused key against its client address; an IPv6 address counts as its /64."""
@@ -163,15 +168,14 @@ class Limiter:
         left = meter.full_until - self._now() if meter.full_until else 0.0
         if left <= 0:
             return None
-        return WindowState(meter.bucket, meter.limit, meter.limit + 1, meter.reset, math.ceil(left))
+        return WindowState(meter.bucket, meter.limit, meter.limit + 1, meter.reset, left)
 
     def _learn(self, meter: _Meter, window_start: datetime, at: datetime) -> float:
         """Record the window; returns its remaining seconds."""
-        end = window_start + WINDOW
         if meter.window_start != window_start:
-            meter.window_start = window_start
-            meter.reset = iso(end).encode()
-        return (end - at).total_seconds()
+            meter.window_start, meter.window_end = window_start, window_start + WINDOW
+            meter.reset = iso(meter.window_end).encode()
+        return (meter.window_end - at).total_seconds()
 
     async def _take(self, meters: list[_Meter]) -> list[WindowState]:
         units: dict[_Meter, int] = {}
@@ -187,11 +191,10 @@ class Limiter:
         )
         by_key = {meter.key: meter for meter in units}
         places: dict[_Meter, int] = {}
-        waits: dict[_Meter, int] = {}
+        lefts: dict[_Meter, float] = {}
         for row in rows:
             meter = by_key[row["organization_id"], row["key_id"], row["bucket"]]
-            left = self._learn(meter, row["window_start"], row["at"])
-            waits[meter] = max(math.ceil(left), 1)
+            left = lefts[meter] = self._learn(meter, row["window_start"], row["at"])
             places[meter] = row["taken"] - units[meter]
             # Counted from before the query was sent, so that it ends too early rather than too late.
             meter.full_until = asked + left if row["taken"] >= meter.limit else 0.0
@@ -200,7 +203,7 @@ class Limiter:
         standings = []
         for meter in meters:
             places[meter] += 1
-            standings.append(WindowState(meter.bucket, meter.limit, places[meter], meter.reset, waits[meter]))
+            standings.append(WindowState(meter.bucket, meter.limit, places[meter], meter.reset, lefts[meter]))
         return standings
 
 
@@ -226,7 +229,7 @@ class AnonymousLimiter:
         if taken > self._limit:
             left = self._ends - now
             reset = iso(clock.now() + timedelta(seconds=left)).encode()
-            raise _refusal(WindowState(ANONYMOUS_PER_WINDOW, self._limit, taken, reset, max(math.ceil(left), 1)))
+            raise _refusal(WindowState(ANONYMOUS_PER_WINDOW, self._limit, taken, reset, left))
 
 
 def _refusal(standing: WindowState) -> RateLimited:
