@@ -66,22 +66,21 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 def windows_of(rate_units: Sequence[tuple[UUID, RateUnit | None]]) -> tuple[list[Any], ...]:
     """For the organizations and rate units of a batch: its windows, in locking order, with their units; then for each
     item its window's number (from 1), its position among that window's units, and its limit."""
-    units: dict[tuple[UUID, UUID], int] = {}
-    places: list[int | None] = []
-    for organization_id, rate_unit in rate_units:
-        if rate_unit is None:
-            places.append(None)
-            continue
-        window = (organization_id, rate_unit.key_id)
-        units[window] = units.get(window, 0) + 1
-        places.append(units[window])
-    windows = sorted(units, key=lambda window: (window[0].int, window[1].int))
-    numbers = {window: number for number, window in enumerate(windows, 1)}
+    takers: dict[tuple[UUID, UUID], list[int]] = {}
+    for n, (organization_id, rate_unit) in enumerate(rate_units):
+        if rate_unit is not None:
+            takers.setdefault((organization_id, rate_unit.key_id), []).append(n)
+    windows = sorted(takers, key=lambda window: (window[0].int, window[1].int))
+    numbers: list[int | None] = [None] * len(rate_units)
+    places: list[int | None] = [None] * len(rate_units)
+    for number, window in enumerate(windows, 1):
+        for place, n in enumerate(takers[window], 1):
+            numbers[n], places[n] = number, place
     return (
         [organization_id for organization_id, _ in windows],
         [key_id for _, key_id in windows],
-        [units[window] for window in windows],
-        [rate_unit and numbers[organization_id, rate_unit.key_id] for organization_id, rate_unit in rate_units],
+        [len(takers[window]) for window in windows],
+        numbers,
         places,
         [rate_unit and rate_unit.limit for _, rate_unit in rate_units],
     )
