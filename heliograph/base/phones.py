@@ -132,10 +132,8 @@ def _pattern(code: str, types: tuple[str, ...]) -> re.Pattern[str] | None:
 def is_premium(address: str) -> bool:
     """Whether it is a premium-rate or shared-cost number according to phonenumbers; an id such as "MZ.1349" is not.
     0.3 µs if a country has none, 0.6 otherwise."""
-    if not address.startswith("+"):
-        return False
-    code = calling_code(address)
-    return _is_of(address, code, _COSTLY)
+    code = _CODES.get(address[:4])
+    return code is not None and _is_of(address, code, _COSTLY)
 
 
 def is_valid(e164: str) -> bool:
