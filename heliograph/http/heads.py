@@ -21,8 +21,8 @@ _REQUEST_LINE = re.compile(rb"(" + _METHOD + rb") ([!-~]++) HTTP/(1\.[01])\r\n")
 REQUEST_LINE_BEGUN = re.compile(_METHOD + rb"(?: |\Z)")
 _ORIGIN = re.compile(rb"https?://(?:[a-z0-9._-]++|\[[0-9a-f:.]++\])(?::[0-9]*+)?(?=[/?]|\Z)", re.IGNORECASE)
 _NAME = re.compile(TOKEN + rb"++")
-#: Characters that a value must not contain (RFC 9110 §5.5).
-_CONTROLS = bytes(code for code in [*range(32), 127] if code != ord("\t"))
+#: Changes the characters that a value must not contain (RFC 9110 §5.5) to spaces.
+_WITHOUT_CONTROLS = bytes(ord(" ") if (code < 32 and code != ord("\t")) or code == 127 else code for code in range(256))
 
 #: These headers determine how the rest of the connection is read.
 _DECISIVE = frozenset({b"host", b"content-length", b"transfer-encoding", b"connection", b"expect"})
@@ -126,7 +126,7 @@ def _field(line: bytes) -> tuple[bytes, bytes]:
         lower = name.lower()
         if len(name) <= _SHORT:
             _remember(_names, name, lower)
-    if not colon or len(value.translate(None, _CONTROLS)) != len(value):
+    if not colon or value.translate(_WITHOUT_CONTROLS) != value:
         raise HttpError(400, "a header is malformed")
     # Readers that do not treat a tab as space there would see a different body from ours.
     field = lower, value.strip(b" " if lower in _FRAMING else b" \t")
