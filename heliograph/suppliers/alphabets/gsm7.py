@@ -36,7 +36,7 @@ def octets(text: str) -> bytes | None:
             coded = _charmap_encode(text, "strict", _MAP)[0]
         except UnicodeEncodeError:
             return None
-    return None if b"\0" in coded else coded
+    return None if 0 in coded else coded
 
 
 def septets_of(coded: bytes) -> bytes:
