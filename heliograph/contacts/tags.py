@@ -97,6 +97,19 @@ async def one(conn: Connection, actor: Actor, *, name: str, counted: int = COUNT
     return Tag(name, min(contacts, counted), contacts > counted)
 
 
+UNUSED = """
+SELECT wanted.tag FROM unnest($3::text[]) WITH ORDINALITY AS wanted (tag, place)
+ WHERE NOT EXISTS (SELECT FROM contact_tags t
+                    WHERE t.organization_id = $1 AND t.mode = $2 AND t.tag = wanted.tag LIMIT 1)
+ ORDER BY place
+"""
+
+
+async def unused(conn: Connection, actor: Actor, *, names: Sequence[str]) -> list[str]:
+    """Which of these tags no contact has, in the order given."""
+    return [row["tag"] for row in await conn.fetch(UNUSED, actor.organization_id, actor.mode, list(names))]
+
+
 # The row lock comes first: two people must not both take the last place.
 LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 OPEN_COUNT = "SELECT count(*) FROM tag_changes WHERE organization_id = $1 AND mode = $2 AND finished_at IS NULL"

@@ -57,6 +57,18 @@ async def test_words_in_single_braces_are_warned_of(api: Api, tenant: Tenant) ->
         assert warnings == ([("single_braces", said)] if said else [])
 
 
+async def test_tags_that_no_contact_has_are_warned_of(api: Api, tenant: Tenant) -> None:
+    body = {"name": "Ana", "phone": TO, "tags": ["vip"]}
+    assert (await api.ask("POST", "/contacts", json=body, headers=tenant.headers))[0] == 200
+    status, answer = await create(api, tenant, content="Hi", audience_tags=["vip", "Porto"], excluded_tags=["nobody"])
+    assert (status, answer["warnings"]) == (
+        201,
+        [{"code": "unused_tags", "message": "No contact has the tag porto or nobody"}],
+    )
+    status, answer = await create(api, tenant, content="Hi", audience_tags=["vip"])
+    assert (status, answer["warnings"]) == (201, [])
+
+
 async def test_the_contracts_form(api: Api, tenant: Tenant, pool: Pool) -> None:
     contact = {"name": "Ana", "phone": TO, "tags": ["VIP"]}
     assert (await api.ask("POST", "/contacts", json=contact, headers=tenant.headers))[0] == 200

@@ -85,6 +85,22 @@ async def test_one_is_created_for_tags_or_for_numbers(pool: Pool, database_url: 
         assert (done.exit_code, "'abc' is not the id of a campaign" in done.output) == (2, True), word
 
 
+async def test_whoever_creates_one_is_warned_of_what_may_be_unintended(pool: Pool, database_url: str) -> None:
+    actor = await organization(pool)
+    async with pool.acquire() as conn:
+        await records.create(conn, actor, entry=Entry("+258840000000", "Ana", tags=("vip",)))
+    done = await call(
+        database_url,
+        *("create", "Hi {nosuch}", "--name", "Sale", "--tag", "VIP", "--tag", "Porto", "--exclude-tag", "nobody"),
+    )
+    assert done.exit_code == 0, done.output
+    assert done.stderr == (
+        "Warning: sent as it is, since a placeholder has two braces on each side: {nosuch}.\n"
+        "Warning: no contact has the tag porto or nobody.\n"
+    )
+    assert (await call(database_url, "create", "Hi {{name}}", "--name", "Two", "--tag", "vip")).stderr == ""
+
+
 async def test_list_show_cancel(pool: Pool, database_url: str) -> None:
     actor = await organization(pool)
     made = [await create(pool, actor, 3) for _ in range(2)]

@@ -38,6 +38,7 @@ from heliograph.campaigns.plan import (
     CampaignNotPausable,
 )
 from heliograph.campaigns.template import MAX_LENGTH
+from heliograph.campaigns.views import warnings
 from heliograph.contacts.records import MAX_TAG
 from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
 
@@ -321,9 +322,8 @@ async def create_campaign(call: Call, body: SmsCampaignSpec) -> CreatedCampaign:
     campaign pauses until there is more.
     """
     made = await sms_channel.create(call.conn, call.actor, spec=body, request_id=call.request_id)
-    written = template.lookalikes(body.message_template)
-    said = f"Sent as it is, since a placeholder has two braces on each side: {' '.join(written)}"
-    return CreatedCampaign(True, _shown(made), [CampaignWarning("single_braces", said)] if written else [])
+    found = await warnings.read(call.conn, call.actor, campaign=made)
+    return CreatedCampaign(True, _shown(made), [CampaignWarning(one.code, one.message) for one in found])
 
 
 async def list_campaigns(call: Call, query: PageQuery) -> CampaignList:

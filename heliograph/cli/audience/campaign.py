@@ -15,6 +15,8 @@ from heliograph.campaigns import audience, plan, record
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.campaigns.record import Campaign
+from heliograph.campaigns.views import warnings
+from heliograph.campaigns.views.warnings import CampaignWarning
 from heliograph.cli.terminal.console import (
     DataDir,
     Org,
@@ -28,7 +30,16 @@ from heliograph.cli.terminal.console import (
     settings_of,
 )
 from heliograph.cli.terminal.printing import Json, group, show
-from heliograph.cli.terminal.progress import NAMES, AudienceImport, NotWrittenDays, StartAt, follow, id_of, listed
+from heliograph.cli.terminal.progress import (
+    NAMES,
+    AudienceImport,
+    NotWrittenDays,
+    StartAt,
+    follow,
+    id_of,
+    listed,
+    warn,
+)
 
 app = group("Create, list, show, watch, pause, resume and cancel campaigns.")
 
@@ -120,15 +131,18 @@ def create(
     )
     settings = settings_of(data_dir)
 
-    async def work(conn: Connection) -> Campaign:
+    async def work(conn: Connection) -> tuple[Campaign, list[CampaignWarning]]:
         found = await organization(conn, org)
+        actor = acting_for(found)
         whole = msgspec.structs.replace(spec, recipients=to and await _numbers(to, found.country))
         async with conn.transaction():
-            return await sms_channel.create(conn, acting_for(found), spec=whole, request_id=str(uuid7()))
+            made = await sms_channel.create(conn, actor, spec=whole, request_id=str(uuid7()))
+            return made, await warnings.read(conn, actor, campaign=made)
 
     with in_options(**NAMES, message_template="TEXT", sender_name="--sender", recipients="--to"):
-        made = on_database(work, settings)
+        made, found = on_database(work, settings)
     show(record.shown(made), json)
+    warn(one.message for one in found)
     if watch:
         asyncio.run(follow(settings, org, made.id, channel="sms", json=json, columns=COLUMNS[1:]))
 

@@ -13,6 +13,8 @@ from heliograph.campaigns import filling, plan, record
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.campaigns.channels.whatsapp import WhatsAppCampaignSpec
 from heliograph.campaigns.record import Campaign
+from heliograph.campaigns.views import warnings
+from heliograph.campaigns.views.warnings import CampaignWarning
 from heliograph.cli.terminal.console import (
     DataDir,
     Org,
@@ -24,7 +26,16 @@ from heliograph.cli.terminal.console import (
     settings_of,
 )
 from heliograph.cli.terminal.printing import Json, group, show
-from heliograph.cli.terminal.progress import NAMES, AudienceImport, NotWrittenDays, StartAt, follow, id_of, listed
+from heliograph.cli.terminal.progress import (
+    NAMES,
+    AudienceImport,
+    NotWrittenDays,
+    StartAt,
+    follow,
+    id_of,
+    listed,
+    warn,
+)
 from heliograph.whatsapp.mirror import onboarding
 
 app = group("Create, list, show, watch, pause, resume and cancel WhatsApp campaigns.")
@@ -101,7 +112,7 @@ def create(
     parameters = filling.parse(param or [], dict(_default(one) for one in default or []))
     settings = settings_of(data_dir)
 
-    async def work(conn: Connection) -> Campaign:
+    async def work(conn: Connection) -> tuple[Campaign, list[CampaignWarning]]:
         actor = await operator(conn, org)
         spec = WhatsAppCampaignSpec(
             name=name,
@@ -118,11 +129,13 @@ def create(
             messages_per_minute=per_minute,
         )
         async with conn.transaction():
-            return await whatsapp_channel.create(conn, actor, spec=spec, request_id=str(uuid7()))
+            made = await whatsapp_channel.create(conn, actor, spec=spec, request_id=str(uuid7()))
+            return made, await warnings.read(conn, actor, campaign=made)
 
     with in_options(**NAMES, number="--number", template="--template", language="--language"):
-        made = on_database(work, settings)
+        made, found = on_database(work, settings)
     show(record.shown(made), json)
+    warn(one.message for one in found)
     if watch:
         asyncio.run(follow(settings, org, made.id, channel=CHANNEL, json=json, columns=COLUMNS[1:]))
 
