@@ -68,6 +68,7 @@ async def test_wallets_add_up_and_are_topped_up(
     here = f"/console/wallets/{tenant.id}"
     page = await root.get(here)
     for typed, said in (
+        ({"amount": "10", "reason": "x"}, "Enter a three-letter currency code"),
         ({"amount": "much", "reason": "x"}, "Enter an amount"),
         ({"amount": "1.500", "reason": "x"}, "Write 1500 or 1.5000."),
         ({"amount": "10", "reason": " "}, "Give a reason of at most 500 characters"),

@@ -54,6 +54,9 @@ async def test_money_comes_and_is_corrected(pool: Pool, database_url: str) -> No
         assert isinstance((await call(database_url, "wallet", *arguments)).exception, error)
     wrong = await call(database_url, "wallet", "top-up", "1,5")
     assert (wrong.exit_code, "such as 12.50" in wrong.output) == (2, True)
+    other = (await organization(pool)).organization_id
+    asked = await call(database_url, "wallet", "top-up", "1", "--org", f"acme {other}")
+    assert str(asked.exception).startswith("--currency is required for the first change")
     await whatsapp_factories.check_wallets(pool, [actor.organization_id])
 
 

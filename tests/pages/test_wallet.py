@@ -81,7 +81,7 @@ async def test_the_alert_is_set_and_taken_back(
     assert "The alert is set." in (await owner.submit(page, "/wallet/alert", below="12,50")).words
     cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
     assert (await cli("whatsapp", "wallet", "show", "--json")).data["alert_below"] == "12.500000"
-    await cli("whatsapp", "wallet", "top-up", "12")
+    await cli("whatsapp", "wallet", "top-up", "12", "--currency", "USD")
     page = await owner.get("/wallet")
     assert "12.50 is available. Ask the operator" in page.words
     await make_person(pool, tenant, "rui@example.com", "developer")

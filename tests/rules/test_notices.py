@@ -109,9 +109,9 @@ async def test_wallets_and_keys_ring_once(pool: Pool) -> None:
 async def test_a_wallet_rings_again_only_after_it_was_above_its_alert(pool: Pool) -> None:
     actor = await organization(pool)
     async with pool.acquire() as conn:
-        await wallet.top_up(conn, actor.organization_id, amount=10)
+        await wallet.top_up(conn, actor.organization_id, amount=10, currency="USD")
         await wallet.set_alert(conn, actor.organization_id, below=5)
-        await wallet.top_up(conn, (await organization(pool)).organization_id, amount=1)
+        await wallet.top_up(conn, (await organization(pool)).organization_id, amount=1, currency="USD")
 
     async def rings(amount: int) -> int:
         """How often the bell rang, once the balance has changed by this much and everybody has looked twice."""

@@ -135,6 +135,20 @@ async def test_a_first_top_up_chooses_the_currency(pool: Pool) -> None:
             await wallet.top_up(conn, actor.organization_id, amount=UNIT, currency="USD")
 
 
+async def test_without_an_account_the_currency_is_asked_for(pool: Pool) -> None:
+    id = (await factories.organization(pool)).organization_id
+    async with pool.acquire() as conn:
+        for _ in range(2):
+            for change in (wallet.top_up(conn, id, amount=UNIT), wallet.adjust(conn, id, amount=UNIT, reason="typo")):
+                with pytest.raises(Invalid, match="`currency` is required"):
+                    await change
+            # The alert's wallet is in a currency that nobody chose.
+            await wallet.set_alert(conn, id, below=50 * UNIT)
+        assert (await wallet.top_up(conn, id, amount=UNIT, currency="EUR")).currency == "EUR"
+        assert (await wallet.top_up(conn, id, amount=UNIT)).total == 2 * UNIT
+    await check_wallets(pool, [id])
+
+
 async def test_a_wallet_that_was_never_used_takes_the_currency_of_the_account(pool: Pool) -> None:
     """An alert creates a wallet before the organization's currency is known; so does a free message."""
     actor = await factories.organization(pool)

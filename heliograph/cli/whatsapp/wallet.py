@@ -13,6 +13,7 @@ from heliograph.cli.terminal.console import (
     DataDir,
     Org,
     Problem,
+    in_options,
     on_database,
     operator,
     organization,
@@ -29,6 +30,8 @@ app = group("Top up, adjust and show a wallet and its ledger.")
 rates_app = group("Import and list rates: the price of a delivered message by category, country and date.")
 
 ENTRIES = ("created_at", "movement", "available", "reserved", "consumed", "message_id", "key", "reason")
+#: Arguments and options by a change's fields.
+NAMES = {"amount": "AMOUNT", "currency": "--currency", "reason": "--reason"}
 RATES = ("currency", "category", "country", "valid_from", "price")
 
 Currency = Annotated[
@@ -36,8 +39,8 @@ Currency = Annotated[
     typer.Option(
         metavar="CODE",
         help=(
-            "Currency (ISO 4217) of a wallet not used yet. Defaults to that of the WhatsApp account, or else to "
-            f"{wallet.DEFAULT_CURRENCY}. It cannot be changed later."
+            "Currency (ISO 4217) of a wallet not used yet. Defaults to that of the WhatsApp account; required "
+            "without one. It cannot be changed later."
         ),
     ),
 ]
@@ -63,7 +66,9 @@ def top_up(
         found = await organization(conn, org)
         return await wallet.top_up(conn, found.id, amount=_amount(amount), currency=currency, reason=reason, by=shell())
 
-    _show(on_database(work, settings_of(data_dir)), json)
+    with in_options(**NAMES):
+        changed = on_database(work, settings_of(data_dir))
+    _show(changed, json)
 
 
 @app.command("adjust", context_settings={"ignore_unknown_options": True})
@@ -89,7 +94,9 @@ def adjust(
         found = await organization(conn, org)
         return await wallet.adjust(conn, found.id, amount=_amount(amount), currency=currency, reason=reason, by=shell())
 
-    _show(on_database(work, settings_of(data_dir)), json)
+    with in_options(**NAMES):
+        changed = on_database(work, settings_of(data_dir))
+    _show(changed, json)
 
 
 @app.command("alert")

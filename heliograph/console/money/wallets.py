@@ -28,6 +28,7 @@ WRONG: Mapping[str | tuple[str, str], str] = {
         "Enter an amount other than 0, of at most 1,000,000,000, such as 12.50; only an adjustment may be negative."
     ),
     ("reason", "length"): "Give a reason of at most 500 characters: the organization can read it.",
+    ("currency", "required"): "Enter a three-letter currency code, such as EUR.",
     ("currency", "pattern"): "Enter a three-letter currency code, such as EUR.",
 }
 
@@ -87,11 +88,11 @@ async def _values(conn: Connection, request: Request, one: Organization) -> dict
         "one": one,
         "wallet": balance,
         "currency": balance.currency or wallet.DEFAULT_CURRENCY,
+        "own_currency": form.get("currency", balance.currency or ""),
         "entries": await wallet.ledger(conn, actor, limit=ENTRIES),
         "movements": words.MOVEMENTS,
         "amount": form.get("amount", ""),
         "reason": form.get("reason", ""),
         "kind": form.get("kind", ""),
-        "typed_currency": form.get("currency", ""),
         "may_change": request.may(permission=MONEY_CHANGE),
     }

@@ -37,8 +37,9 @@ from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.base.money import MOST, decimal, is_currency
 
-#: Currency of a wallet if neither the operator nor an account specifies one.
+#: Currency of a wallet without money until the operator or an account specifies one.
 DEFAULT_CURRENCY = "USD"
+NO_CURRENCY = "`currency` is required for the first change, because there is no WhatsApp account to take it from"
 
 
 class WalletInsufficientFunds(Refusal):
@@ -295,7 +296,7 @@ async def top_up(
     by: Principal = SYSTEM,
 ) -> Wallet:
     """Add `amount` millionths. `currency`: a wallet that was never used takes it, by default that of the organization's
-    first account; otherwise it must be the wallet's.
+    first account; otherwise it must be the wallet's. It is for good, so without an account it is not guessed.
 
     Raises Invalid, NotFound.
     """
@@ -342,17 +343,19 @@ async def _change(
         held = await conn.fetchrow(HELD, organization_id)
         assert held is not None
         known = Wallet(*held)
-        # Setting an alert may have created the wallet before there was an account.
-        wanted = currency or await conn.fetchval(ACCOUNT, organization_id) or known.currency
-        if wanted != known.currency and await conn.fetchval(USED, organization_id):
-            if currency is not None:
+        if await conn.fetchval(USED, organization_id):
+            if currency not in (None, known.currency):
                 raise Invalid(("currency", "disagrees", f"this wallet is in {known.currency}, and that cannot change"))
-            wanted = known.currency
-        currency = wanted
+            currency = known.currency
+        else:
+            # Setting an alert may have created the wallet before there was an account.
+            currency = currency or await conn.fetchval(ACCOUNT, organization_id)
         if amount < 0 and known.available + amount < 0:
             raise WalletInsufficientFunds(
-                available=decimal(known.available), required=decimal(-amount), currency=currency
+                available=decimal(known.available), required=decimal(-amount), currency=currency or known.currency
             )
+        if currency is None:
+            raise Invalid(("currency", "required", NO_CURRENCY))
         row = await conn.fetchrow(CHANGE, organization_id, amount, currency, at)
         assert row is not None
         await conn.execute(RECORD, organization_id, uuid7(), movement, amount, why, at)
