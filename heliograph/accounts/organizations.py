@@ -410,7 +410,7 @@ def _known(row: Any, id: UUID) -> Organization:
 
 
 def _checked_name(name: str) -> str:
-    name = name.strip()
+    name = naming.composed(name.strip(), longest=200)
     if not 1 <= len(name) <= 200 or not naming.is_plain(name):
         raise Invalid(("name", "length", "`name` must have 1 to 200 printable characters"))
     return name

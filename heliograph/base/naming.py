@@ -22,6 +22,9 @@ BLANK = frozenset("\u115f\u1160\u3164\uffa0\U0001d159\u2800")
 #: Marks that change nothing that is seen, or only how a neighbor is drawn.
 _UNSEEN_MARK = re.compile("[\u034f\u17b4\u17b5\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 
+#: Characters that NFC composes into one, at most.
+_MOST_DECOMPOSED = 4
+
 
 def is_plain(text: str) -> bool:
     """Whether a text contains only characters that a name may have."""
@@ -42,9 +45,18 @@ def bare(text: str) -> str:
     return text if text.isascii() else _TURNING.sub("", text)
 
 
+def composed(text: str, *, longest: int) -> str:
+    """A text in NFC, as which no two that look the same differ in how their accents are encoded.
+
+    One that would be longer than `longest` characters all the same is returned as it is: the time to compose it grows
+    with the square of its marks.
+    """
+    return unicodedata.normalize("NFC", text) if len(text) <= _MOST_DECOMPOSED * longest else text
+
+
 def checked(text: str, field: str, *, longest: int) -> str:
-    """A trimmed name of 1 to `longest` characters. Raises Invalid on `field`."""
-    name = text.strip()
+    """A name of 1 to `longest` characters, trimmed and in NFC. Raises Invalid on `field`."""
+    name = composed(text.strip(), longest=longest)
     if not 1 <= len(name) <= longest:
         raise Invalid((field, "length", f"`{field}` must have 1 to {longest} characters"))
     if not is_plain(name):

@@ -8,7 +8,6 @@ Live and test mode have separate contacts; an actor reads and writes those of it
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Literal
@@ -102,7 +101,7 @@ def name(text: str, field: str = "name") -> str:
 
 def tag(text: str, field: str, *, of: str = "") -> str:
     """A tag: in lower case and NFC, trimmed, with single spaces within. Raises Invalid on `field`."""
-    text = unicodedata.normalize("NFC", " ".join(text.split()).lower())
+    text = naming.composed(" ".join(text.split()).lower(), longest=MAX_TAG)
     if not 1 <= len(text) <= MAX_TAG:
         raise Invalid((field, "length", f"{of}`{field}` must have 1 to {MAX_TAG} characters"))
     if not naming.is_plain(text):

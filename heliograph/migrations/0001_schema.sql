@@ -1099,7 +1099,7 @@ COMMENT ON COLUMN campaign_drafts.numbers IS 'listed recipients: E.164 if they a
 
 CREATE TABLE suppliers (
     id         uuid PRIMARY KEY,
-    name       text NOT NULL CONSTRAINT suppliers_name UNIQUE,
+    name       text NOT NULL,
     kind       text NOT NULL,
     state      text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'draining', 'paused', 'removed')),
     simulated  boolean NOT NULL DEFAULT false,
@@ -1116,6 +1116,7 @@ CREATE TABLE suppliers (
     created_at timestamptz NOT NULL,
     changed_at timestamptz NOT NULL
 );
+CREATE UNIQUE INDEX suppliers_name ON suppliers (lower(name));
 COMMENT ON TABLE suppliers IS 'reference: accounts that carry messages. kind: see suppliers/kinds.py; secret and old_secrets are sealed; prefixes: E.164 digits, empty for all';
 COMMENT ON COLUMN suppliers.old_secrets IS 'replaced secrets of a supplier over HTTP, newest first, with which its callbacks may still be signed until old_secrets_until';
 COMMENT ON COLUMN suppliers.state IS 'draining: it is given no more messages, but keeps its sessions for answers and receipts; paused: it has no sessions';
@@ -1191,7 +1192,7 @@ COMMENT ON COLUMN sender_book.numbers_at IS 'last change of number_rules, remova
 
 CREATE TABLE routes (
     id              uuid PRIMARY KEY,
-    name            text NOT NULL CONSTRAINT routes_name UNIQUE,
+    name            text NOT NULL,
     state           text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'paused')),
     prefix          text CHECK (prefix ~ '^[1-9][0-9]{0,14}$'),
     country         text,
@@ -1207,6 +1208,7 @@ CREATE TABLE routes (
     changed_at      timestamptz NOT NULL,
     CONSTRAINT routes_destination CHECK (num_nonnulls(prefix, country, network) <= 1)
 );
+CREATE UNIQUE INDEX routes_name ON routes (lower(name));
 COMMENT ON TABLE routes IS 'reference: which messages go to which suppliers; if none matches, the suppliers'' own settings decide';
 COMMENT ON COLUMN routes.prefix IS 'E.164 digits. Either this, a country (ISO region), a network (MCC-MNC), or none of them: anywhere';
 COMMENT ON COLUMN routes.organization_id IS 'only messages of this organization; sender and class likewise';
@@ -1422,7 +1424,7 @@ CREATE TABLE lookup_suppliers (
     created_at timestamptz NOT NULL,
     changed_at timestamptz NOT NULL
 );
-CREATE UNIQUE INDEX lookup_suppliers_name ON lookup_suppliers (name) WHERE state <> 'removed';
+CREATE UNIQUE INDEX lookup_suppliers_name ON lookup_suppliers (lower(name)) WHERE state <> 'removed';
 COMMENT ON TABLE lookup_suppliers IS 'reference: accounts that look up the network of a number';
 COMMENT ON COLUMN lookup_suppliers.settings IS 'see suppliers/lookups/kind.py';
 COMMENT ON COLUMN lookup_suppliers.secret IS 'sealed; empty once the account was removed';

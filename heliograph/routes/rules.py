@@ -16,7 +16,7 @@ import asyncpg
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base import phones
+from heliograph.base import naming, phones
 from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
@@ -178,7 +178,7 @@ SELECT $1, supplier_id, priority, weight
 async def add(conn: Connection, route: Route, *, note: str = "", by: Principal = SYSTEM) -> Route:
     """Add a route; its id is assigned here. Raises Invalid."""
     check(route, note)
-    made = msgspec.structs.replace(route, id=uuid7())
+    made = msgspec.structs.replace(route, id=uuid7(), name=naming.checked(route.name, "name", longest=MAX_NAME))
     try:
         async with conn.transaction():
             await conn.execute(INSERT, *_values(made, note))
@@ -223,6 +223,7 @@ async def change(
     """Change a route returned by `lock`, if it differs. `note`: None leaves it unchanged. Raises Invalid."""
     said = before.note if note is None else note
     check(after, said)
+    after = msgspec.structs.replace(after, name=naming.checked(after.name, "name", longest=MAX_NAME))
     if (after, said) == (before.route, before.note):
         return
     try:
@@ -273,8 +274,9 @@ async def remove(conn: Connection, before: StoredRoute, *, by: Principal = SYSTE
 def check(route: Route, note: str = "") -> None:
     """Check a route. Raises Invalid with all errors."""
     wrong: list[tuple[str, str, str]] = []
-    if not 1 <= len(route.name.strip()) <= MAX_NAME:
-        wrong.append(("name", "length", f"`name` must have 1 to {MAX_NAME} characters"))
+    name = naming.composed(route.name.strip(), longest=MAX_NAME)
+    if not 1 <= len(name) <= MAX_NAME or not naming.is_plain(name):
+        wrong.append(("name", "length", f"`name` must have 1 to {MAX_NAME} printable characters"))
     if len(note) > MAX_NOTE:
         wrong.append(("note", "length", f"`note` may have up to {MAX_NOTE} characters"))
     if route.prefix is not None and not _is_prefix(route.prefix):

@@ -161,7 +161,7 @@ async def test_a_refused_change_names_its_fields_and_keeps_what_was_typed(
         wrong = await root.submit(form, path, **typed)
         assert wrong.status == 422, typed
         assert f'href="#{field}"' in wrong.text, typed
-    page = await root.submit(form, path, name="other")
+    page = await root.submit(form, path, name="Other")
     wrong = await root.submit(page, path, do="save")
     assert wrong.status == 422
     assert "already a supplier with this name" in wrong.words

@@ -37,8 +37,9 @@ async def test_a_route_decides_is_explained_and_is_taken_back(pool: Pool, databa
         assert added.status == 0, added.err
         assert (added.data["destination"], added.data["organization"], added.data["class"]) == ("258", "Acme", "otp")
         assert added.data["suppliers"] == ["cheap:10:1", f"{name}:20:1"]
-        again = await cli("route", "add", "codes", "--supplier", name)
-        assert (again.status, "already a route" in again.err) == (1, True), again.err
+        for taken in ("codes", "Codes", "codes "):
+            again = await cli("route", "add", taken, "--supplier", name)
+            assert (again.status, "already a route" in again.err) == (1, True), again.err
 
         says = (await cli("route", "explain", TO, "--class", "otp", "--json")).data
         assert says["decision"].startswith(

@@ -68,6 +68,7 @@ async def test_a_text_is_saved_chosen_changed_and_removed(pool: Pool, owner: Bro
 
 async def test_what_is_wrong_with_a_text_is_said_and_keeps_what_was_typed(pool: Pool, owner: Browser) -> None:
     await save(owner, "Reminder", "Olá")
+    await save(owner, "Caf\u00e9", "Olá")
     for name, body, said in (
         ("", "Olá", "A name must have 1 to 100 characters"),
         ("x" * 101, "Olá", "A name must have 1 to 100 characters"),
@@ -75,15 +76,16 @@ async def test_what_is_wrong_with_a_text_is_said_and_keeps_what_was_typed(pool: 
         ("New", "", "A text must have 1 to 1,600 characters."),
         ("New", "x" * 1601, "A text must have 1 to 1,600 characters."),
         ("REMINDER", "Olá", "There is a saved text with this name already."),
+        ("Cafe\u0301", "Olá", "There is a saved text with this name already."),
     ):
         page = await owner.submit(await owner.get("/texts/new"), "/texts", name=name, body=body)
         assert (page.status, said in page.words) == (422, True), (name, page.words)
         assert value(page, "body") == body
-    assert await pool.fetchval("SELECT count(*) FROM saved_texts") == 1
+    assert await pool.fetchval("SELECT count(*) FROM saved_texts") == 2
     # The form of a send passes its text on; nothing is stored before it has a name.
     page = await owner.post("/texts/new", (await owner.get("/send")).form("/send") | {"message": "Até\r\njá"})
     assert value(page, "body") == "Até\njá"
-    assert await pool.fetchval("SELECT count(*) FROM saved_texts") == 1
+    assert await pool.fetchval("SELECT count(*) FROM saved_texts") == 2
 
 
 async def test_an_organization_keeps_so_many_texts_of_its_own(pool: Pool, tenant: Tenant, owner: Browser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable
 
 import pytest
 
@@ -59,6 +60,23 @@ def test_all_of_unicodes_bidirectional_controls_are_meant() -> None:
     assert len(TURNS) == 9
     assert [one for one in (*TURNS, *MARKS) if naming.is_plain(one)] == []
     assert naming.bare("".join(("a", *TURNS, *MARKS, "b"))) == "ab"
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        lifecycle.checked_name,
+        plan.checked_name,
+        users.checked_name,
+        records.name,
+        lambda text: records.tag(text, "tag"),
+    ],
+)
+def test_a_name_is_one_however_its_accents_are_encoded(check: Callable[[str], str]) -> None:
+    assert check("cafe\u0301") == check("caf\u00e9") == "caf\u00e9"
+    # Composing this would take a minute.
+    with pytest.raises(Invalid):
+        check("a" + "\u0315" * 50_000 + "\u0316" * 50_000)
 
 
 @pytest.mark.parametrize("name", ["Ana", "José da Conceição", "می‌خواهم", "क्‍ष", "O'Brien & Söhne", "李小龍", "👩‍💻"])

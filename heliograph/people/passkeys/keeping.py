@@ -61,7 +61,7 @@ async def add(
     conn: Connection, by: Actor | Principal, *, user_id: UUID, made: StoredPasskey, asked: bytes, name: str
 ) -> UUID:
     """Store a passkey. Raises Invalid, PasskeyRefused."""
-    name = name.strip()
+    name = naming.composed(name.strip(), longest=LONGEST_NAME)
     if not 1 <= len(name) <= LONGEST_NAME or not naming.is_plain(name):
         raise Invalid(("name", "length", "A name must have 1 to 60 characters."))
     async with conn.transaction():

@@ -11,6 +11,7 @@ import asyncpg
 import msgspec
 
 from heliograph.audit import recording as audit
+from heliograph.base import naming
 from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import Key, seal, unseal
 from heliograph.base.database.pool import Connection, Pool
@@ -105,7 +106,8 @@ async def add(
     by: Principal = SYSTEM,
 ) -> UUID:
     """Add an account. Raises Invalid, which names the setting."""
-    _check(name, kind, values)
+    name = naming.checked(name, "name", longest=64)
+    _check(kind, values)
     id = uuid7()
     sealed = seal(key, msgspec.json.encode(secrets), context(id))
     try:
@@ -139,7 +141,7 @@ async def change(
     async with conn.transaction():
         before = await _locked(conn, account)
         after = {name: value for name, value in (before.values | dict(values)).items() if value is not None}
-        _check(before.name, before.kind, after)
+        _check(before.kind, after)
         sealed = None if secrets is None else seal(key, msgspec.json.encode(secrets), context(before.id))
         await conn.execute(CHANGE, before.id, msgspec.json.encode(after).decode(), sealed)
         told = {"settings": after} | ({} if secrets is None else {"password": "changed"})
@@ -199,9 +201,7 @@ def _taken(name: str) -> Invalid:
     return Invalid(("name", "taken", f"there is already a look-up supplier {name!r}"))
 
 
-def _check(name: str, kind: str, values: Mapping[str, Any]) -> None:
-    if not 1 <= len(name.strip()) <= 64:
-        raise Invalid(("name", "length", "`name` must have 1 to 64 characters"))
+def _check(kind: str, values: Mapping[str, Any]) -> None:
     try:
         kinds.settings_from(kind, values)
     except SettingsError as error:
