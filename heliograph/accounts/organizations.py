@@ -23,6 +23,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
+from heliograph.queue import holds
 from heliograph.sealing import text_keys
 
 STATES = ("active", "trial", "past_due", "suspended", "closed")
@@ -245,6 +246,8 @@ async def set_state(conn: Connection, *, id: UUID, state: str, by: Principal = S
             await text_keys.destroy(conn, id)
         elif before.state == "closed":
             await text_keys.renew(conn, id)
+        if before.state in STOPPED and after.state not in STOPPED:
+            await holds.resume(conn, id, kinds=("sms", "whatsapp"))
         await _record(conn, by, "organization.state_changed", after, {"state": before.state}, {"state": after.state})
     return after
 

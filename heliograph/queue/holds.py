@@ -250,6 +250,43 @@ async def hurry(conn: Connection, *, id: UUID, by: Principal = SYSTEM) -> bool:
     return bool(rows)
 
 
+#: Seconds after which a message of a suspended organization, or of a paused account, is examined again.
+STOPPED_PAUSE = 60.0
+#: Maximum messages that `resume` makes due: the others are due within STOPPED_PAUSE.
+MOST_RESUMED = 5_000
+# What was put back keeps its order. Scheduled messages and those of a campaign with a pace are due at their times, and
+# so is what was tried before. The look-ups are scalar, so that no plan reads whole tables of messages.
+RESUME = """
+WITH waiting AS MATERIALIZED (
+    SELECT ctid AS place FROM queue
+     WHERE due_at > now() AND due_at <= now() + make_interval(secs => $4)
+       AND organization_id = $1 AND kind = ANY ($2) AND ($3::uuid[] IS NULL OR line = ANY ($3))
+       AND attempt = 0 AND lease_token IS NULL
+       AND (kind <> 'sms' OR coalesce((
+            SELECT send_at FROM messages WHERE organization_id = queue.organization_id AND id = queue.id LIMIT 1),
+            now()) <= now())
+       AND (SELECT messages_per_minute FROM campaigns
+             WHERE organization_id = queue.organization_id AND id = CASE kind
+                   WHEN 'sms' THEN (SELECT campaign_id FROM messages
+                                     WHERE organization_id = queue.organization_id AND id = queue.id LIMIT 1)
+                   ELSE (SELECT campaign_id FROM whatsapp_messages
+                          WHERE organization_id = queue.organization_id AND id = queue.id LIMIT 1) END) IS NULL
+     ORDER BY due_at LIMIT $5 FOR UPDATE SKIP LOCKED
+)
+UPDATE queue SET due_at = now(), since = queue.due_at - make_interval(secs => $4)
+  FROM waiting WHERE queue.ctid = waiting.place
+"""
+
+
+async def resume(
+    conn: Connection, organization_id: UUID, *, kinds: Collection[str], lines: Collection[UUID] | None = None
+) -> None:
+    """Make messages due that were put back while their organization, or the account of these lines, was stopped. Runs
+    in the caller's transaction, which ends the stop."""
+    lines = None if lines is None else list(lines)
+    await conn.execute(RESUME, organization_id, list(kinds), lines, STOPPED_PAUSE, MOST_RESUMED)
+
+
 # Keyset pagination: rows that `withdraw` cannot end stay, and must not be found again.
 FREE = """
 SELECT id, line, organization_id FROM queue

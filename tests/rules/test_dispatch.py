@@ -14,10 +14,13 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from heliograph.accounts import organizations
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.retry import SUBMIT
+from heliograph.campaigns.channels import sms as sms_channel
+from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.queue import holds
 from heliograph.sending.attempts import Attempt, mark_unknown
 from heliograph.sending.dispatch import RECENT_LOSS_WAIT
@@ -196,6 +199,33 @@ async def test_a_suspended_organizations_messages_wait(pool: Pool) -> None:
     await bench.later(seconds=60)
     await bench.round()
     assert await status_of(pool, id) == "sent"
+
+
+async def test_what_waited_for_its_suspended_organization_goes_out_once_it_is_resumed(pool: Pool) -> None:
+    bench, actor = Bench(pool), await organization(pool)
+    spec = SmsCampaignSpec(name="Sale", message_template="Hi", recipients=[TO], messages_per_minute=60)
+    async with pool.acquire() as conn, conn.transaction():
+        campaign = await sms_channel.create(conn, actor, spec=spec, request_id="req")
+        await organizations.set_state(conn, id=actor.organization_id, state="suspended")
+    plain = [await message(pool, actor) for _ in range(2)]
+    paced = await message(pool, actor)
+    await pool.execute("UPDATE messages SET campaign_id = $2 WHERE id = $1", paced, campaign.id)
+    await bench.round(2)
+    later = await message(pool, actor)
+    for table in ("messages SET send_at", "queue SET due_at"):
+        await pool.execute(f"UPDATE {table} = now() + interval '50 seconds' WHERE id = $1", later)
+    due = "SELECT id, due_at FROM queue"
+    before = {row["id"]: row["due_at"] for row in await pool.fetch(due)}
+    async with pool.acquire() as conn:
+        await organizations.resume(conn, id=actor.organization_id)
+    after = {row["id"]: row["due_at"] for row in await pool.fetch(due)}
+    # A campaign keeps its pace, and what is scheduled its time.
+    assert {id for id in before if before[id] == after[id]} == {paced, later}
+    assert [await pause_of(pool, id) <= 0 for id in plain] == [True, True]
+    places = {row["id"]: row["since"] for row in await pool.fetch("SELECT id, since FROM queue")}
+    assert [places[id] for id in plain] == [before[id] - timedelta(minutes=1) for id in plain]
+    await bench.round()
+    assert {one.message_id for one in bench.only.submitted} == set(plain)
 
 
 async def test_a_message_that_was_canceled_or_is_sent_leaves_the_queue(pool: Pool) -> None:

@@ -22,6 +22,7 @@ from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.process import measures
 from heliograph.guard.judging import Judge, Outgoing
 from heliograph.queue.backlog import Backlog
+from heliograph.queue.holds import STOPPED_PAUSE
 from heliograph.queue.leases import SINGLE, UNROUTED, Lease, Postponed
 from heliograph.routes.lookup import Route
 from heliograph.senders.book import Book
@@ -46,9 +47,7 @@ from heliograph.webhooks.recording.handover import Handover
 
 log = structlog.get_logger()
 
-#: Pause before a message of a suspended organization is examined again, seconds.
-SUSPENDED_PAUSE = 60.0
-#: The same for a message whose organization's text key cannot be opened.
+#: Pause before a message whose organization's text key cannot be opened is examined again, seconds.
 LOCKED_PAUSE = 60.0
 #: Seconds between looks into suppliers' lines that seem empty.
 LOOK = 1.0
@@ -270,7 +269,7 @@ class SmsChannel:
         if message.sender_status != "approved":
             return Finish(Move(*id, "rejected", message.at, "sender_not_approved", unsent=True))
         if message.organization_state in ("suspended", "closed"):
-            return Postponed(lease, SUSPENDED_PAUSE, lease.line, counts=False)
+            return Postponed(lease, STOPPED_PAUSE, lease.line, counts=False)
         # Quiet hours do not apply to simulators.
         opens = None if self._selection.is_simulated else self._daytime.opens(message)
         if opens is None and unknown is not None:

@@ -22,6 +22,7 @@ import msgspec
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.retry import look_pause
 from heliograph.queue.backlog import Backlog
+from heliograph.queue.holds import STOPPED_PAUSE
 from heliograph.queue.leases import SINGLE, UNROUTED, Lease, Postponed
 from heliograph.sending.attempts import MOST_ATTEMPTS, Attempt
 from heliograph.sending.channel import COMMIT_LOST, Finish, LostResolution, Step
@@ -41,9 +42,8 @@ from heliograph.whatsapp.dispatch.outcomes import Context
 from heliograph.whatsapp.money.rates import RateBook
 from heliograph.whatsapp.status import Move, move_many
 
-#: Pause before a message of a suspended organization, or of a paused account, is examined again, seconds.
-SUSPENDED_PAUSE = 60.0
-#: The same for one whose template is paused, under review, or missing; once that is over, it is sent at once.
+#: Pause before a message whose template is paused, under review, or missing is examined again,
+#: seconds; once that is over, it is sent at once.
 TEMPLATE_PAUSE = 300.0
 #: The same for one that cannot be decrypted here: the secret key differs, or its organization's is damaged.
 LOCKED_PAUSE = 60.0
@@ -273,7 +273,7 @@ class WhatsAppChannel:
             if due.number_id in gone
             else _failed(due, "expired")
             if due.at >= due.expires_at
-            else Postponed(due.lease, SUSPENDED_PAUSE, due.lease.line, counts=False)
+            else Postponed(due.lease, STOPPED_PAUSE, due.lease.line, counts=False)
             for due in dues
         }
 
@@ -293,7 +293,7 @@ class WhatsAppChannel:
         if due.opted_out:
             return _failed(due, "opted_out")
         if due.organization_state in ("suspended", "closed"):
-            return Postponed(lease, SUSPENDED_PAUSE, lease.line, counts=False)
+            return Postponed(lease, STOPPED_PAUSE, lease.line, counts=False)
         content = msgspec.json.decode(due.content, type=Content)
         body = self._text(due, content) if due.template_id is None else self._template(due, content, templates)
         if not isinstance(body, bytes):

@@ -25,6 +25,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import SettingsError
+from heliograph.queue import holds
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL, check_base_url, is_version
 from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
 from heliograph.whatsapp.mirror import apps, numbers
@@ -308,15 +309,6 @@ UPDATE whatsapp_templates SET status = 'removed', reread_at = NULL WHERE organiz
 """
 
 
-# Messages postponed while the account was paused are due again at once.
-RESUMED = """
-UPDATE queue SET due_at = now()
- WHERE kind = 'whatsapp' AND line = ANY (ARRAY(SELECT id FROM whatsapp_numbers
-                                                WHERE organization_id = $1 AND account_id = $2))
-   AND due_at > now() AND due_at <= now() + interval '1 minute' AND lease_token IS NULL
-"""
-
-
 async def set_state(
     conn: Connection, *, organization_id: UUID, account_id: UUID, state: str, by: Principal = SYSTEM
 ) -> BusinessAccount:
@@ -329,7 +321,7 @@ async def set_state(
         at = clock.now()
         before = await numbers.of_account(conn, organization_id, account_id)
         if state == "active":
-            await conn.execute(RESUMED, organization_id, account_id)
+            await holds.resume(conn, organization_id, kinds=("whatsapp",), lines=before)
         row = await conn.fetchrow(SET_STATE, organization_id, account_id, state, at)
         if state == "removed":
             await conn.execute(END_NUMBERS, organization_id, account_id, at)
