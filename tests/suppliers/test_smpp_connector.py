@@ -62,6 +62,7 @@ async def test_a_message_is_accepted_and_its_receipt_names_the_same_key(peer: Pe
         (0x0B, "refused", True, True, False),
         (0x01, "refused", False, True, False),
         (0x0A, "refused", True, True, True),
+        (0x0E, "unreachable", False, False, True),
         (0x451, "busy", False, True, True),
     ],
 )
@@ -873,19 +874,26 @@ async def test_ways_of_sending_a_long_message(peer: Peer, way: str, bodies: list
     await account.connector.stop(grace=0.2)
 
 
-async def test_a_refused_segment_stops_those_behind_it(peer: Peer) -> None:
+@pytest.mark.parametrize(
+    ("status", "verdict", "failover", "name"),
+    [(0x0B, "refused", True, "ESME_RINVDSTADR"), (0x0E, "busy", False, "ESME_RINVPASWD")],
+)
+async def test_a_refused_segment_stops_those_behind_it(
+    peer: Peer, status: int, verdict: str, failover: bool, name: str
+) -> None:
+    """Of an account that is refused in between, the supplier has something: it gets the rest later."""
     account = await PeerAccount(peer.port, window=1).start()
 
     def second_refused(line: Line, pdu: p.SubmitSm) -> None:
-        peer.submit_status = 0x0B if len(peer.got(p.SubmitSm)) == 2 else 0
+        peer.submit_status = status if len(peer.got(p.SubmitSm)) == 2 else 0
         peer.accept(line, pdu)
 
     peer.on_submit = second_refused
     account.submit(segments=(b"a", b"b", b"c", b"d"))
     (outcome,) = await account.ended()
-    assert (outcome.verdict, outcome.failover, outcome.code) == (Verdict.REFUSED, True, "0x0000000B")
+    assert (outcome.verdict, outcome.failover, outcome.code) == (verdict, failover, f"0x{status:08X}")
     assert [(part.number, part.supplier_message_id) for part in outcome.parts] == [(1, "id1")]
-    assert outcome.detail == "segment 2 of 4: ESME_RINVDSTADR"
+    assert outcome.detail == f"segment 2 of 4: {name}"
     assert len(peer.got(p.SubmitSm)) == 2
     await account.connector.stop(grace=0.2)
 

@@ -18,6 +18,9 @@ ROWS = [
     (0x08, 9, "busy", False, True, False, False, False),
     (0x0A, 1, "refused", True, True, True, False, False),
     (0x0B, 1, "refused", True, True, False, False, False),
+    (0x0E, 1, "unreachable", False, False, True, False, False),
+    (0x0F, 9, "unreachable", False, False, True, False, False),
+    (0x53, 1, "unreachable", False, False, True, False, False),
     (0x14, 1, "busy", False, False, False, True, False),
     (0x43, 1, "refused", True, True, True, False, False),
     (0x45, 1, "busy", False, True, False, False, False),
@@ -52,6 +55,7 @@ def test_a_supplier_may_mean_something_else() -> None:
     assert classify(0x45, overrides={0x45: "P"}).verdict is Verdict.REFUSED
     known = classify(0x401, overrides={0x401: "F"})
     assert (known.verdict, known.failover, known.alarm) == (Verdict.REFUSED, True, False)
+    assert classify(0x0E, overrides={0x0E: "P"}).verdict is Verdict.REFUSED
 
 
 @pytest.mark.parametrize(
@@ -74,5 +78,5 @@ def test_every_class_of_the_table_is_known() -> None:
 @given(st.integers(1, 0xFFFFFFFF), st.integers(1, 20))
 def test_no_error_is_taken_for_success(status: int, attempt: int) -> None:
     ruling = classify(status, attempt=attempt)
-    assert ruling.verdict in (Verdict.BUSY, Verdict.REFUSED)
+    assert ruling.verdict in (Verdict.BUSY, Verdict.REFUSED, Verdict.UNREACHABLE)
     assert ruling.verdict is Verdict.REFUSED or not ruling.failover

@@ -113,8 +113,10 @@ class Attempt:
             parts = tuple(sorted(parts, key=_number))
         failure = self.failure
         if failure is not None and (failure.verdict is Verdict.REFUSED or not self.doubtful):
+            # With some of the segments, the supplier is to get the rest.
+            took_some = parts and failure.verdict is Verdict.UNREACHABLE
             return Outcome(
-                failure.verdict,
+                Verdict.BUSY if took_some else failure.verdict,
                 parts,
                 failure.code,
                 failure.detail,

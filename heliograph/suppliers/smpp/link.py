@@ -21,7 +21,7 @@ from heliograph.base.retry import Backoff
 from heliograph.base.sentences import Sentence, quoted, said
 from heliograph.suppliers.failures import in_words
 from heliograph.suppliers.smpp.codec import pdu as p
-from heliograph.suppliers.smpp.codec.statuses import BIND_CONFIGURATION, bind_refused
+from heliograph.suppliers.smpp.codec.statuses import ACCOUNT_REFUSED, bind_refused
 from heliograph.suppliers.smpp.session import (
     Answered,
     BindRefused,
@@ -348,7 +348,7 @@ class Link:
             if self._stopping.is_set():
                 return
             # A wrong password does not fix itself; 0x05 and 0x0D do, once the old session has ended.
-            wait = self._settings.refused_seconds if refused in BIND_CONFIGURATION else backoff.pause(failures)
+            wait = self._settings.refused_seconds if refused in ACCOUNT_REFUSED else backoff.pause(failures)
             if refused is not None:
                 self.last_error = bind_refused(refused, wait)
             wait *= 0.7 + 0.6 * self._random()

@@ -5,7 +5,8 @@
     P    permanently refused
     F    refused here, another supplier may be tried once
     S    the session is at fault: bind again; the message loses none of its tries
-    C    account configuration: alarm, and the message may go elsewhere
+    C    account configuration: alarm, and the message may go elsewhere. While the account itself is refused (its
+         system_id, password or system_type), no message is taken: it goes elsewhere, or waits for an operator
 
 The rule nobody may break: an unknown code is tried once more and then sent elsewhere, never treated as success.
 """
@@ -91,8 +92,8 @@ STATUSES: dict[int, tuple[str, str]] = {
 }
 
 CLASSES = frozenset({"R", "R1", "R2", "R3", "T", "P", "F", "S", "C", "PS", "FC"})
-#: Bind refusals that need an operator: wrong password, system_id or system_type.
-BIND_CONFIGURATION = frozenset({0x0E, 0x0F, 0x53})
+#: Refusals of the whole account, mostly of its bind, which need an operator: wrong password, system_id or system_type.
+ACCOUNT_REFUSED = frozenset({0x0E, 0x0F, 0x53})
 
 _VENDOR = range(0x400, 0x500)
 #: Codes of class C that depend on the sender, and on a message's validity.
@@ -134,6 +135,8 @@ def classify(status: int, *, attempt: int = 1, overrides: Mapping[int, str] | No
         return Ruling(Verdict.BUSY, code, name, counts=False, slow=True)
     if kind == "S":
         return Ruling(Verdict.BUSY, code, name, counts=False, rebind=True)
+    if kind == "C" and status in ACCOUNT_REFUSED:
+        return Ruling(Verdict.UNREACHABLE, code, name, counts=False, alarm=True)
     return Ruling(
         Verdict.REFUSED,
         code,
@@ -165,6 +168,6 @@ def bind_refused(status: int, wait: float) -> Sentence:
     """Why a bind was refused and, if the configuration is at fault, how often it is retried. `wait`: seconds between
     two binds."""
     name = f"0x{status:08X} {name_of(status)}"
-    if status not in BIND_CONFIGURATION:
+    if status not in ACCOUNT_REFUSED:
         return said("bind refused: %(status)s", status=name)
     return said("bind refused: %(status)s; retried every %(seconds)s s", status=name, seconds=round(wait))
