@@ -353,14 +353,13 @@ async def cancel(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sm
     Nothing more is staged; a worker withdraws messages that are staged but not sent, and refunds their cost. Raises
     NotFound, and CampaignNotCancelable if it has completed or failed.
     """
-    before = await get(conn, actor, id=id, channel=channel)
+    before = await _held(conn, actor, id=id, channel=channel)
+    if before.status == "canceled":
+        return before
     moved = await move(conn, actor.organization_id, id, "canceled", was=before.status, by=actor.principal)
-    if moved is not None:
-        return moved
-    found = await get(conn, actor, id=id, channel=channel)
-    if found.status != "canceled":
-        raise CampaignNotCancelable(id=str(id), status=found.status)
-    return found
+    if moved is None:
+        raise CampaignNotCancelable(id=str(id), status=before.status)
+    return moved
 
 
 async def pause(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms") -> Campaign:

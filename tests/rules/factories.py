@@ -363,7 +363,7 @@ async def until(condition: Callable[[], bool], *, seconds: float = 120.0) -> Non
 async def blocked(pool: Pool, *, kill: bool = False) -> None:
     """Wait until a statement in this database waits for a lock; with `kill`, end its connection."""
     what = "pg_terminate_backend(pid)" if kill else "true"
-    for _ in range(500):
+    for _ in range(6_000):
         if await pool.fetch(
             f"SELECT {what} FROM pg_stat_activity WHERE backend_type = 'client backend'"
             " AND datname = current_database() AND wait_event_type = 'Lock'"

@@ -48,7 +48,7 @@ from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
 from heliograph.suppliers.contract import Outcome, Part, Verdict
 from heliograph.traffic import folding
 from tests.rules.dispatching import Bench
-from tests.rules.factories import check_books, endpoint, message, organization, sender
+from tests.rules.factories import blocked, check_books, endpoint, message, organization, sender
 from tests.rules.test_charges import default
 from tests.rules.test_sender_refusals import add, refuse
 
@@ -1033,6 +1033,37 @@ async def test_what_has_ended_cannot_be_canceled(pool: Pool) -> None:
     assert refused.value.details == {"id": str(made.id), "status": "completed"}
     with pytest.raises(NotFound):
         await cancel(pool, await organization(pool), made.id)
+
+
+@pytest.mark.parametrize(
+    ("first", "was", "ends"),
+    [("paused", "paused", "canceled"), ("canceled", "running", "canceled"), ("completed", "running", "completed")],
+)
+async def test_a_cancellation_is_decided_after_what_happens_at_the_same_moment(
+    pool: Pool, first: str, was: str, ends: str
+) -> None:
+    actor = await organization(pool)
+    made = await create(pool, actor, recipients=[number(1)])
+    await run(pool)
+    async with pool.acquire() as conn, conn.transaction():
+        if first == "completed":
+            await conn.execute("UPDATE campaigns SET queued = 0, delivered = 1")
+        await plan.move(conn, actor.organization_id, made.id, first, was="running")
+        late = asyncio.create_task(cancel(pool, actor, made.id))
+        await blocked(pool)
+    (done,) = await asyncio.gather(late, return_exceptions=True)
+    if ends == "canceled":
+        assert isinstance(done, Campaign)
+        assert done.status == "canceled"
+    else:
+        assert isinstance(done, plan.CampaignNotCancelable)
+        assert done.details == {"id": str(made.id), "status": ends}
+    moves = await pool.fetch(
+        "SELECT before::jsonb ->> 'status' AS before FROM audit_log"
+        " WHERE action = 'campaign.moved' AND after::jsonb ->> 'status' = 'canceled'"
+    )
+    assert [row["before"] for row in moves] == ([was] if ends == "canceled" else [])
+    assert (await get(pool, actor, made.id)).status == ends
 
 
 async def test_a_scheduled_one_is_canceled_before_its_time(pool: Pool) -> None:
