@@ -484,6 +484,23 @@ async def test_the_first_error_of_a_program_is_told(tmp_path: Path, monkeypatch:
         assert str(raised.value) == told
 
 
+async def test_ctrl_c_reaches_a_program_only_through_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it is gone before it is told to end, and asyncio complains of an unknown child."""
+    monkeypatch.setattr(copies, "programs", lambda: tmp_path)
+    program, began = tmp_path / "pg_dump", tmp_path / "began"
+    program.touch(mode=0o755)
+    program.write_text(f"#!/bin/sh\necho $$ > {began}.new\nmv {began}.new {began}\nexec sleep 600\n")
+    task = asyncio.create_task(copies.run(["pg_dump"]))
+    await until_true(lambda: asyncio.to_thread(began.exists))
+    pid = int(began.read_text())
+    assert os.getpgid(pid) != os.getpgrp()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
 def test_a_database_that_cannot_be_reached_is_told_as_by_every_command(tmp_path: Path) -> None:
     backup = tmp_path / "backup"
     backup.mkdir()

@@ -71,12 +71,15 @@ async def run(
     """Run one of PostgreSQL's client programs. Raises PostgresError with the first error in its output, or else the
     last line."""
     program, *rest = map(str, arguments)
+    # Ctrl-C at the terminal reaches it only through us: of a child that ended before us, asyncio says that it does not
+    # know its process id.
     child = await asyncio.create_subprocess_exec(
         programs() / program,
         *rest,
         stdin=stdin,
         stdout=stdout,
         stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
         env=ENVIRONMENT | ({"PGPASSWORD": password} if password else {}),
     )
     try:
