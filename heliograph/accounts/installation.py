@@ -79,6 +79,9 @@ async def change(conn: Connection, who: Principal, given: Mapping[str, str]) -> 
     async with conn.transaction():
         await conn.execute(LOCK)
         before = await load(conn)
+        until = checked.get("announcement_until")
+        if until and before.announcement_until != (at := datetime.fromisoformat(until)) and at <= clock.now():
+            raise Invalid(("announcement_until", "past", "`announcement_until` must be in the future"))
         await conn.execute(CLEAR, [name for name, value in checked.items() if not value])
         put = {name: value for name, value in checked.items() if value}
         await conn.execute(PUT, list(put), list(put.values()), clock.now())

@@ -81,13 +81,26 @@ async def test_values_that_are_refused(pool: Pool, name: str, value: str) -> Non
 
 async def test_an_announcement_ends_by_itself_and_empty_values_restore(pool: Pool) -> None:
     async with pool.acquire() as conn:
-        given = {"announcement": "Maintenance", "announcement_until": "2027-01-31T18:00Z", "name": "Acme"}
+        given = {"announcement": "Maintenance", "announcement_until": "2999-01-31T18:00Z", "name": "Acme"}
         set_ = await installation.change(conn, SHELL, given)
-        end = datetime(2027, 1, 31, 18, tzinfo=UTC)
+        end = datetime(2999, 1, 31, 18, tzinfo=UTC)
         assert set_.announced(end - timedelta(seconds=1)) == "Maintenance"
         assert set_.announced(end) == ""
         set_ = await installation.change(conn, SHELL, {"announcement": "", "announcement_until": "", "name": ""})
         assert set_ == installation.Installation()
+
+
+async def test_an_announcement_does_not_end_before_it_is_made(pool: Pool, root: Browser) -> None:
+    path, past = "/console/settings", "2020-01-31T18:00"
+    page = await root.submit(await root.get(path), path, announcement="Maintenance", announcement_until=past)
+    assert (page.status, "Choose a time in the future." in page.words) == (422, True)
+    # One that has ended stays as it is, whatever else is changed.
+    await pool.execute(
+        "INSERT INTO installation_settings VALUES ('announcement_until', '2020-01-31T18:00:00+00:00', now())"
+    )
+    async with pool.acquire() as conn:
+        given = {"announcement": "Over", "announcement_until": "2020-01-31T18:00Z"}
+        assert (await installation.change(conn, SHELL, given)).announcement == "Over"
 
 
 async def test_a_mail_to_oneself(pool: Pool, root: Browser) -> None:

@@ -341,7 +341,7 @@ async def test_a_supplier_comes_and_goes(cli: Cli) -> None:
 
     for nameless in ("", " ", "a\nb"):
         done = await cli(*smpp, nameless, *common, "--password", "x")
-        assert (done.status, done.out, "`name` must" in done.err) == (2, "", True), nameless
+        assert (done.status, done.out, "NAME must" in done.err) == (2, "", True), nameless
     twice, wrong, badly, unknown, none, paused, removed = await asyncio.gather(
         cli(*smpp, "one", *common, "--password", "x"),
         cli(*smpp, "four", *common, "--password", "x", "--set", "window=many"),
@@ -726,6 +726,10 @@ async def test_a_value_that_is_wrong_whatever_is_stored_is_wrong_usage(cli: Cli)
         (("usage", "month", f"{begins:%Y-%m}"), f"MONTH must have begun, and {begins:%Y-%m} has not"),
         (("usage", "month", "2026-11", "--by", "nope"), "--by must be one of channel, sender, "),
         (("usage", "month", "2026-11", "--by", "nope"), ", reference\n"),
+        (("org", "defaults", "Acme", "--approval-above", "-5"), "-5 is not in the range"),
+        (("org", "defaults", "Acme", "--validity", "5"), "--validity must be from 60 to "),
+        (("org", "rename", "Acme", "x" * 201), "NAME must have 1 to 200 "),
+        (("installation", "set", "--announcement", "Hi", "--until", "soon"), "--until must be a time such as "),
     ):
         done = await cli(*arguments)
         assert (done.status, done.out, told in done.err) == (2, "", True), (arguments, done.err)
@@ -738,6 +742,11 @@ async def test_what_is_unknown_is_refused(cli: Cli) -> None:
     ):
         assert (done.status, done.out) == (1, "")
         assert "no such" in done.err
+    await cli("org", "create", "Acme", "--country", "any")
+    removals = (("supplier",), ("route",), ("lookup",), ("whatsapp", "account"))
+    for done in await asyncio.gather(*(cli(*noun, "remove", "nope") for noun in removals)):
+        # Nobody is asked about what is not there.
+        assert (done.status, "[y/N]" in done.err, "confirmed" in done.err) == (1, False, False), done.err
 
 
 @pytest.fixture

@@ -22,14 +22,13 @@ from heliograph.cli.terminal.console import (
     Org,
     OrgOrAll,
     acting_for,
-    in_options,
     moment,
     on_database,
     operator,
     organization,
     settings_of,
 )
-from heliograph.cli.terminal.printing import Json, group, show
+from heliograph.cli.terminal.printing import Json, group, in_options, show
 from heliograph.cli.terminal.progress import (
     NAMES,
     AudienceImport,

@@ -11,7 +11,7 @@ import typer
 from heliograph.base.database.pool import Connection
 from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.console import DataDir, Org, on_database, operator, settings_of
-from heliograph.cli.terminal.printing import Json, group, say, show
+from heliograph.cli.terminal.printing import Json, group, in_options, say, show
 from heliograph.consent import exporting, optouts
 from heliograph.consent.optouts import OptOut
 
@@ -87,7 +87,9 @@ def add(number: Number, org: Org = None, json: Json = False, data_dir: DataDir =
     async def work(conn: Connection) -> OptOut:
         return await optouts.add(conn, await operator(conn, org), phone=number)
 
-    show(on_database(work, settings_of(data_dir)), json)
+    with in_options(phone="NUMBER"):
+        added = on_database(work, settings_of(data_dir))
+    show(added, json)
 
 
 @app.command("remove")
@@ -102,5 +104,7 @@ def remove(number: Number, org: Org = None, json: Json = False, data_dir: DataDi
     async def work(conn: Connection) -> OptOut:
         return await optouts.remove(conn, await operator(conn, org), phone=number)
 
-    show(on_database(work, settings_of(data_dir)), json)
+    with in_options(phone="NUMBER"):
+        removed = on_database(work, settings_of(data_dir))
+    show(removed, json)
     say("Messages can be sent to it again.")

@@ -192,6 +192,7 @@ def remove(
       heliograph lookup remove mnp --yes
     """
     if not yes:
+        on_database(lambda conn: accounts.find(conn, which), settings_of(data_dir))
         confirm(f"Remove look-up supplier {which}?")
     _set_state(which, "removed", json, data_dir)
 

@@ -21,8 +21,8 @@ from heliograph.cli.money.tariff_files import (
     show_import,
     show_rates,
 )
-from heliograph.cli.terminal.console import DataDir, Org, in_options, on_database, operator, settings_of, shell
-from heliograph.cli.terminal.printing import Json, group, show
+from heliograph.cli.terminal.console import DataDir, Org, on_database, operator, settings_of, shell
+from heliograph.cli.terminal.printing import Json, group, in_options, show
 from heliograph.prices import tariffs
 from heliograph.prices.rows import TariffInvalid
 from heliograph.prices.tariff import Rate

@@ -10,7 +10,7 @@ from heliograph.accounts import installation
 from heliograph.accounts.installation import Installation
 from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.console import DataDir, on_database, settings_of, shell
-from heliograph.cli.terminal.printing import Json, group, show
+from heliograph.cli.terminal.printing import Json, group, in_options, show
 
 app = group("Show and change settings of the whole installation: name, announcement, links and the four-eyes rule.")
 
@@ -93,4 +93,6 @@ def set_(
     async def work(conn: Connection) -> Installation:
         return await installation.change(conn, shell(), given)
 
-    show(on_database(work, settings_of(data_dir)), json)
+    with in_options(**{field: f"--{field.replace('_', '-')}" for field in options} | {"announcement_until": "--until"}):
+        changed = on_database(work, settings_of(data_dir))
+    show(changed, json)

@@ -19,7 +19,6 @@ from heliograph.cli.terminal.console import (
     Org,
     OrgOrAll,
     acting_for,
-    in_options,
     moment,
     on_database,
     only,
@@ -27,7 +26,7 @@ from heliograph.cli.terminal.console import (
     settings_of,
     with_organization,
 )
-from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
+from heliograph.cli.terminal.printing import Json, as_plain, group, in_options, say, show
 
 app = group("Create, list, rotate, rename, suspend, resume and revoke API keys.")
 

@@ -9,8 +9,8 @@ import typer
 
 from heliograph.accounts import rate_limits
 from heliograph.base.database.pool import Connection
-from heliograph.cli.terminal.console import DataDir, in_options, on_database, organization, settings_of, shell
-from heliograph.cli.terminal.printing import Json, show
+from heliograph.cli.terminal.console import DataDir, on_database, organization, settings_of, shell
+from heliograph.cli.terminal.printing import Json, in_options, show
 
 Which = Annotated[str, typer.Argument(metavar="ORG", help="Organization, by id or name.")]
 COLUMNS = ("bucket", "limit", "own")

@@ -13,11 +13,20 @@ from heliograph.accounts.send_defaults import SendDefaults
 from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.asking import confirm
 from heliograph.cli.terminal.console import DataDir, on_database, organization, settings_of, shell
-from heliograph.cli.terminal.printing import Json, say, show
+from heliograph.cli.terminal.printing import Json, in_options, say, show
 from heliograph.retention import shortening
 from heliograph.retention.shortening import NotAgreed, Shortened
 
 Which = Annotated[str, typer.Argument(metavar="ORG", help="Organization, by id or name.")]
+#: Options by their settings.
+NAMES = {
+    "guarantee": "--guarantee",
+    "validity_seconds": "--validity",
+    "text_days": "--text-days",
+    "message_days": "--message-days",
+    "quiet_hours": "--quiet-hours",
+    "approval_above": "--approval-above",
+}
 
 
 def defaults(
@@ -68,6 +77,7 @@ def defaults(
     approval_above: Annotated[
         int | None,
         typer.Option(
+            min=-1,
             metavar="RECIPIENTS",
             show_default=False,
             help="Campaigns with more recipients need a second person's approval; 0: all do, -1: none does.",
@@ -118,11 +128,12 @@ def defaults(
             )
             return after
 
-    try:
-        after = on_database(partial(work, is_agreed=yes), settings)
-    except NotAgreed as asks:
-        _confirm(asks.found)
-        after = on_database(partial(work, is_agreed=True), settings)
+    with in_options(**NAMES):
+        try:
+            after = on_database(partial(work, is_agreed=yes), settings)
+        except NotAgreed as asks:
+            _confirm(asks.found)
+            after = on_database(partial(work, is_agreed=True), settings)
     show(after, json)
 
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from heliograph.base.database.pool import Connection
-from heliograph.cli.terminal.console import DataDir, Org, in_options, operator, settings_of, shell
+from heliograph.cli.terminal.console import DataDir, Org, operator, settings_of, shell
 from heliograph.cli.terminal.files import OutFile, writable, writing
-from heliograph.cli.terminal.printing import Json, JsonOrCsv, as_plain, form, group, say, show
+from heliograph.cli.terminal.printing import Json, JsonOrCsv, as_plain, form, group, in_options, say, show
 from heliograph.cli.terminal.reports import on_reader
 from heliograph.overview import usage
 from heliograph.overview.exports import references

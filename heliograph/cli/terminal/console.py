@@ -12,7 +12,6 @@ import errno
 import getpass
 import io
 import os
-import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -247,20 +246,6 @@ def moment(text: str, option: str) -> datetime:
 def in_capitals(code: str | None) -> str | None:
     """Callback of an option for a country's code, which may be typed in lower case. `any` is a word, not a code."""
     return code if code is None or code == "any" else code.upper()
-
-
-@contextlib.contextmanager
-def in_options(**names: str) -> Iterator[None]:
-    """Rules name the API's fields. Refusals raised in this context name options instead: field → option."""
-    try:
-        yield
-    except Invalid as refusal:
-        fields = [tuple(one.values()) for one in refusal.details["fields"]]
-        renamed = [
-            (field, issue, re.sub("`([a-z_]+)`", lambda found: names.get(found[1], found[0]), text))
-            for field, issue, text in fields
-        ]
-        raise Invalid(*renamed, message=None if renamed else refusal.message) from None
 
 
 def run(app: typer.Typer) -> None:

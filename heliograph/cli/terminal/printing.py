@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from json import dumps, loads
@@ -26,9 +26,11 @@ from uuid import UUID
 import msgspec
 import typer
 from typer.core import TyperGroup
+from typer.models import ArgumentInfo, OptionInfo
 
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
+from heliograph.base.errors import Invalid
 from heliograph.base.sentences import Sentence
 
 #: Minimum width of a cut column in a table.
@@ -72,7 +74,7 @@ class Commands(typer.Typer):
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             given = function.__annotations__.get("json")
             option = next((option for name, option in _OUTPUTS if name == given), None)
-            add(function if option is None else _with_output(function, option))
+            add(_in_own_options(function if option is None else _with_output(function, option)))
             return function
 
         return decorate
@@ -94,6 +96,47 @@ def _with_output(function: Callable[..., Any], option: Any) -> Callable[..., Any
     command.__signature__ = signature.replace(parameters=[*signature.parameters.values(), added])  # type: ignore[attr-defined]
     command.__annotations__ = function.__annotations__ | {"output": option}
     return command
+
+
+@contextlib.contextmanager
+def in_options(**names: str) -> Iterator[None]:
+    """Rules name the API's fields. Refusals raised in this context name options instead: field → option."""
+    try:
+        yield
+    except Invalid as refusal:
+        fields = [tuple(one.values()) for one in refusal.details["fields"]]
+        renamed = [
+            (field, issue, re.sub("`([a-z_]+)`", lambda found: names.get(found[1], found[0]), text))
+            for field, issue, text in fields
+        ]
+        raise Invalid(*renamed, message=None if renamed else refusal.message) from None
+
+
+def _in_own_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The command, whose refusals name its options if they are called as the API's fields are."""
+
+    @functools.wraps(function)
+    def command(*args: Any, **values: Any) -> Any:
+        try:
+            return function(*args, **values)
+        except Invalid:
+            with in_options(**_own_names(function)):
+                raise
+
+    return command
+
+
+def _own_names(function: Callable[..., Any]) -> dict[str, str]:
+    """The options and arguments of a command by its parameters."""
+    names = {}
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        for one in getattr(parameter.annotation, "__metadata__", ()):
+            if isinstance(one, OptionInfo):
+                given = [text.partition("/")[0] for text in one.param_decls or ()]
+                names[parameter.name] = max(given, key=len) if given else f"--{parameter.name.replace('_', '-')}"
+            elif isinstance(one, ArgumentInfo):
+                names[parameter.name] = one.metavar or parameter.name.upper()
+    return names
 
 
 class Group(TyperGroup):

@@ -272,6 +272,7 @@ def remove(
       heliograph route remove mozambique --yes
     """
     if not yes and not dry_run:
+        on_database(lambda conn: rules.find(conn, route=which), settings_of(data_dir))
         confirm(f"Remove route {which}?")
 
     async def work(conn: Connection) -> dict[str, Any]:

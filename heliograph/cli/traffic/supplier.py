@@ -381,6 +381,7 @@ def remove(
     """
     settings = settings_of(data_dir)
     if not yes:
+        on_database(lambda conn: suppliers.id_of(conn, which), settings)
         confirm(f"Remove supplier {which}?")
 
     async def work(conn: Connection) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import typer
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
-from heliograph.cli.terminal.console import DataDir, in_options, on_database, settings_of
-from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
+from heliograph.cli.terminal.console import DataDir, on_database, settings_of
+from heliograph.cli.terminal.printing import Json, as_plain, group, in_options, say, show
 from heliograph.cli.webhook.kit import EndpointId, moment, owner
 from heliograph.webhooks import history, replays
 from heliograph.webhooks.history import AttemptEntry, Delivery, Filters

@@ -11,8 +11,8 @@ import msgspec
 import typer
 
 from heliograph.base.database.pool import Connection
-from heliograph.cli.terminal.console import DataDir, Org, in_options, on_database, operator, settings_of
-from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
+from heliograph.cli.terminal.console import DataDir, Org, on_database, operator, settings_of
+from heliograph.cli.terminal.printing import Json, as_plain, group, in_options, say, show
 from heliograph.cli.webhook.kit import EndpointId, Mode, owner
 from heliograph.webhooks import changing, endpoints, figures
 from heliograph.webhooks.changing import Changes

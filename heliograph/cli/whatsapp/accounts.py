@@ -19,6 +19,7 @@ from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.whatsapp.dispatch import holds
 from heliograph.whatsapp.mirror import accounts, apps, onboarding, sync, warnings
+from heliograph.whatsapp.mirror.accounts import BusinessAccount
 
 app = group("Add, list, show, change, pause, resume and remove WhatsApp Business Accounts.")
 
@@ -336,14 +337,19 @@ def remove(
       heliograph whatsapp account remove 102290129340398 --yes
     """
     if not yes:
+        on_database(lambda conn: _found(conn, org, which), settings_of(data_dir))
         confirm(f"Remove WhatsApp account {which}?")
     _set_state(which, "removed", org, json, data_dir)
 
 
+async def _found(conn: Connection, org: str | None, which: str) -> tuple[UUID, BusinessAccount]:
+    organization_id = (await operator(conn, org)).organization_id
+    return organization_id, await onboarding.find_account(conn, organization_id, which)
+
+
 def _set_state(which: str, state: str, org: str | None, json: bool, data_dir: DataDir) -> None:
     async def work(conn: Connection) -> dict[str, Any]:
-        organization_id = (await operator(conn, org)).organization_id
-        found = await onboarding.find_account(conn, organization_id, which)
+        organization_id, found = await _found(conn, org, which)
         changed = await accounts.set_state(
             conn, organization_id=organization_id, account_id=found.id, state=state, by=shell()
         )

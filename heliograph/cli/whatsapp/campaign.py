@@ -19,13 +19,12 @@ from heliograph.cli.terminal.console import (
     DataDir,
     Org,
     OrgOrAll,
-    in_options,
     moment,
     on_database,
     operator,
     settings_of,
 )
-from heliograph.cli.terminal.printing import Json, group, show
+from heliograph.cli.terminal.printing import Json, group, in_options, show
 from heliograph.cli.terminal.progress import (
     NAMES,
     AudienceImport,

@@ -13,7 +13,6 @@ from heliograph.cli.terminal.console import (
     DataDir,
     Org,
     Problem,
-    in_options,
     on_database,
     operator,
     organization,
@@ -21,7 +20,7 @@ from heliograph.cli.terminal.console import (
     shell,
 )
 from heliograph.cli.terminal.files import reading
-from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
+from heliograph.cli.terminal.printing import Json, as_plain, group, in_options, say, show
 from heliograph.whatsapp.money import rates, wallet
 from heliograph.whatsapp.money.rates import Imported, Rate, RatesInvalid
 from heliograph.whatsapp.money.wallet import Entry, Wallet

@@ -27,13 +27,14 @@ OF_ENVIRONMENT = (
     *("RATE_SMS_SEND", "RATE_CAMPAIGNS", "RATE_MUTATIONS", "RATE_READS"),
 )
 #: The rules' refusals in the form's wording.
-WRONG: Mapping[str, str] = {
+WRONG: Mapping[str | tuple[str, str], str] = {
     "name": "A name can have at most 40 characters.",
     "announcement": "An announcement can have at most 300 characters.",
     **dict.fromkeys(
         ("terms_url", "privacy_url"),
         "Enter an address that begins with http:// or https://, of at most 300 characters.",
     ),
+    ("announcement_until", "past"): "Choose a time in the future.",
     "new_quota": "Enter a number of messages of at most 9 digits.",
 }
 
