@@ -34,7 +34,17 @@ from tests.rules.dispatching_whatsapp import (
     wamid,
 )
 from tests.rules.factories import TO, blocked, endpoint, events_of
-from tests.rules.whatsapp_factories import Made, account, campaign, check_wallets, conversation, made, message, number
+from tests.rules.whatsapp_factories import (
+    KEY,
+    Made,
+    account,
+    campaign,
+    check_wallets,
+    conversation,
+    made,
+    message,
+    number,
+)
 
 BACK = ("queued", None, "reserved")
 #: What one user was sent uses up Meta's limit for some minutes.
@@ -389,6 +399,25 @@ async def test_what_waits_for_a_paused_account_is_due_when_it_is_resumed(pool: P
     await bench.refresh()
     await bench.round()
     assert [one.message_id for one in bench.only.submitted] == [id]
+
+
+async def test_a_refused_token_holds_its_account_unless_another_one_has_replaced_it(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: None  # the answer is late
+    held = "SELECT coalesce(held_until > now(), false), credential_status FROM whatsapp_accounts"
+    for token, standing in (("EAAnew", (False, "unknown")), (None, (True, "invalid"))):
+        await message(pool, who)
+        await bench.round()
+        late = bench.only.submitted[-1]
+        if token is not None:
+            async with pool.acquire() as conn:
+                scope = {"organization_id": who.organization_id, "account_id": who.account_id}
+                await accounts.update(conn, KEY, **scope, token=token)
+        bench.only.on_outcome(late, fault(190))
+        await bench.settle()
+        assert (await status_of(pool, late.message_id))[0] == "queued"
+        assert tuple(await pool.fetchrow(held)) == standing
+        await bench.refresh()
 
 
 async def test_a_template_under_review_holds_messages_and_fails_codes(pool: Pool) -> None:

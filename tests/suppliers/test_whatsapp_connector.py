@@ -267,6 +267,31 @@ async def test_a_new_token_ends_its_hold() -> None:
         assert one.connector.capacity() > 0
 
 
+async def test_a_late_refusal_of_the_token_before_says_nothing_about_the_new_one() -> None:
+    arrived, replaced = asyncio.Event(), asyncio.Event()
+
+    async def act(there: Peer, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> bool:
+        if b"Bearer new\r\n" in head:
+            writer.write(answer(ACCEPTED))
+            return True
+        arrived.set()
+        await replaced.wait()
+        writer.write(error(190, 401))
+        return True
+
+    async with number(act) as (one, _):
+        late = one.submit()
+        async with asyncio.timeout(DEADLINE):
+            await arrived.wait()
+        one.connector.set_credential(credential("new", b"s"))
+        replaced.set()
+        outcome = await one.outcome(late)
+        # Meta has not taken it, so it is sent again, with the new token.
+        assert (outcome.verdict, outcome.code, outcome.fault) == (Verdict.UNREACHABLE, "credential replaced", None)
+        assert one.connector.health().usable
+        assert (await one.send()).verdict is Verdict.ACCEPTED
+
+
 async def test_a_refusal_for_the_message_s_own_sake_shows_that_the_number_works() -> None:
     async with number(answers(error(190, 401), error(131026), answer(ACCEPTED))) as (one, _):
         await one.send()

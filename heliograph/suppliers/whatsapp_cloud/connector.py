@@ -68,8 +68,9 @@ class CloudConnector:
         self._gate = PairGate(clock)
         #: (time of arrival, submission).
         self._queue: deque[tuple[float, CloudSubmission]] = deque()
-        #: In flight, numbered by this connector; and the tasks of those that had to wait for a connection.
-        self._flying: dict[int, CloudSubmission] = {}
+        #: In flight, numbered by this connector, each with its credential; and the tasks of those that had to wait for
+        #: a connection.
+        self._flying: dict[int, tuple[CloudSubmission, Credential]] = {}
         self._begun = 0
         self._tasks: set[asyncio.Task[None]] = set()
         #: Submissions without an outcome yet.
@@ -159,7 +160,7 @@ class CloudConnector:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace):
                     await self._all_ended.wait()
-        late = list(self._flying.values())
+        late = [submission for submission, _ in self._flying.values()]
         self._flying.clear()
         for submission in late:
             self._end(submission, CloudOutcome(Verdict.UNKNOWN, fault=classify(None), code="stopped"))
@@ -202,7 +203,7 @@ class CloudConnector:
             for _ in range(free):
                 _, submission = self._queue.popleft()
                 self._begun += 1
-                self._flying[self._begun] = submission
+                self._flying[self._begun] = submission, self._credential
                 self._send(submission, functools.partial(self._answered, self._begun))
         if self._queue and len(self._flying) < self._concurrency and self._timer is None:
             self._timer = self._loop.call_later(max(self._pacer.wait(), 0.001), self._tick)
@@ -236,10 +237,16 @@ class CloudConnector:
         answered(outcome)
 
     def _answered(self, number: int, outcome: CloudOutcome) -> None:
-        submission = self._flying.pop(number, None)
-        if submission is None:
+        flown = self._flying.pop(number, None)
+        if flown is None:
             return  # stop() has ended it
-        self._learn(submission, outcome)
+        submission, credential = flown
+        if outcome.fault is not None and outcome.fault.scope is Scope.CREDENTIAL and credential != self._credential:
+            # It says nothing about the credential that has replaced it meanwhile.
+            self._gate.give_back(submission.recipient)
+            outcome = _unreachable("credential replaced")
+        else:
+            self._learn(submission, outcome)
         self._end(submission, outcome)
         self._pump()
 

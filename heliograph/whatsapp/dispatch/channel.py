@@ -314,7 +314,12 @@ class WhatsAppChannel:
             target_id=due.number_id,
             submission=CloudSubmission(lease.id, number, due.recipient, body),
             message=due,
-            context=Context(slot.line.account_id if slot.line else None, slot.held, is_counted=due.is_near_pace),
+            context=Context(
+                slot.line.account_id if slot.line else None,
+                slot.line.token if slot.line else b"",
+                slot.held,
+                is_counted=due.is_near_pace,
+            ),
         )
 
     def _text(self, due: ClaimedMessage, content: Content) -> bytes | Finish:

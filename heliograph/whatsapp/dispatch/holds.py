@@ -35,7 +35,7 @@ HOLD_ACCOUNT = f"""
 UPDATE whatsapp_accounts {_HOLD},
        credential_status = CASE WHEN $6 THEN 'invalid' ELSE credential_status END,
        credential_checked_at = CASE WHEN $6 THEN now() ELSE credential_checked_at END
- WHERE organization_id = $1 AND id = $2 AND state <> 'removed'
+ WHERE organization_id = $1 AND id = $2 AND state <> 'removed' AND ($7::bytea IS NULL OR token = $7)
 """
 
 
@@ -47,14 +47,17 @@ async def hold_account(
     seconds: float,
     reason: str,
     credential_invalid: bool = False,
+    token: bytes | None = None,
     by_status: bool = False,
 ) -> int:
     """Send nothing from the account for `seconds`. `credential_invalid`: Meta refused the credential itself (INVALID),
-    which overrides any earlier check. `by_status`: only a status can end the hold. Returns the number of deliveries
-    queued."""
+    which overrides any earlier check. `token`: the sealed one that was refused; if another one has replaced it, nothing
+    is held. `by_status`: only a status can end the hold. Returns the number of deliveries queued."""
     async with conn.transaction():
         before = await numbers.of_account(conn, organization_id, account_id) if credential_invalid else {}
-        await conn.execute(HOLD_ACCOUNT, organization_id, account_id, seconds, reason, by_status, credential_invalid)
+        await conn.execute(
+            HOLD_ACCOUNT, organization_id, account_id, seconds, reason, by_status, credential_invalid, token
+        )
         if not credential_invalid:
             return 0
         return await numbers.announce(conn, organization_id, account_id, before)

@@ -60,6 +60,8 @@ class Context(msgspec.Struct, frozen=True, gc=False):
 
     #: None: a message of a test key.
     account_id: UUID | None
+    #: The account's token that it was sent with, sealed.
+    token: bytes = b""
     #: Its number or account was held when it was sent: it is the probe.
     tries_hold: bool = False
     #: It counts toward Meta's limit for its user since it began (`count`).
@@ -189,6 +191,7 @@ async def follow(conn: Connection, answered: Sequence[AnsweredAttempt]) -> int:
         ScopedFailure(
             _organization(one), due.number_id, account_id, due.template_id, due.conversation_id, outcome.fault,
             outcome.code, outcome.trace, outcome.retry_after or 0.0, tries_hold=_context(one).tries_hold,
+            token=_context(one).token,
         )
         for one, due, outcome, account_id in (
             (one, one.attempt.message, one.outcome, _context(one).account_id) for one in live
@@ -215,6 +218,8 @@ class ScopedFailure(msgspec.Struct, frozen=True, gc=False):
     at: datetime | None = None
     #: Its message was the probe after a hold.
     tries_hold: bool = False
+    #: The sealed token of the answered request.
+    token: bytes = b""
 
     @property
     def is_missing(self) -> bool:
@@ -298,7 +303,8 @@ async def note(conn: Connection, failures: Sequence[ScopedFailure]) -> int:
         failures, key=lambda one: (one.fault.scope is Scope.NUMBER, one.account_id.int, one.number_id.int)
     ):
         fault = one.fault
-        key = (fault.scope, fault.code, one.whom)
+        token = one.token if fault.scope is Scope.CREDENTIAL else b""
+        key = (fault.scope, fault.code, one.whom, token)
         if key in done:
             continue
         done.add(key)
@@ -329,6 +335,7 @@ async def note(conn: Connection, failures: Sequence[ScopedFailure]) -> int:
                 seconds=seconds,
                 reason=fault.title,
                 credential_invalid=fault.code in accounts.INVALID,
+                token=token or None,
                 by_status=one.at is not None and fault.scope is Scope.ACCOUNT,
             )
     return deliveries
