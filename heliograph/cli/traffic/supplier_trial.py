@@ -18,6 +18,7 @@ from heliograph.base import phones
 from heliograph.base.crypto import Unsealable
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
 from heliograph.base.process import logs
 from heliograph.base.process.settings import Settings, SettingsError
 from heliograph.cli.terminal.console import FAILED, DataDir, Problem, on_database, settings_of, shell
@@ -88,7 +89,7 @@ def command(
     async def work(conn: Connection) -> dict[str, Any]:
         supplier = await _supplier(conn, which)
         account = _account(supplier, settings)
-        if supplier.kind == kinds.SMPP and not extra_session:
+        if not extra_session:
             await _demand_session(conn, supplier)
         submission = following.submission(number or EXAMPLE, text, sender)
         since = await trying.begins(conn)
@@ -135,12 +136,13 @@ def _account(supplier: Supplier, settings: Settings) -> Account:
 
 
 async def _demand_session(conn: Connection, supplier: Supplier) -> None:
-    leased = (await suppliers.sessions(conn)).get(supplier.id, suppliers.UNHELD)[0]
-    if leased >= supplier.sessions:
+    try:
+        await trying.demand_session(conn, supplier)
+    except Invalid:
         raise Problem(
             f"workers hold all sessions of {supplier.name} ({supplier.sessions}), and the account may allow no more:"
             " pause it first, or add --extra-session"
-        )
+        ) from None
 
 
 def _result(supplier: Supplier, done: Trial) -> dict[str, Any]:
