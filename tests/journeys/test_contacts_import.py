@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import re
+import signal
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -254,6 +255,27 @@ async def test_killed_in_the_middle_and_run_again(database_url: str, pool: Pool,
     assert await pool.fetchval(APART) == 0
     with path.with_suffix(".rejects.csv").open(encoding="utf-8-sig", newline="") as file:
         assert [row[0] for row in csv.reader(file)] == ["row", str(rows + 2)]
+
+
+async def test_whoever_stops_one_is_told_how_to_complete_or_undo_it(
+    database_url: str, pool: Pool, tmp_path: Path
+) -> None:
+    cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
+    actor = await organization(pool)
+    path = _many(tmp_path / "people.csv", 2 * importing.BATCH)
+    last = next(reversed(list(csv.DictReader(path.open(encoding="utf-8")))))["phone"]
+    async with pool.acquire() as conn, conn.transaction():
+        # The second batch waits for this one.
+        await records.create(conn, actor, entry=records.Entry(last, "Ana"))
+        process = await cli._start(("contacts", "import", str(path)), {}, stderr=asyncio.subprocess.PIPE)
+        await blocked(pool)
+        process.send_signal(signal.SIGINT)
+        _, err = await asyncio.wait_for(process.communicate(), 120)
+    assert process.returncode == 130
+    told = re.search(r"Stopped: 5,000 rows were read\. .* heliograph contacts undo (\S+)", err.decode())
+    assert told is not None, err.decode()
+    undone = await cli("contacts", "undo", told[1], "--json")
+    assert undone.data["deleted"] == importing.BATCH
 
 
 async def test_the_commands(database_url: str, pool: Pool, people: Path, tmp_path: Path) -> None:

@@ -195,6 +195,24 @@ def test_a_locale_of_ascii_ends_nothing_and_json_stays_whole(encoding: str) -> N
     assert msgspec.json.decode(printed(True)) == {"name": "José"}
 
 
+EXPORT = """
+from heliograph.cli.terminal.console import run
+from heliograph.cli.terminal.printing import in_utf8
+import typer
+app = typer.Typer()
+@app.command()
+def command() -> None:
+    in_utf8().write("Jos\\u00e9\\n")
+run(app)
+"""
+
+
+def test_an_export_is_utf_8_in_every_locale() -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", EXPORT], env=environment, capture_output=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "José\n".encode()), done.stderr
+
+
 def on_a_terminal(code: str, **environment: str) -> bytes:
     """The output of a program on a terminal."""
     ours, theirs = pty.openpty()

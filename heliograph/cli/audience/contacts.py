@@ -28,7 +28,7 @@ from heliograph.cli.terminal.console import (
     settings_of,
 )
 from heliograph.cli.terminal.files import OutFile, writable, writing
-from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
+from heliograph.cli.terminal.printing import Json, as_plain, group, in_utf8, say, show
 from heliograph.contacts import exporting, importing, records, sheets, undoing
 from heliograph.contacts.importing import Options, Summary
 from heliograph.contacts.records import Contact, OnDuplicate
@@ -107,12 +107,20 @@ def import_(
     if not json:
         _explain(layout)
 
+    done: Summary | None = None
+
     async def work(conn: Connection) -> Summary:
         found = await organization(conn, org)
         actor = acting_for(found)
         options = Options(on_duplicate=on_duplicate, tags=tags, country=region or found.country)
         _agree(await importing.survey(file, layout, options), json=json, yes=yes)
         with _bar("Importing") as advance:
+
+            def follow(at: importing.Progress) -> None:
+                nonlocal done
+                done = at.summary
+                advance(at.position, at.size, with_noun(at.summary.rows, "row"))
+
             return await importing.run(
                 conn,
                 actor,
@@ -120,10 +128,16 @@ def import_(
                 layout=layout,
                 rejects=target,
                 options=options,
-                on_progress=lambda at: advance(at.position, at.size, with_noun(at.summary.rows, "row")),
+                on_progress=follow,
             )
 
-    summary = on_database(work, settings)
+    try:
+        summary = on_database(work, settings)
+    except KeyboardInterrupt:
+        if done is not None:
+            rows = with_noun(done.rows, "row was read", "rows were read")
+            say(f"Stopped: {rows}. Run it again to complete it, or undo it: heliograph contacts undo {done.import_id}")
+        raise
     show(as_plain(summary) | {"rejects": str(target) if summary.rejected else None}, json)
     if summary.created or summary.updated:
         say(f"To undo it: heliograph contacts undo {summary.import_id}")
@@ -154,7 +168,7 @@ def export(
     async def work(conn: Connection) -> int:
         actor = await operator(conn, org)
         with contextlib.ExitStack() as stack:
-            out: TextIO = sys.stdout
+            out: TextIO = in_utf8()
             if file is not None:
                 # Spreadsheets recognize UTF-8 by the byte order mark.
                 encoding = "utf-8" if json else "utf-8-sig"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from typing import Annotated
 
 import typer
@@ -11,7 +10,7 @@ import typer
 from heliograph.base.database.pool import Connection
 from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.console import DataDir, Org, on_database, operator, settings_of
-from heliograph.cli.terminal.printing import Json, group, in_options, say, show
+from heliograph.cli.terminal.printing import Json, group, in_options, in_utf8, say, show
 from heliograph.consent import exporting, optouts
 from heliograph.consent.optouts import OptOut
 
@@ -66,9 +65,9 @@ def export(
     async def work(conn: Connection) -> int:
         actor = await operator(conn, org)
         await exporting.begin(conn, actor, as_json=json)
-        total = 0
+        total, out = 0, in_utf8()
         async for count, text in exporting.pieces(lambda: contextlib.nullcontext(conn), actor, as_json=json):
-            sys.stdout.write(text)
+            out.write(text)
             total += count
         return total
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated, TextIO
@@ -17,7 +16,7 @@ from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.asking import confirm
 from heliograph.cli.terminal.console import DataDir, Org, Problem, acting_for, on_database, organization, settings_of
 from heliograph.cli.terminal.files import unless_stdout, writable, writing
-from heliograph.cli.terminal.printing import Json, JsonOnly, group, say, show
+from heliograph.cli.terminal.printing import Json, JsonOnly, group, in_utf8, say, show
 from heliograph.contacts import records
 from heliograph.privacy import erasure, holdings
 from heliograph.privacy.erasure import ErasureReceipt
@@ -61,7 +60,7 @@ def export(
                 f"the secret key does not open the texts of {found.name}: give the one they were sealed under"
             )
         with contextlib.ExitStack() as stack:
-            out: TextIO = sys.stdout
+            out: TextIO = in_utf8()
             if file is not None:
                 out = stack.enter_context(writing(file, encoding="utf-8"))
             async for row in holdings.held(conn, acting_for(found), address=address):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import date, timedelta
 from typing import Annotated, Any, Literal
 
@@ -13,7 +12,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.money import decimal
 from heliograph.cli.terminal.console import DataDir, OrgOrAll, only, settings_of
-from heliograph.cli.terminal.printing import Json, show
+from heliograph.cli.terminal.printing import Json, in_utf8, show
 from heliograph.cli.terminal.reports import on_reader
 from heliograph.prices import margins
 from heliograph.prices.margins import PARTS, Line
@@ -80,7 +79,7 @@ def command(
     lines = [{name: value for name, value in line.items() if name not in left_out} for line in lines]
     columns = [one for one in (*(one for one in PARTS if one in parts), *COLUMNS) if one not in left_out]
     if csv:
-        writer = csv_files.Writer(sys.stdout, columns)
+        writer = csv_files.Writer(in_utf8(), columns)
         for line in lines:
             writer.row(["" if line[name] is None else str(line[name]) for name in columns])
     else:

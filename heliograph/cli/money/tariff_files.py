@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
@@ -14,7 +13,7 @@ from heliograph.base.database.clock import iso
 from heliograph.base.money import decimal
 from heliograph.cli.terminal.console import Problem
 from heliograph.cli.terminal.files import reading
-from heliograph.cli.terminal.printing import as_plain, form, form_option, say, show
+from heliograph.cli.terminal.printing import as_plain, form, form_option, in_utf8, say, show
 from heliograph.networks.plan import unlisted
 from heliograph.prices.rows import COLUMNS, TariffInvalid, read, write
 from heliograph.prices.tariff import Rate
@@ -83,7 +82,7 @@ def check_form(*, csv: bool, json: bool) -> None:
 def show_rates(rates: list[Rate], *, csv: bool, json: bool) -> None:
     """Show rates in the requested form, or as CSV."""
     if csv:
-        write(rates, sys.stdout)
+        write(rates, in_utf8())
     else:
         show([_plain(one) for one in rates], json, RATES)
 

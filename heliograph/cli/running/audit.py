@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -15,7 +14,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.console import DataDir, OrgOrAll, moment, on_database, only, settings_of, shell
 from heliograph.cli.terminal.files import OutFile, writable, writing
-from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
+from heliograph.cli.terminal.printing import Json, as_plain, group, in_utf8, say, show
 from heliograph.cli.terminal.reports import on_reader
 
 app = group("List and export the audit log: who changed what, when and from where.")
@@ -107,7 +106,7 @@ def export(
     async def work(conn: Connection) -> int:
         wanted = await _filter(conn, org, who, action, what, since, until)
         with contextlib.ExitStack() as stack:
-            out: TextIO = sys.stdout
+            out: TextIO = in_utf8()
             if file is not None:
                 encoding = "utf-8" if json else "utf-8-sig"
                 out = stack.enter_context(writing(file, encoding=encoding))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import io
 import itertools
 import os
 import re
@@ -19,7 +20,7 @@ from datetime import datetime
 from json import dumps, loads
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TextIO
 from unicodedata import category, east_asian_width
 from uuid import UUID
 
@@ -244,6 +245,14 @@ def line(
             for name, text in zip(columns, cells, strict=True)
         ]
         print("  ".join(shown).rstrip(), flush=True)
+
+
+def in_utf8() -> TextIO:
+    """stdout for an export, which is a file for programs: in UTF-8, since in another encoding of the terminal names
+    would lose their letters."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
+    return sys.stdout
 
 
 def as_plain(data: Any) -> Any:
