@@ -360,6 +360,9 @@ async def test_a_campaign_is_paused_resumed_and_canceled(pool: Pool, tenant: Ten
     assert "6 people who are still waiting do not get it. 6 queued messages are canceled and refunded" in ask.words
     page = await owner.submit(ask, where + "/cancel")
     assert "The campaign is canceled" in page.words
+    # Whoever asks for it again, from a page loaded before, sees that it has ended.
+    again = await owner.get(where + "/cancel")
+    assert (again.path, "This campaign has ended." in again.words) == (where, True)
     await stage(pool)
     page = await owner.get(where)
     assert "Canceled 6" in page.words

@@ -166,9 +166,12 @@ async def change_pace(request: Request) -> Answer:
 
 
 async def show_cancel(request: Request) -> Answer:
-    """What canceling would do, in numbers."""
+    """What canceling would do, in numbers; back to the campaign if it has ended meanwhile."""
     async with request.reading() as conn:
         campaign = await find(request, conn)
+    if "cancel" not in plan.acts(campaign):
+        said = request.text(CampaignNotCancelable().message)
+        return Redirect(location=request.to(f"{HERE}/{campaign.id}"), notice=said, is_refusal=True)
     return Page(template="audience/campaign_cancel.html", values={"campaign": campaign})
 
 
