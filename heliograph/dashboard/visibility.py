@@ -5,6 +5,7 @@ A role sees all of them, only those of messages that its holder sent, or none (`
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Literal
 from uuid import UUID
@@ -16,6 +17,8 @@ from heliograph.pages.requests import Request
 from heliograph.people import memberships
 from heliograph.people.roles import CONTENT, CONVERSE, TEAM
 
+#: Members offered by a filter. Any other one is found by name or e-mail address.
+PEOPLE_OFFERED = 200
 #: Revoked and expired keys offered by a filter.
 ENDED_OFFERED = 20
 
@@ -34,11 +37,22 @@ def whose(request: Request) -> Literal["all", "own", "none"]:
 
 
 async def people(conn: Connection, request: Request) -> list[tuple[UUID, str]]:
-    """The people whom messages can be filtered by: the team, for readers who may see it, otherwise only the reader."""
+    """The people offered to filter messages by: the team's first PEOPLE_OFFERED, for readers who may see it, otherwise
+    only the reader. Those who share a name are called by their e-mail address."""
     own = (request.person.user_id, request.person.name)
     if not request.may(permission=TEAM):
         return [own] if request.may("sms:send") or request.may("whatsapp:send") else []
-    return [(one.user_id, one.name) for one in await memberships.list_all(conn, request.actor)]
+    listed = await memberships.list_page(conn, request.actor, limit=PEOPLE_OFFERED)
+    named = Counter(one.name.casefold() for one in listed)
+    return [(one.user_id, one.name if named[one.name.casefold()] == 1 else one.email) for one in listed]
+
+
+async def people_called(conn: Connection, request: Request, text: str) -> list[UUID]:
+    """The members with this name or e-mail address, for readers who may see the team: two of them are enough."""
+    if not request.may(permission=TEAM):
+        return []
+    listed = await memberships.list_page(conn, request.actor, search=text, limit=PEOPLE_OFFERED)
+    return [one.user_id for one in listed if text.casefold() in (one.name.casefold(), one.email.casefold())][:2]
 
 
 async def keys(conn: Connection, request: Request, chosen: UUID | None) -> list[tuple[UUID, str]]:

@@ -164,6 +164,7 @@ async def test_an_operator_pauses_resumes_and_cancels_a_campaign(pool: Pool, ten
     assert "Delivery day" in page.words
     page = await root.submit(page, f"{here}/{id}/cancel")
     assert "The campaign is canceled" in page.words
+    assert "This campaign has ended." in (await root.get(f"{here}/{id}/cancel")).words
     token = page.form("/console/logout")["_token"]
     page = await root.post(f"{here}/{id}/pause", {"_token": token})
     assert "This campaign is not under way" in page.words

@@ -578,6 +578,38 @@ async def test_a_key_and_a_person_that_no_list_shows_are_called_by_their_names(
     assert known == {rui.id: "Rui"}
 
 
+async def test_in_a_large_team_whoever_sent_it_is_found_by_typing(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    rui = await make_person(pool, tenant, "rui@example.com", "sender")
+    await send(api, tenant, message="Sent by a key")
+    await other_browser.sign_in("rui@example.com")
+    form = (await other_browser.get("/send")).form("/send") | {"to": "+258841234567", "message": "Sent by Rui"}
+    by_rui = (await other_browser.post("/send", form)).path.partition("=")[2]
+    assert '<select id="by"' in (await owner.get("/messages")).text
+    await pool.execute(
+        "WITH made AS (INSERT INTO users (id, email, name, created_at) SELECT gen_random_uuid(), n || '@example.com',"
+        " 'Member ' || n % 250, now() FROM generate_series(1, 251) n RETURNING id)"
+        " INSERT INTO memberships (organization_id, user_id, role, created_at)"
+        " SELECT $1, id, 'viewer', now() FROM made",
+        tenant.id,
+    )
+    page = await owner.get("/messages")
+    assert ('<select id="by"' in page.text, page.text.count('<option value="Member ')) == (False, 197)
+    for typed in ("rui", "RUI@example.com", str(rui.id)):
+        page = await owner.get(f"/messages?by={typed}")
+        assert shown(page) == [by_rui]
+        assert 'id="by" name="by" value="Rui"' in page.text
+    for typed, said in (
+        ("Member+1", "Several people have this name: give the e-mail address."),
+        ("Eva", "Nobody on the team has this name or e-mail address."),
+    ):
+        page = await owner.get(f"/messages?by={typed}")
+        assert (shown(page), said in page.words) == ([], True), page.words
+    # Who may not see the team learns nothing about it.
+    assert "Nobody on the team" in (await other_browser.get("/messages?by=Member+2")).words
+
+
 async def test_who_sent_it_on_the_dashboard_is_told_and_sees_it_whole(
     api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
 ) -> None:

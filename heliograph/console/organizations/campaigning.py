@@ -33,10 +33,13 @@ async def resume(request: Request) -> Answer:
 
 
 async def show_cancel(request: Request) -> Answer:
-    """What canceling would do, in numbers."""
+    """What canceling would do, in numbers; back to the list if it has ended meanwhile."""
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
         campaign = await _find(conn, request, acting_for(request, one))
+    if "cancel" not in plan.acts(campaign):
+        said = request.text(CampaignNotCancelable().message)
+        return Redirect(location=_list(request, campaign), notice=said, is_refusal=True)
     values = {"one": one, "campaign": campaign, "back": _list(request, campaign)}
     return Page(template="organizations/campaign_cancel.html", values=values)
 

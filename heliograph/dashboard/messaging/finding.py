@@ -16,6 +16,7 @@ from heliograph.campaigns import record
 from heliograph.campaigns.record import CampaignName
 from heliograph.consent import optouts
 from heliograph.contacts import suggesting
+from heliograph.dashboard import visibility
 from heliograph.dashboard.conversations import inbox
 from heliograph.overview import finding, messages, requests
 from heliograph.overview.messages import Filters
@@ -103,6 +104,8 @@ def reasons(channel: str | None) -> list[tuple[str, Kind]]:
 async def find(conn: Connection, request: Request) -> Wanted:
     """The filters in a list's address."""
     wanted = _read(request, await _numbers(conn, request, request.query.get("q", "").strip()[:LONGEST]))
+    if wanted.typed["by"] and wanted.filters.person_id is None:
+        wanted = await _sent_by(conn, request, wanted)
     text = wanted.typed["campaign"]
     if not text:
         return wanted
@@ -129,6 +132,21 @@ async def find(conn: Connection, request: Request) -> Wanted:
     )
 
 
+async def _sent_by(conn: Connection, request: Request, wanted: Wanted) -> Wanted:
+    """What was sent by the person who is meant by a name or an e-mail address."""
+    found = await visibility.people_called(conn, request, wanted.typed["by"])
+    if len(found) == 1:
+        filters = msgspec.structs.replace(wanted.filters, person_id=found[0])
+        return msgspec.structs.replace(wanted, filters=filters, typed=wanted.typed | {"by": str(found[0])})
+    said = (
+        request.text("Several people have this name: give the e-mail address.")
+        if found
+        else request.text("Nobody on the team has this name or e-mail address.")
+    )
+    filters = msgspec.structs.replace(wanted.filters, person_id=NOWHERE)
+    return msgspec.structs.replace(wanted, filters=filters, problems=wanted.problems | {"by": said})
+
+
 async def campaigns(conn: Connection, request: Request, *, limit: int = record.LOOKED) -> list[CampaignName]:
     """The latest campaigns, for readers who may see them."""
     return await record.latest(conn, request.actor, limit=limit) if request.may("campaigns:read") else []
@@ -150,7 +168,7 @@ def _read(request: Request, numbers: Sequence[str]) -> Wanted:
     ids = {}
     for name in ("key", "by", "campaign"):
         ids[name] = _id(typed[name])
-        if typed[name] and ids[name] is None and name != "campaign":
+        if typed[name] and ids[name] is None and name == "key":
             problems[name] = request.text("This is not an id.")
     country = typed["country"].upper()
     filters = Filters(
