@@ -434,7 +434,13 @@ def test_a_question_leaves_stdout_alone_and_says_what_to_give_if_nobody_answers(
 @pytest.mark.parametrize(
     ("closed", "words", "status", "out", "err"),
     [
-        ("<&-", ("route", "remove", "x"), 1, "", "nothing was changed, as nobody confirmed it"),
+        (
+            "<&-",
+            ("whatsapp", "inbound", "drop", "0199c0de-0000-7000-8000-000000000000"),
+            1,
+            "",
+            "nothing was changed, as nobody confirmed it",
+        ),
         ("<&-", ("supplier", "set", "x", "--ask-password"), 2, "", "a line on stdin"),
         ("<&-", ("login", "--url", "http://127.0.0.1:1"), 2, "", "this is not an API key"),
         (">&-", ("supplier", "options"), 0, "", ""),
