@@ -252,16 +252,19 @@ async def hurry(conn: Connection, *, id: UUID, by: Principal = SYSTEM) -> bool:
 
 #: Seconds after which a message of a suspended organization, or of a paused account, is examined again.
 STOPPED_PAUSE = 60.0
-#: Maximum messages that `resume` makes due: the others are due within STOPPED_PAUSE.
+#: Maximum messages that `resume` looks at: the others are due within STOPPED_PAUSE.
 MOST_RESUMED = 5_000
 # What was put back keeps its order. Scheduled messages and those of a campaign with a pace are due at their times, and
 # so is what was tried before. The look-ups are scalar, so that no plan reads whole tables of messages.
 RESUME = """
-WITH waiting AS MATERIALIZED (
+WITH stopped AS MATERIALIZED (
     SELECT ctid AS place FROM queue
      WHERE due_at > now() AND due_at <= now() + make_interval(secs => $4)
        AND organization_id = $1 AND kind = ANY ($2) AND ($3::uuid[] IS NULL OR line = ANY ($3))
-       AND attempt = 0 AND lease_token IS NULL
+     ORDER BY due_at LIMIT $5
+), waiting AS MATERIALIZED (
+    SELECT queue.ctid AS place FROM stopped JOIN queue ON queue.ctid = stopped.place
+     WHERE attempt = 0 AND lease_token IS NULL
        AND (kind <> 'sms' OR coalesce((
             SELECT send_at FROM messages WHERE organization_id = queue.organization_id AND id = queue.id LIMIT 1),
             now()) <= now())
@@ -271,7 +274,7 @@ WITH waiting AS MATERIALIZED (
                                      WHERE organization_id = queue.organization_id AND id = queue.id LIMIT 1)
                    ELSE (SELECT campaign_id FROM whatsapp_messages
                           WHERE organization_id = queue.organization_id AND id = queue.id LIMIT 1) END) IS NULL
-     ORDER BY due_at LIMIT $5 FOR UPDATE SKIP LOCKED
+       FOR UPDATE OF queue SKIP LOCKED
 )
 UPDATE queue SET due_at = now(), since = queue.due_at - make_interval(secs => $4)
   FROM waiting WHERE queue.ctid = waiting.place

@@ -190,7 +190,7 @@ async def add(conn: Connection, route: Route, *, note: str = "", by: Principal =
     return made
 
 
-LOCK = "SELECT id FROM routes WHERE name = $1 OR id::text = $1 FOR UPDATE"
+LOCK = "SELECT id FROM routes WHERE lower(name) = lower($1) OR id::text = $1 FOR UPDATE"
 
 
 async def lock(conn: Connection, *, route: str) -> StoredRoute:
@@ -204,7 +204,7 @@ async def lock(conn: Connection, *, route: str) -> StoredRoute:
 async def find(conn: Connection, *, route: str) -> StoredRoute:
     """The route with this name or id. Raises NotFound."""
     for one in await load(conn):
-        if route in (one.route.name, str(one.route.id)):
+        if route.lower() in (one.route.name.lower(), str(one.route.id)):
             return one
     raise NotFound("There is no such route.", resource="route", id=route)
 

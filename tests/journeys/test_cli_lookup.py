@@ -44,17 +44,17 @@ async def test_a_number_is_looked_up_before_it_is_sent_to(pool: Pool, database_u
         assert (shown["this_month"], shown["found_this_month"], shown["cost_this_month"]) == (1, 1, "0.003000 EUR")
         explained = (await cli("route", "explain", PORTED, "--json")).data
         assert (explained["network"], explained["route"]) == ("643-03 (known from a look-up)", "movitel")
-        tried = (await cli("lookup", "try", "mnp", PORTED, "--json")).data
+        tried = (await cli("lookup", "try", "MNP", PORTED, "--json")).data
         assert tried == {"number": PORTED, "network": "643-03", "lookup": "mnp"}
         changed = (await cli("lookup", "set", "mnp", "reuses=1", "countries=", "--json")).data
         assert (changed["worth_it"], changed["countries"]) == (False, "")
-        assert (await cli("lookup", "pause", "mnp", "--json")).data["state"] == "paused"
+        assert (await cli("lookup", "pause", "Mnp", "--json")).data["state"] == "paused"
         assert (await cli("lookup", "resume", "mnp", "--json")).data["state"] == "active"
         listed = {one["setting"] for one in (await cli("lookup", "options", "infobip", "--json")).data}
         assert {"price", "reuses", "wait_seconds"} <= listed
         assert (await cli("lookup", "remove", "mnp", "--yes")).status == 0
         assert (await cli("lookup", "list", "--json")).data == []
-        refused = await cli("lookup", "try", "mnp", PORTED)
+        refused = await cli("lookup", "try", "MNP", PORTED)
         assert (refused.status, "no such look-up supplier" in refused.err) == (1, True), refused.err
     finally:
         await supplier.stop()

@@ -40,6 +40,10 @@ async def test_a_route_decides_is_explained_and_is_taken_back(pool: Pool, databa
         for taken in ("codes", "Codes", "codes "):
             again = await cli("route", "add", taken, "--supplier", name)
             assert (again.status, "already a route" in again.err) == (1, True), again.err
+        # They are found in the same way.
+        named = await cli("route", "set", "CODES", "--supplier", "Cheap", "--supplier", name, "--dry-run", "--json")
+        assert named.status == 0, named.err
+        assert (await cli("supplier", "show", "CHEAP", "--json")).data["name"] == "cheap"
 
         says = (await cli("route", "explain", TO, "--class", "otp", "--json")).data
         assert says["decision"].startswith(

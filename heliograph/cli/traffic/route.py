@@ -425,15 +425,16 @@ async def _names(conn: Connection) -> dict[UUID, str]:
 
 async def _choices(conn: Connection, given: list[str]) -> tuple[Choice, ...]:
     """Suppliers given with `--supplier`. Raises typer.BadParameter."""
-    known = {name: id for id, name in (await _names(conn)).items()}
+    known = {name.lower(): id for id, name in (await _names(conn)).items()}
     chosen = []
     for place, one in enumerate(given, 1):
         name, *numbers = one.split(":")
-        if name not in known:
+        id = known.get(name.lower())
+        if id is None:
             raise typer.BadParameter(f"there is no supplier {name!r}", param_hint="--supplier")
         if len(numbers) > 2 or not all(number.isascii() and number.isdigit() for number in numbers):
             raise typer.BadParameter(f"{one!r} is not NAME[:PRIORITY[:WEIGHT]]", param_hint="--supplier")
-        chosen.append(Choice(known[name], *map(int, numbers)) if numbers else Choice(known[name], place * 10))
+        chosen.append(Choice(id, *map(int, numbers)) if numbers else Choice(id, place * 10))
     return tuple(chosen)
 
 

@@ -411,7 +411,7 @@ async def _all(conn: Connection, settings: Settings) -> list[dict[str, Any]]:
 
 async def _find(conn: Connection, which: str, settings: Settings) -> dict[str, Any]:
     for row in await _all(conn, settings):
-        if which in (row["name"], row["id"]):
+        if which.lower() in (row["name"].lower(), row["id"]):
             return row
     raise NotFound("There is no such supplier.", supplier=which)
 

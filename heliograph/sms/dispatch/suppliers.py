@@ -109,7 +109,7 @@ async def add(
     return id
 
 
-LOCK = "SELECT id FROM suppliers WHERE (name = $1 OR id::text = $1) AND state <> 'removed' FOR UPDATE"
+LOCK = "SELECT id FROM suppliers WHERE (lower(name) = lower($1) OR id::text = $1) AND state <> 'removed' FOR UPDATE"
 
 
 async def lock(conn: Connection, *, supplier: str) -> Supplier:
@@ -226,13 +226,16 @@ def _audit_values(one: Supplier) -> dict[str, Any]:
     return {name: getattr(one, name) for name in names} | settings
 
 
-STATE = "SELECT id, name, state FROM suppliers WHERE (name = $1 OR id::text = $1) AND state <> 'removed' FOR UPDATE"
+STATE = """
+SELECT id, name, state FROM suppliers
+ WHERE (lower(name) = lower($1) OR id::text = $1) AND state <> 'removed' FOR UPDATE
+"""
 SET_STATE = """
 UPDATE suppliers SET state = $2, changed_at = $3, secret = CASE $2 WHEN 'removed' THEN ''::bytea ELSE secret END,
        old_secrets = CASE $2 WHEN 'removed' THEN '{}' ELSE old_secrets END,
        old_secrets_until = CASE $2 WHEN 'removed' THEN '{}' ELSE old_secrets_until END,
        name = CASE $2 WHEN 'removed' THEN name || ' (removed ' || left(id::text, 8) || ')' ELSE name END
- WHERE (name = $1 OR id::text = $1) AND state <> 'removed'
+ WHERE (lower(name) = lower($1) OR id::text = $1) AND state <> 'removed'
 """
 
 
@@ -272,7 +275,7 @@ async def reset_circuit(conn: Connection, *, supplier: str, by: Principal = SYST
     return id
 
 
-ID = "SELECT id FROM suppliers WHERE (name = $1 OR id::text = $1) AND state <> 'removed'"
+ID = "SELECT id FROM suppliers WHERE (lower(name) = lower($1) OR id::text = $1) AND state <> 'removed'"
 
 
 async def id_of(conn: Connection, reference: str) -> UUID:

@@ -120,7 +120,10 @@ async def add(
     return id
 
 
-LOCK = "SELECT id FROM lookup_suppliers WHERE (name = $1 OR id::text = $1) AND state <> 'removed' FOR UPDATE"
+LOCK = """
+SELECT id FROM lookup_suppliers
+ WHERE (lower(name) = lower($1) OR id::text = $1) AND state <> 'removed' FOR UPDATE
+"""
 CHANGE = """
 UPDATE lookup_suppliers SET settings = $2::text::jsonb, secret = coalesce($3, secret), changed_at = clock_timestamp()
  WHERE id = $1
@@ -173,7 +176,7 @@ async def set_state(
 async def find(conn: Connection, account: str) -> Account:
     """The account with this name or id. Raises NotFound."""
     for one in await load(conn):
-        if account in (one.name, str(one.id)):
+        if account.lower() in (one.name.lower(), str(one.id)):
             return one
     raise _none(account)
 

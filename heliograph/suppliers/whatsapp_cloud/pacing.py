@@ -19,7 +19,7 @@ PAIR_SECONDS = 6.0
 PAIR_BURST = 45
 #: Seconds by which all processes together are never ahead with one user, however many they are: long before, Meta
 #: refuses their messages, which then do not count.
-PAIR_NEVER = 2 * PAIR_BURST * PAIR_SECONDS
+PAIR_MOST_AHEAD = 2 * PAIR_BURST * PAIR_SECONDS
 
 #: Seconds for which a lowered rate stays, and the fraction of the ceiling recovered each second after that.
 _HOLD = 5.0

@@ -15,7 +15,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.queue.leases import Lease
 from heliograph.sealing import text_keys
 from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
-from heliograph.suppliers.whatsapp_cloud.pacing import PAIR_NEVER, PAIR_SECONDS
+from heliograph.suppliers.whatsapp_cloud.pacing import PAIR_MOST_AHEAD, PAIR_SECONDS
 from heliograph.whatsapp.accepting.accept import TABLE
 from heliograph.whatsapp.accepting.lifetimes import BUFFER, BUFFERS
 
@@ -109,7 +109,7 @@ EXPIRED = f"""
 """
 #: An SQL expression on a row of `whatsapp_conversations`: until when the messages to its user use up Meta's limit. A
 #: time further ahead is from before the clock was set back, and would stop all messages until it comes again.
-PAID_UNTIL = f"CASE WHEN pair_paid_until < now() + interval '{PAIR_NEVER} seconds' THEN pair_paid_until END"
+PAID_UNTIL = f"CASE WHEN pair_paid_until < now() + interval '{PAIR_MOST_AHEAD} seconds' THEN pair_paid_until END"
 # Attempts are looked up only for rows that have one; LIMIT keeps the planner from turning look-ups into other joins.
 DUE = f"""
 SELECT m.status, m.mode, m.recipient, m.number_id, coalesce(c.merged_into, m.conversation_id) AS conversation_id,
