@@ -110,7 +110,7 @@ class SmsChannel:
         """
         room = max(0, min(self._room, limit))
         at = asyncio.get_running_loop().time()
-        accounts, selection = self._selection.accounts, self._selection
+        accounts, selection = self._selection.pool, self._selection
         looking = at >= self._look_at
         if looking:
             self._look_at = at + LOOK

@@ -85,7 +85,7 @@ class Selection:
         self._charges = charges or Charges()
         self._accounts = accounts
         #: The suppliers of this round. If one is removed meanwhile, its connector answers that nothing was sent.
-        self.accounts: Mapping[UUID, PooledSupplier] = {}
+        self.pool: Mapping[UUID, PooledSupplier] = {}
         self._routes = routes
         #: The input from which `_table` was compiled.
         self._compiled: tuple[list[Supplier], Sequence[Route]] = [], ()
@@ -93,7 +93,7 @@ class Selection:
         #: What is recorded about the choice of suppliers.
         self.facts = Facts(self._charges.book)
         self.decisions = Decisions(
-            lambda: {id: one.supplier.name for id, one in self.accounts.items()}, facts=self.facts.of
+            lambda: {id: one.supplier.name for id, one in self.pool.items()}, facts=self.facts.of
         )
         #: Suppliers that may get messages in this round: usable here, or by another worker.
         self._known: dict[UUID, Supplier] = {}
@@ -117,18 +117,18 @@ class Selection:
 
     def make_room(self) -> int:
         """Ask every account how much it can take in this round; returns the total number of live messages."""
-        self.accounts = dict(self._accounts())
+        self.pool = dict(self._accounts())
         self.usable, self.elsewhere = [], []
         self._rules = self._book()
         total = 0
         # Once per round rather than per message.
-        self._serving = serving(one.supplier for id, one in self.accounts.items() if id != test_mode.SUPPLIER)
+        self._serving = serving(one.supplier for id, one in self.pool.items() if id != test_mode.SUPPLIER)
         self.is_simulated = all(one.simulated for one in self._serving) and bool(self._serving)
         serve = {one.id for one in self._serving} | {test_mode.SUPPLIER}
         routes = self._routes()
         if self._compiled[1] is not routes or self._compiled[0] != self._serving:
             self._table, self._compiled = Table(self._serving, routes), (self._serving, routes)
-        for id, account in self.accounts.items():
+        for id, account in self.pool.items():
             account.room, account.probe = 0, False
             supplier = account.supplier
             if supplier.state != "active" or supplier.held or id not in serve:
@@ -158,7 +158,7 @@ class Selection:
         instead. Returns the capacity lost."""
         gone = 0
         for supplier in list(self.usable):
-            account = self.accounts[supplier.id]
+            account = self.pool[supplier.id]
             others = [one for one in self.usable if one is not supplier and overlap(one, supplier)]
             if account.moves_elsewhere:
                 continue  # another worker's messages are answered, so the supplier does not stall
@@ -173,7 +173,7 @@ class Selection:
     def route(self, due: ClaimedMessage) -> Step:
         """The next step for a message that may be sent: its supplier, when to look at it again, or how it ends."""
         if due.mode == "test":
-            return self._hand_over(due, self.accounts[test_mode.SUPPLIER], None, None)
+            return self._hand_over(due, self.pool[test_mode.SUPPLIER], None, None)
         prospects = self._prospects(due)
         if (ended := self._ended(due, prospects)) is not None:
             return ended
@@ -183,7 +183,7 @@ class Selection:
             if supplier is None:
                 return self._wait(due, prospects)
             decision = self.decisions.number(prospects.found, skipped)
-        return self._hand_over(due, self.accounts[supplier.id], decision, prospects)
+        return self._hand_over(due, self.pool[supplier.id], decision, prospects)
 
     def _prospects(self, due: ClaimedMessage) -> Prospects:
         """The suppliers that carry to its recipient, and those of them that cannot have it."""
@@ -194,7 +194,7 @@ class Selection:
             return Prospects(found, barred, unrated, NO_SUPPLIER)
         # A supplier that refused it is not tried twice, and one that is paused is not waited for after that. A message
         # that a held supplier could carry waits for the operator, unless that supplier refused it.
-        active = {id for id, one in self.accounts.items() if one.supplier.state == "active"}
+        active = {id for id, one in self.pool.items() if one.supplier.state == "active"}
         spent = frozenset(id for id in found.suppliers if id not in active or id in due.refused)
         return Prospects(found, barred, unrated, spent)
 
@@ -235,7 +235,7 @@ class Selection:
             if other is not None:
                 self.overflow = REROUTE
                 decision = self.decisions.number(prospects.found, skipped)
-                return self._out(due, self.accounts[other.id], decision, prospects.found.route)
+                return self._out(due, self.pool[other.id], decision, prospects.found.route)
         self.parked.add(account.supplier.id)
         # It keeps its due time, so that its waiting time is known.
         return Postponed(due.lease, -waited, account.supplier.id, counts=False)
@@ -302,7 +302,7 @@ class Selection:
     ) -> tuple[Supplier | None, tuple[tuple[UUID, str], ...]]:
         """The first candidate that can take the message now, and why those before it cannot. A supplier that deferred
         it, or that refuses its sender, is chosen only if there is no other; one that is merely full is waited for."""
-        accounts, lease = self.accounts, due.lease
+        accounts, lease = self.pool, due.lease
         put_off = due.attempt_supplier if due.attempt_supplier is not None and self._put_off(due) else None
         last: Supplier | None = None
         skipped: list[tuple[UUID, str]] = []
@@ -331,7 +331,7 @@ class Selection:
         return last, tuple((id, why) for id, why in skipped if last is None or id != last.id)
 
     def _unusable(self, due: ClaimedMessage, id: UUID) -> Sentence:
-        account = self.accounts.get(id)
+        account = self.pool.get(id)
         if account is None or account.supplier.state != "active":
             return kept(account.supplier.state if account is not None else "removed")
         if account.supplier.held:
