@@ -137,8 +137,7 @@ class Selection:
             if is_ready and not account.breaker.open:
                 account.room = account.connector.capacity()
             elif is_ready and account.connector.capacity() > 0 and account.breaker.usable():
-                account.probe = True
-                account.room = 1
+                account.room, account.probe = 1, True
             else:
                 if account.elsewhere:
                     self.elsewhere.append(account.supplier)
@@ -148,8 +147,7 @@ class Selection:
                 self.usable.append(account.supplier)
         self.left_to_others = 0
         total -= self._drop_stalled()
-        # Only a worker that can use some supplier leaves work to others: otherwise there would be nothing here to
-        # delay.
+        # Only a worker that can use some supplier leaves work to others: otherwise, nothing here would be delayed.
         self._known = {one.id: one for one in self.usable + self.elsewhere} if self.usable else {}
         return total
 
