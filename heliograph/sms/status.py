@@ -82,7 +82,7 @@ class SupplierAcceptance(msgspec.Struct, frozen=True, gc=False):
 
 
 class Move(msgspec.Struct, frozen=True, gc=False):
-    """A message that may reach a state."""
+    """A message that may reach a state. Up to `receipt_error`, its fields are the first columns of MOVE."""
 
     organization_id: UUID
     message_id: UUID
@@ -96,13 +96,13 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     was_sent: bool = False
     #: The supplier that accepted it, if this move results from that.
     supplier_id: UUID | None = None
-    #: With `supplier_id`, if the move results from an answer.
-    taken: SupplierAcceptance | None = None
     #: The receipt that caused the move, if it is to be recorded in the message: its fingerprint, the attempt that it
     #: refers to, the supplier's error code.
     receipt: UUID | None = None
     receipt_attempt: int | None = None
     receipt_error: str | None = None
+    #: With `supplier_id`, if the move results from an answer.
+    taken: SupplierAcceptance | None = None
     #: According to its receipt, the recipient is the reason for the failure.
     recipients: bool = False
     #: A supplier's refusal ends it.
@@ -162,11 +162,11 @@ UPDATE messages m
                             WHEN v.receipt IS NOT NULL THEN v.status END,
        receipt_error = CASE WHEN m.receipt IS NULL THEN v.receipt_error ELSE m.receipt_error END,
        receipt_at = CASE WHEN m.receipt IS NOT NULL THEN m.receipt_at WHEN v.receipt IS NOT NULL THEN v.at END
-  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::text[], $6::uuid[], $7::boolean[],
-              $8::boolean[], $9::uuid[], $10::uuid[], $11::smallint[], $12::text[], $13::text[], $14::bigint[],
+  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::text[], $6::boolean[], $7::boolean[],
+              $8::uuid[], $9::uuid[], $10::smallint[], $11::text[], $12::uuid[], $13::text[], $14::bigint[],
               $15::text[], $16::text[], $17::text[]) WITH ORDINALITY
-       AS v (organization_id, id, status, at, failure_code, event_id, unsent, was_sent, supplier_id, receipt,
-             receipt_attempt, receipt_error, network, cost, cost_currency, cost_due, route, n)
+       AS v (organization_id, id, status, at, failure_code, unsent, was_sent, supplier_id, receipt, receipt_attempt,
+             receipt_error, event_id, network, cost, cost_currency, cost_due, route, n)
  WHERE m.organization_id = v.organization_id AND m.id = v.id AND {guard("m.status", "v.status")}
    AND (NOT v.unsent OR m.status = 'accepted')
 RETURNING v.n, m.event_id = v.event_id AS raises, m.receipt = v.receipt AS notes, m.mode, m.segments, m.country,
@@ -248,23 +248,14 @@ async def move_many(
     tracing = spans.on()
     began = spans.moment() if tracing else 0
     event_ids = [_event_id(move.message_id, tracing) if STATUSES[move.status].event else None for move in moves]
+    *fields, taken, _, _ = zip(*map(msgspec.structs.astuple, moves), strict=True)
     rows = await conn.fetch(
         MOVE,
-        [move.organization_id for move in moves],
-        [move.message_id for move in moves],
-        [move.status for move in moves],
-        [move.at for move in moves],
-        [move.failure_code for move in moves],
+        *fields,
         event_ids,
-        [move.unsent for move in moves],
-        [move.was_sent for move in moves],
-        [move.supplier_id for move in moves],
-        [move.receipt for move in moves],
-        [move.receipt_attempt for move in moves],
-        [move.receipt_error for move in moves],
-        [move.taken and (move.taken.network or None) for move in moves],
-        *columns([None if move.taken is None else move.taken.cost for move in moves]),
-        [move.taken and move.taken.route for move in moves],
+        [one and (one.network or None) for one in taken],
+        *columns([one and one.cost for one in taken]),
+        [one and one.route for one in taken],
     )
     arrived: list[Arrival] = []
     raised: list[events.Event] = []
