@@ -81,13 +81,13 @@ async def settle(conn: Connection, settled: Sequence[Settlement], *, only_answer
     """
     done = [one.ended.attempt.lease for one in settled if one.postponed is None]
     back = [one.postponed for one in settled if one.postponed is not None]
-    held = await leases.finish(conn, done) if done else set()
+    held = await leases.finish(conn, done) if done else 0
     if back:
         await leases.postpone(conn, back)
     # A worker that takes a lease over records the attempt and changes the row's token in one transaction: while the
     # token is ours, nothing has been recorded. Should that ever be wrong, the batch is halved until each answer is
     # alone.
-    are_new = only_answers and len(held) == len(settled) > 1
+    are_new = only_answers and held == len(settled) > 1
     taken = await attempts.end(conn, [one.ended for one in settled], are_new=are_new)
     over = [one.lease for one in back if (one.lease.id, one.lease.attempt + 1) in taken]
     if over:

@@ -352,7 +352,7 @@ async def test_a_queue_that_was_analysed_while_it_was_empty_is_read_by_key_when_
 async def close(conn: Connection, end: str, claimed: list[Lease]) -> None:
     match end:
         case "finish":
-            assert len(await leases.finish(conn, claimed)) == len(claimed)
+            assert await leases.finish(conn, claimed) == len(claimed)
         case "renew":
             assert len(await leases.renew(conn, claimed, seconds=60)) == len(claimed)
         case "postpone":
