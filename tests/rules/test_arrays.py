@@ -1,4 +1,4 @@
-"""Our codec for arrays reads and writes like asyncpg's own, including NULLs, bounds and errors."""
+"""Our codec for arrays and times reads and writes like asyncpg's own, including NULLs, bounds and errors."""
 
 from __future__ import annotations
 
@@ -113,9 +113,42 @@ async def test_what_does_not_fit_is_refused_before_it_is_sent(pair: tuple[Any, A
     assert await ours.fetchval("SELECT 1") == 1
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        AT,
+        AT.astimezone(timezone(timedelta(hours=-5))),
+        AT.replace(tzinfo=None),
+        AT.date(),
+        datetime(1, 1, 1, tzinfo=UTC),
+        datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC),
+    ],
+)
+async def test_a_single_time_is_stored_and_read_alike(pair: tuple[Any, Any], value: Any) -> None:
+    plain, ours = pair
+    stored = "SELECT timestamptz_send($1), $1::timestamptz::text, $1::timestamptz"
+    expected = tuple(await plain.fetchrow(stored, value))
+    # The second time, it has been read before.
+    for _ in range(2):
+        found = tuple(await ours.fetchrow(stored, value))
+        assert found == expected
+        assert found[2].tzinfo is expected[2].tzinfo
+
+
+@pytest.mark.parametrize("value", ["2026-03-01", 7])
+async def test_what_is_no_time_is_refused(pair: tuple[Any, Any], value: Any) -> None:
+    for conn in pair:
+        with pytest.raises(asyncpg.DataError):
+            await conn.fetchval("SELECT $1::timestamptz", value)
+
+
 async def test_endless_times_are_read(pair: tuple[Any, Any]) -> None:
     query = "SELECT ARRAY['infinity', '-infinity']::timestamptz[]"
     assert await pair[1].fetchval(query) == await pair[0].fetchval(query)
+    for text in ("infinity", "-infinity"):
+        plain, ours = [await conn.fetchval(f"SELECT '{text}'::timestamptz") for conn in pair]
+        assert ours == plain
+        assert await pair[1].fetchval("SELECT $1::timestamptz::text", ours) == text
 
 
 async def test_intervals_with_months_are_read_as_asyncpg_reads_them(pair: tuple[Any, Any]) -> None:
