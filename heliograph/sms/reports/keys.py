@@ -36,6 +36,8 @@ LATEST = timedelta(days=10)
 #: Attempts are partitioned by their message's age: if a message was accepted longer than this before its answer, its id
 #: is kept in `sms_parts`, so that receipts are searched for only among the attempts of a few days.
 RECENT = timedelta(days=2)
+#: The same in milliseconds.
+_RECENT = RECENT.total_seconds() * 1000
 
 
 class ReceivedReceipt(msgspec.Struct, frozen=True, gc=False):
@@ -64,8 +66,8 @@ class PartId(NamedTuple):
 
     def is_in_attempt(self, answered_at: datetime) -> bool:
         """True if it is stored in the attempt's own row; otherwise it is in `sms_parts`."""
-        made = (self.message_id.int >> 80) / 1000  # as `ids.time_of`, without the objects
-        return self.parts == 1 and answered_at.timestamp() - made < RECENT.total_seconds()
+        made = self.message_id.int >> 80  # as `ids.time_of`, without the objects
+        return self.parts == 1 and answered_at.timestamp() * 1000 - made < _RECENT
 
 
 def suffix(address: str) -> str:
