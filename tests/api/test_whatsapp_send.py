@@ -10,6 +10,7 @@ import pytest
 from heliograph.base.database.pool import Pool
 from heliograph.consent import people
 from heliograph.queue.runner import CHANNEL
+from tests.rate_windows import hold_windows
 from tests.rules import whatsapp_factories
 from tests.rules.factories import TO, until
 from tests.rules.whatsapp_factories import Made, check_wallets
@@ -52,6 +53,7 @@ async def test_a_template_and_a_reply_are_accepted(api: Api, tenant: Tenant, mad
     assert answered["x-request-id"] == "my-request.1"
     assert "x-idempotency-status" not in answered
     assert (answered["X-RateLimit-Limit"], answered["X-RateLimit-Remaining"]) == ("6000", "5999")
+    await hold_windows(pool)
     status, answered, body = await api.ask("POST", PATH, json=text(made, to=TO[1:]), headers=tenant.headers)
     assert (status, body["message"]["clientReference"]) == (202, None)
     assert answered["X-RateLimit-Remaining"] == "5998"

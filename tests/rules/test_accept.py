@@ -25,8 +25,8 @@ from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.sms.accepting import accept
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
+from tests.rate_windows import hold_windows
 from tests.rules.factories import TO, blocked, check_books, message, organization, send, sender
-from tests.rules.test_limits import hold_windows
 
 
 @pytest.fixture

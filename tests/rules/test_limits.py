@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -15,19 +14,11 @@ from heliograph.api.shapes.refusals import RateLimited
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
+from tests.rate_windows import hold_windows, seconds_left
 
 
 def limiter(pool: Pool, **changed: int) -> Limiter:
     return Limiter(pool, Settings(**({"rate_reads": 50} | changed)))  # type: ignore[arg-type]
-
-
-#: Requests of the next minute can be counted in this one already: statements may come from a process that is ahead.
-HOLD = "UPDATE rate_windows SET window_start = date_trunc('minute', now()) + interval '1 minute'"
-
-
-async def hold_windows(pool: Pool) -> None:
-    """Keep the windows as they are for a minute or two from now, whatever the time is."""
-    await pool.execute(HOLD)
 
 
 async def test_places_are_given_out_once_across_processes(pool: Pool) -> None:
@@ -35,8 +26,7 @@ async def test_places_are_given_out_once_across_processes(pool: Pool) -> None:
     organization, key = uuid7(), uuid7()
     assert (await one.take(organization, key, "reads")).place == 1
     await hold_windows(pool)
-    ends = "SELECT extract(epoch FROM window_start + interval '1 minute' - clock_timestamp()) FROM rate_windows"
-    left = math.ceil(await pool.fetchval(ends))
+    left = await seconds_left(pool)
     standings: list[WindowState] = await asyncio.gather(
         *(each.take(organization, key, "reads") for _ in range(60) for each in (one, other))
     )

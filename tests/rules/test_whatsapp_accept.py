@@ -32,10 +32,10 @@ from heliograph.whatsapp.mirror.templates import (
     TemplateParameterMismatch,
 )
 from heliograph.whatsapp.money.wallet import WalletInsufficientFunds
+from tests.rate_windows import hold_windows
 from tests.rules import factories, whatsapp_factories
 from tests.rules.factories import TO
 from tests.rules.test_accept import PAST, attempt, id_of, without_ids
-from tests.rules.test_limits import hold_windows
 from tests.rules.whatsapp_factories import Made, check_wallets, made
 
 SHIPPED = TemplateSend("order_shipped", "en", "utility", ("Ana", "7"))
