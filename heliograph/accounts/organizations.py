@@ -412,9 +412,9 @@ def _known(row: Any, id: UUID) -> Organization:
     return Organization(**row)
 
 
-def _checked_name(name: str) -> str:
-    name = naming.composed(name.strip(), longest=200)
-    if not 1 <= len(name) <= 200 or not naming.is_plain(name):
+def _checked_name(text: str) -> str:
+    name = naming.fitting(text, longest=200)
+    if name is None:
         raise Invalid(("name", "length", "`name` must have 1 to 200 printable characters"))
     return name
 

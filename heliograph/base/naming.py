@@ -54,6 +54,12 @@ def composed(text: str, *, longest: int) -> str:
     return unicodedata.normalize("NFC", text) if len(text) <= _MOST_DECOMPOSED * longest else text
 
 
+def fitting(text: str, *, longest: int) -> str | None:
+    """A name, trimmed and in NFC; None unless it has 1 to `longest` characters, all of which a name may have."""
+    name = composed(text.strip(), longest=longest)
+    return name if 1 <= len(name) <= longest and is_plain(name) else None
+
+
 def checked(text: str, field: str, *, longest: int) -> str:
     """A name of 1 to `longest` characters, trimmed and in NFC. Raises Invalid on `field`."""
     name = composed(text.strip(), longest=longest)

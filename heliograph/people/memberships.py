@@ -53,9 +53,6 @@ class Colleague(msgspec.Struct, frozen=True):
         return self.has_passkey and not self.has_password
 
 
-#: The most members of a list that has no pages.
-MOST_LISTED = 1_000
-
 _BY_PASSKEY = "u.password IS NULL AND EXISTS (SELECT FROM passkeys WHERE user_id = u.id)"
 _TEAM = "FROM memberships m CROSS JOIN LATERAL (SELECT * FROM users WHERE id = m.user_id LIMIT 1) u"
 # Sessions and passkeys are looked up only for the members returned.
@@ -69,18 +66,12 @@ SELECT m.user_id, m.email, m.name, m.role, m.has_totp,
           {_TEAM} WHERE m.organization_id = $1 AND {{which}} ORDER BY u.name, u.email LIMIT $2) m
  ORDER BY m.name, m.email
 """
-LIST = _LISTED.format(which="true")
 # $3: the last member of the page before; $4: the beginning of a name or address.
 PAGE = _LISTED.format(
     which="""($3::uuid IS NULL OR (u.name, u.email) > (SELECT name, email FROM users WHERE id = $3))
            AND (starts_with(lower(u.name), lower($4)) OR starts_with(u.email, lower($4)))"""
 )
 GET = _LISTED.format(which="m.user_id = $3")
-
-
-async def list_all(conn: Connection, actor: Actor) -> list[Colleague]:
-    """The members of the actor's organization, by name: at most MOST_LISTED. For a single one, use `get`."""
-    return [Colleague(**row) for row in await conn.fetch(LIST, actor.organization_id, MOST_LISTED)]
 
 
 async def list_page(

@@ -248,8 +248,8 @@ def checked_email(text: str) -> str:
 
 def checked_name(text: str) -> str:
     """A person's name, trimmed. Raises Invalid."""
-    name = naming.composed(text.strip(), longest=200)
-    if not 1 <= len(name) <= 200 or not naming.is_plain(name):
+    name = naming.fitting(text, longest=200)
+    if name is None:
         raise Invalid(("name", "length", "A name must have 1 to 200 characters."))
     return name
 

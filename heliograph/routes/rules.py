@@ -177,8 +177,7 @@ SELECT $1, supplier_id, priority, weight
 
 async def add(conn: Connection, route: Route, *, note: str = "", by: Principal = SYSTEM) -> Route:
     """Add a route; its id is assigned here. Raises Invalid."""
-    check(route, note)
-    made = msgspec.structs.replace(route, id=uuid7(), name=naming.checked(route.name, "name", longest=MAX_NAME))
+    made = msgspec.structs.replace(checked(route, note), id=uuid7())
     try:
         async with conn.transaction():
             await conn.execute(INSERT, *_values(made, note))
@@ -222,8 +221,7 @@ async def change(
 ) -> None:
     """Change a route returned by `lock`, if it differs. `note`: None leaves it unchanged. Raises Invalid."""
     said = before.note if note is None else note
-    check(after, said)
-    after = msgspec.structs.replace(after, name=naming.checked(after.name, "name", longest=MAX_NAME))
+    after = checked(after, said)
     if (after, said) == (before.route, before.note):
         return
     try:
@@ -271,11 +269,11 @@ async def remove(conn: Connection, before: StoredRoute, *, by: Principal = SYSTE
         )
 
 
-def check(route: Route, note: str = "") -> None:
-    """Check a route. Raises Invalid with all errors."""
+def checked(route: Route, note: str = "") -> Route:
+    """The route, with its name trimmed and in NFC. Raises Invalid with all errors."""
     wrong: list[tuple[str, str, str]] = []
-    name = naming.composed(route.name.strip(), longest=MAX_NAME)
-    if not 1 <= len(name) <= MAX_NAME or not naming.is_plain(name):
+    name = naming.fitting(route.name, longest=MAX_NAME)
+    if name is None:
         wrong.append(("name", "length", f"`name` must have 1 to {MAX_NAME} printable characters"))
     if len(note) > MAX_NOTE:
         wrong.append(("note", "length", f"`note` may have up to {MAX_NOTE} characters"))
@@ -299,8 +297,9 @@ def check(route: Route, note: str = "") -> None:
         wrong.append(("priority", "range", "a priority is 0 to 1000"))
     if any(not 1 <= one.weight <= 1000 for one in route.choices):
         wrong.append(("weight", "range", "a weight is 1 to 1000"))
-    if wrong:
+    if wrong or name is None:
         raise Invalid(*wrong)
+    return msgspec.structs.replace(route, name=name)
 
 
 def _taken(name: str) -> Invalid:

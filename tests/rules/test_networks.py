@@ -92,7 +92,7 @@ def test_a_network_that_lost_a_zero_is_refused_with_the_one_that_is_meant() -> N
     for text, said in wrong.items():
         assert said in plan.no_network(text)
         with pytest.raises(Invalid) as refused:
-            rules.check(Route(id=uuid7(), name="x", network=text, choices=(Choice(uuid7(), 0, 1),)))
+            rules.checked(Route(id=uuid7(), name="x", network=text, choices=(Choice(uuid7(), 0, 1),)))
         assert [(one["field"], said in one["message"]) for one in refused.value.details["fields"]] == [
             ("network", True)
         ]

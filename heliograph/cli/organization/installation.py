@@ -93,6 +93,6 @@ def set_(
     async def work(conn: Connection) -> Installation:
         return await installation.change(conn, shell(), given)
 
-    with in_options(**{field: f"--{field.replace('_', '-')}" for field in options} | {"announcement_until": "--until"}):
+    with in_options(announcement_until="--until"):
         changed = on_database(work, settings_of(data_dir))
     show(changed, json)

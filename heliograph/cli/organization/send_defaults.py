@@ -18,15 +18,6 @@ from heliograph.retention import shortening
 from heliograph.retention.shortening import NotAgreed, Shortened
 
 Which = Annotated[str, typer.Argument(metavar="ORG", help="Organization, by id or name.")]
-#: Options by their settings.
-NAMES = {
-    "guarantee": "--guarantee",
-    "validity_seconds": "--validity",
-    "text_days": "--text-days",
-    "message_days": "--message-days",
-    "quiet_hours": "--quiet-hours",
-    "approval_above": "--approval-above",
-}
 
 
 def defaults(
@@ -128,7 +119,7 @@ def defaults(
             )
             return after
 
-    with in_options(**NAMES):
+    with in_options(validity_seconds="--validity"):
         try:
             after = on_database(partial(work, is_agreed=yes), settings)
         except NotAgreed as asks:

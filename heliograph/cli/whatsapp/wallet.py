@@ -20,7 +20,7 @@ from heliograph.cli.terminal.console import (
     shell,
 )
 from heliograph.cli.terminal.files import reading
-from heliograph.cli.terminal.printing import Json, as_plain, group, in_options, say, show
+from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.whatsapp.money import rates, wallet
 from heliograph.whatsapp.money.rates import Imported, Rate, RatesInvalid
 from heliograph.whatsapp.money.wallet import Entry, Wallet
@@ -29,8 +29,6 @@ app = group("Top up, adjust and show a wallet and its ledger.")
 rates_app = group("Import and list rates: the price of a delivered message by category, country and date.")
 
 ENTRIES = ("created_at", "movement", "available", "reserved", "consumed", "message_id", "key", "reason")
-#: Arguments and options by a change's fields.
-NAMES = {"amount": "AMOUNT", "currency": "--currency", "reason": "--reason"}
 RATES = ("currency", "category", "country", "valid_from", "price")
 
 Currency = Annotated[
@@ -65,9 +63,7 @@ def top_up(
         found = await organization(conn, org)
         return await wallet.top_up(conn, found.id, amount=_amount(amount), currency=currency, reason=reason, by=shell())
 
-    with in_options(**NAMES):
-        changed = on_database(work, settings_of(data_dir))
-    _show(changed, json)
+    _show(on_database(work, settings_of(data_dir)), json)
 
 
 @app.command("adjust", context_settings={"ignore_unknown_options": True})
@@ -93,9 +89,7 @@ def adjust(
         found = await organization(conn, org)
         return await wallet.adjust(conn, found.id, amount=_amount(amount), currency=currency, reason=reason, by=shell())
 
-    with in_options(**NAMES):
-        changed = on_database(work, settings_of(data_dir))
-    _show(changed, json)
+    _show(on_database(work, settings_of(data_dir)), json)
 
 
 @app.command("alert")

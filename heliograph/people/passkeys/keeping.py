@@ -61,17 +61,17 @@ async def add(
     conn: Connection, by: Actor | Principal, *, user_id: UUID, made: StoredPasskey, asked: bytes, name: str
 ) -> UUID:
     """Store a passkey. Raises Invalid, PasskeyRefused."""
-    name = naming.composed(name.strip(), longest=LONGEST_NAME)
-    if not 1 <= len(name) <= LONGEST_NAME or not naming.is_plain(name):
+    kept = naming.fitting(name, longest=LONGEST_NAME)
+    if kept is None:
         raise Invalid(("name", "length", "A name must have 1 to 60 characters."))
     async with conn.transaction():
         await use_up(conn, asked)
         await conn.execute(LOCK, user_id)
-        values = (made.credential_id, made.public_key, made.uses, name, MOST)
+        values = (made.credential_id, made.public_key, made.uses, kept, MOST)
         id: UUID | None = await conn.fetchval(INSERT, user_id, uuid7(), *values)
         if id is None:
             raise Invalid(("name", "count", "This passkey is already registered, or there are 20 of them."))
-        await audit.record(conn, by, "user.passkey_added", object_id=user_id, after={"passkey": name})
+        await audit.record(conn, by, "user.passkey_added", object_id=user_id, after={"passkey": kept})
     return id
 
 

@@ -235,7 +235,7 @@ UPDATE suppliers SET state = $2, changed_at = $3, secret = CASE $2 WHEN 'removed
        old_secrets = CASE $2 WHEN 'removed' THEN '{}' ELSE old_secrets END,
        old_secrets_until = CASE $2 WHEN 'removed' THEN '{}' ELSE old_secrets_until END,
        name = CASE $2 WHEN 'removed' THEN name || ' (removed ' || left(id::text, 8) || ')' ELSE name END
- WHERE (lower(name) = lower($1) OR id::text = $1) AND state <> 'removed'
+ WHERE id = $1
 """
 
 
@@ -245,8 +245,8 @@ async def set_state(conn: Connection, *, supplier: str, state: str, by: Principa
         before = await conn.fetchrow(STATE, supplier)
         if before is None:
             raise NotFound(resource="supplier", id=supplier)
-        await conn.execute(SET_STATE, supplier, state, now())
         id: UUID = before["id"]
+        await conn.execute(SET_STATE, id, state, now())
         await audit.record(
             conn,
             by,
