@@ -176,7 +176,7 @@ async def test_the_guide_is_searched(api: Api) -> None:
     (first, excerpt), *_ = await answers("quiet hours")
     assert (first, "<mark>quiet</mark> <mark>hours</mark>" in excerpt) == ("/guide/routing#quiet-hours", True)
     # All words, in any place; case and accents do not matter, and a word may be incomplete.
-    assert "/guide/operations" in {urldefrag(path)[0] for path, _ in await answers("BACKUP restör point in time")}
+    assert "/guide/backup" in {urldefrag(path)[0] for path, _ in await answers("BACKUP restör point in time")}
     assert "/docs/errors/quota_exceeded" in {path for path, _ in await answers("quota_exceeded")}
     found = await answers("message")
     assert len(found) == guide.MOST

@@ -1,6 +1,6 @@
 """Failover under load: the cheap supplier fails in different ways while messages arrive, and recovers.
 
-Each second's shares of the two suppliers are printed (`pytest -s`); docs/operations.md shows such a table.
+Each second's shares of the two suppliers are printed (`pytest -s`); docs/suppliers.md shows such a table.
 """
 
 from __future__ import annotations

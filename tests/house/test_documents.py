@@ -42,7 +42,7 @@ from tests.house.project import DOCS, ROOT, blocks, documents, files, prose, rea
 REMAKE = "run `python -m tests.house.tables`"
 README = ROOT / "README.md"
 LIFE = DOCS / "life-of-a-message.md"
-RUNNING = DOCS / "operations.md"
+MONITORING = DOCS / "monitoring.md"
 
 
 @pytest.mark.parametrize(("path", "name", "make"), tables.PLACES, ids=[name for _, name, _ in tables.PLACES])
@@ -175,7 +175,7 @@ def log_lines() -> Iterator[str]:
 @reads_trees
 def test_every_line_of_the_log_that_is_documented_is_written() -> None:
     written = re.compile("|".join(log_lines()))
-    rows = re.search(r"^\| Line \| Meaning \|\n(.+?)\n\n", f"{RUNNING.read_text()}\n\n", re.M | re.S)
+    rows = re.search(r"^\| Line \| Meaning \|\n(.+?)\n\n", f"{MONITORING.read_text()}\n\n", re.M | re.S)
     assert rows is not None
     documented = [name for row in rows[1].splitlines()[1:] for name in re.findall("`([^`]+)`", row.split(" | ")[0])]
     assert len(documented) > 30

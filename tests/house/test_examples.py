@@ -170,7 +170,8 @@ def alike(shown: Any, answered: Any, at: str) -> None:
 
 #: Documents to paste from, in an order in which a reader may go through them.
 READ_IN_ORDER = (
-    *("api.md", "webhooks.md", "whatsapp.md", "operations.md", "guard.md", "adding-a-supplier.md"),
+    *("api.md", "webhooks.md", "whatsapp.md", "operations.md", "people.md", "installing.md", "organizations.md"),
+    *("suppliers.md", "privacy.md", "backup.md", "whatsapp-accounts.md", "guard.md", "adding-a-supplier.md"),
     *("routing.md", "senders.md"),
 )
 

@@ -107,8 +107,8 @@ def test_the_bill_names_everything_that_is_installed_or_kept_inside(dist: Path) 
 def test_the_source_distribution_holds_what_deploys(dist: Path) -> None:
     with tarfile.open(dist / f"heliograph-{__version__}.tar.gz") as archive:
         modes = {one.name.partition("/")[2]: one.mode for one in archive.getmembers()}
-    assert {"deploy/Containerfile", "docs/operations.md", "CHANGELOG.md", "requirements-traces.in"} <= set(modes)
-    # It is run as written (`docs/operations.md`).
+    assert {"deploy/Containerfile", "docs/installing.md", "CHANGELOG.md", "requirements-traces.in"} <= set(modes)
+    # It is run as written (`docs/installing.md`).
     assert modes.pop("deploy/compose/secrets.sh") == 0o755
     assert set(modes.values()) == {0o644}
 

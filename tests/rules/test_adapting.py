@@ -202,7 +202,7 @@ async def test_shares_leave_a_supplier_whose_receipts_say_failure_and_come_back(
         "fails": [85, 75, 65, 55, 45, 35, 25, 15, 5, 5],
         "fixed": [5, 5, 15, 25, 35, 45, 55, 65, 75, 85, 95, 95],
     }
-    shown = (ROOT / "docs" / "operations.md").read_text()
+    shown = (ROOT / "docs" / "suppliers.md").read_text()
     for phase in ("fails", "fixed"):
         assert f"{phase:<7} {' '.join(f'{one}/{100 - one}' for one in table[phase])}\n" in shown
 

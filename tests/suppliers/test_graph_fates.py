@@ -171,7 +171,7 @@ async def test_every_ending_has_a_script_and_is_in_the_help() -> None:
     assert set(MAGIC.values()) <= set(SCRIPTS)
     told = graph_module.__doc__ or ""
     assert [end for end in MAGIC if end not in told and end not in ("9010", "9011")] == []
-    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "whatsapp-accounts.md").read_text()
     helped = simulate.app.registered_commands[1].callback.__doc__ or ""
     assert [end for end in MAGIC if end not in page or end not in helped] == []
 

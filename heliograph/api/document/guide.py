@@ -36,8 +36,15 @@ _FOLDERS = (
 #: Files by heading, in this order. A file that is not listed goes under the last heading.
 SECTIONS: dict[str, Sequence[str]] = {
     "Send and receive": ("api", "webhooks", "errors", "whatsapp", "cli"),
-    "Suppliers and routing": ("adding-a-supplier", "moving", "routing", "senders", "prices", "guard"),
-    "Operations": ("operations", "settings", "sizing", "proxies", "runbook"),
+    "Suppliers and routing": (
+        *("adding-a-supplier", "moving", "routing", "senders", "prices", "guard"),
+        *("suppliers", "whatsapp-accounts"),
+    ),
+    "Operations": (
+        *("operations", "installing", "database", "backup", "monitoring", "runbook"),
+        *("people", "organizations", "privacy"),
+        *("settings", "sizing", "proxies"),
+    ),
     "Internals": ("life-of-a-message", "development", "locks"),
 }
 DECISIONS = "decisions"
