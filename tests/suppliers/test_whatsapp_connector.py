@@ -292,6 +292,17 @@ async def test_a_late_refusal_of_the_token_before_says_nothing_about_the_new_one
         assert (await one.send()).verdict is Verdict.ACCEPTED
 
 
+async def test_a_token_that_is_replaced_before_there_is_a_connection_is_the_one_that_was_sent() -> None:
+    async with number(always(error(190, 401))) as (one, there):
+        first = one.submit()
+        one.connector.set_credential(credential("new", b"s"))
+        # Otherwise a refusal of the new one would be ascribed to the one before, and hold nothing.
+        assert (await one.outcome(first)).code == "credential replaced"
+        assert [b"Bearer t\r\n" in head for head, _ in there.requests] == [True]
+        assert (await one.send()).code == "190"
+        assert not one.connector.health().usable
+
+
 async def test_a_refusal_for_the_message_s_own_sake_shows_that_the_number_works() -> None:
     async with number(answers(error(190, 401), error(131026), answer(ACCEPTED))) as (one, _):
         await one.send()

@@ -204,7 +204,7 @@ class CloudConnector:
                 _, submission = self._queue.popleft()
                 self._begun += 1
                 self._flying[self._begun] = submission, self._credential
-                self._send(submission, functools.partial(self._answered, self._begun))
+                self._send(submission, self._credential, functools.partial(self._answered, self._begun))
         if self._queue and len(self._flying) < self._concurrency and self._timer is None:
             self._timer = self._loop.call_later(max(self._pacer.wait(), 0.001), self._tick)
 
@@ -218,20 +218,24 @@ class CloudConnector:
         self._timer = None
         self._pump()
 
-    def _send(self, submission: CloudSubmission, answered: Callable[[CloudOutcome], None]) -> None:
+    def _send(
+        self, submission: CloudSubmission, credential: Credential, answered: Callable[[CloudOutcome], None]
+    ) -> None:
         try:
-            if self._client.send_now(self._number, self._credential, submission.body, submission.message_id, answered):
+            if self._client.send_now(self._number, credential, submission.body, submission.message_id, answered):
                 return
         except Exception as error:
             self._loop.call_soon(answered, _failed(submission, error))
             return
-        task = self._loop.create_task(self._connect_and_send(submission, answered))
+        task = self._loop.create_task(self._connect_and_send(submission, credential, answered))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _connect_and_send(self, submission: CloudSubmission, answered: Callable[[CloudOutcome], None]) -> None:
+    async def _connect_and_send(
+        self, submission: CloudSubmission, credential: Credential, answered: Callable[[CloudOutcome], None]
+    ) -> None:
         try:
-            outcome = await self._client.send(self._number, self._credential, submission.body)
+            outcome = await self._client.send(self._number, credential, submission.body)
         except Exception as error:
             outcome = _failed(submission, error)
         answered(outcome)
