@@ -185,9 +185,9 @@ async def open_for(
     return token
 
 
-# If the membership has ended or the organization is closed, the session has no organization. A session of an operator
-# who views as the organization is valid once taken up, while they are permitted to and are signed in to the console;
-# then it is over, and not one of a person without an organization.
+# If the membership has ended, the session has no organization. A session of an operator who views as the organization
+# is valid once taken up, while they are permitted to and are signed in to the console; then it is over, and not one of
+# a person without an organization.
 AUTHENTICATE = """
 SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, u.columns,
        u.password IS NOT NULL AS has_password,
