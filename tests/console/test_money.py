@@ -14,6 +14,7 @@ from heliograph.accounts import plans
 from heliograph.base.crypto import derive_key
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
 from heliograph.console.money import whatsapp_rates
 from heliograph.overview.installation import billing
 from heliograph.prices import margins
@@ -25,6 +26,7 @@ from heliograph.whatsapp.money.rates import Rate
 from tests.api.conftest import Tenant
 from tests.rules.factories import organization, supplier
 from tests.rules.test_billing import earlier, used
+from tests.rules.whatsapp_factories import account, make_app
 
 from .conftest import Browser, signed_in
 
@@ -97,6 +99,29 @@ async def test_wallets_add_up_and_are_topped_up(
     # Someone who may only view has no form.
     await signed_in(pool, other_browser, "auditor", "rui@example.com")
     assert f'action="{here}"' not in (await other_browser.get(here)).text
+
+
+async def test_the_form_offers_the_currency_of_the_account_until_money_has_moved(
+    pool: Pool, tenant: Tenant, root: Browser
+) -> None:
+    here = f"/console/wallets/{tenant.id}"
+    async with pool.acquire() as conn:
+        # The alert makes a wallet in a currency that nobody chose.
+        await wallet.set_alert(conn, tenant.id, below=50_000_000)
+    assert (await root.get(here)).form(here)["currency"] == ""
+    await account(pool, tenant.id, await make_app(pool), currency="EUR")
+    assert (await root.get(here)).form(here)["currency"] == "EUR"
+    # A free message moves none.
+    await pool.execute(
+        "INSERT INTO wallet_movements (organization_id, id, message_id, key, movement, available, reserved, consumed,"
+        " created_at) VALUES ($1, $2, $2, '', 'reserve', 0, 0, 0, now())",
+        tenant.id,
+        uuid7(),
+    )
+    page = await root.get(here)
+    assert "No movement yet." not in page.words
+    page = await root.submit(page, here, amount="10", reason="invoice 7")
+    assert ("€10.00" in page.words, "currency" in page.form(here)) == (True, False), page.words
 
 
 async def test_a_sum_that_is_apart_is_shown_to_be(pool: Pool, tenant: Tenant, root: Browser) -> None:

@@ -83,12 +83,12 @@ def _too_little() -> Invalid:
 
 async def _values(conn: Connection, request: Request, one: Organization) -> dict[str, Any]:
     actor, form = acting_for(request, one), request.form
-    balance = await wallet.show(conn, actor)
+    balance, first = await wallet.show(conn, actor), await wallet.first_currency(conn, actor)
     return {
         "one": one,
         "wallet": balance,
         "currency": balance.currency or wallet.DEFAULT_CURRENCY,
-        "own_currency": form.get("currency", balance.currency or ""),
+        "first_currency": None if first is None else form.get("currency", first),
         "entries": await wallet.ledger(conn, actor, limit=ENTRIES),
         "movements": words.MOVEMENTS,
         "amount": form.get("amount", ""),

@@ -386,6 +386,14 @@ async def show(conn: Connection, actor: Actor) -> Wallet:
     return Wallet(await conn.fetchval(ACCOUNT, actor.organization_id), 0, 0, 0, 0, None)
 
 
+async def first_currency(conn: Connection, actor: Actor) -> str | None:
+    """The currency that a wallet never used takes with its first change unless one is given: that of the organization's
+    first account; "" without one. None: the wallet is in use, and its currency cannot change."""
+    if await conn.fetchval(USED, actor.organization_id):
+        return None
+    return await conn.fetchval(ACCOUNT, actor.organization_id) or ""
+
+
 SET_ALERT = f"UPDATE wallets SET alert_below = $2::bigint WHERE organization_id = $1 RETURNING {COLUMNS}"
 
 
