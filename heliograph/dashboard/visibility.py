@@ -55,6 +55,15 @@ async def people_called(conn: Connection, request: Request, text: str) -> list[U
     return [one.user_id for one in listed if text.casefold() in (one.name.casefold(), one.email.casefold())][:2]
 
 
+async def called(conn: Connection, request: Request, person_id: UUID) -> str:
+    """What `people_called` finds a member by: their name, or their e-mail address if they share it; "": they have left,
+    or the reader may not see the team."""
+    if person_id not in await names(conn, request, [person_id]) or not request.may(permission=TEAM):
+        return ""
+    one = await memberships.get(conn, request.actor, user_id=person_id)
+    return one.name if await people_called(conn, request, one.name) == [person_id] else one.email
+
+
 async def keys(conn: Connection, request: Request, chosen: UUID | None) -> list[tuple[UUID, str]]:
     """The keys that a list can be filtered by, for readers who may see keys: the current ones, the last ENDED_OFFERED
     that ended, and the one that is `chosen`."""

@@ -606,6 +606,12 @@ async def test_in_a_large_team_whoever_sent_it_is_found_by_typing(
     ):
         page = await owner.get(f"/messages?by={typed}")
         assert (shown(page), said in page.words) == ([], True), page.words
+    # Two who are not among those offered: the field tells them apart, so that the form can be sent again.
+    for email in ("zoe@one.example", "zoe@two.example"):
+        await make_person(pool, tenant, email, "viewer", password=None)
+    fields = (await owner.get("/messages?by=zoe@one.example")).form("/messages")
+    assert fields["by"] == "zoe@one.example"
+    assert "Several people" not in (await owner.get(f"/messages?{urllib.parse.urlencode(fields)}")).words
     # Who may not see the team learns nothing about it.
     assert "Nobody on the team" in (await other_browser.get("/messages?by=Member+2")).words
 

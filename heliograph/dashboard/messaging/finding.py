@@ -78,6 +78,8 @@ class Wanted(msgspec.Struct, frozen=True):
     problems: dict[str, str]
     #: The single message searched for by id.
     id: UUID | None
+    #: The content of the field for who sent it.
+    person: str = ""
     #: The content of the campaign field, and the campaigns to choose from if several names match it.
     campaign: str = ""
     choices: Sequence[CampaignName] = ()
@@ -104,7 +106,7 @@ def reasons(channel: str | None) -> list[tuple[str, Kind]]:
 async def find(conn: Connection, request: Request) -> Wanted:
     """The filters in a list's address."""
     wanted = _read(request, await _numbers(conn, request, request.query.get("q", "").strip()[:LONGEST]))
-    if wanted.typed["by"] and wanted.filters.person_id is None:
+    if wanted.typed["by"]:
         wanted = await _sent_by(conn, request, wanted)
     text = wanted.typed["campaign"]
     if not text:
@@ -133,18 +135,21 @@ async def find(conn: Connection, request: Request) -> Wanted:
 
 
 async def _sent_by(conn: Connection, request: Request, wanted: Wanted) -> Wanted:
-    """What was sent by the person who is meant by a name or an e-mail address."""
-    found = await visibility.people_called(conn, request, wanted.typed["by"])
+    """What was sent by the person who is meant by an id, a name or an e-mail address."""
+    text, id = wanted.typed["by"], wanted.filters.person_id
+    found = [id] if id is not None else await visibility.people_called(conn, request, text)
     if len(found) == 1:
         filters = msgspec.structs.replace(wanted.filters, person_id=found[0])
-        return msgspec.structs.replace(wanted, filters=filters, typed=wanted.typed | {"by": str(found[0])})
+        typed = wanted.typed | {"by": str(found[0])}
+        person = await visibility.called(conn, request, found[0]) or text
+        return msgspec.structs.replace(wanted, filters=filters, typed=typed, person=person)
     said = (
         request.text("Several people have this name: give the e-mail address.")
         if found
         else request.text("Nobody on the team has this name or e-mail address.")
     )
     filters = msgspec.structs.replace(wanted.filters, person_id=NOWHERE)
-    return msgspec.structs.replace(wanted, filters=filters, problems=wanted.problems | {"by": said})
+    return msgspec.structs.replace(wanted, filters=filters, problems=wanted.problems | {"by": said}, person=text)
 
 
 async def campaigns(conn: Connection, request: Request, *, limit: int = record.LOOKED) -> list[CampaignName]:
