@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.suppliers.contract import Verdict
+from heliograph.suppliers.contract import Scope, Verdict
 from heliograph.suppliers.smpp.codec.statuses import CLASSES, STATUSES, classify
 
 ROWS = [
@@ -56,6 +56,20 @@ def test_a_supplier_may_mean_something_else() -> None:
     known = classify(0x401, overrides={0x401: "F"})
     assert (known.verdict, known.failover, known.alarm) == (Verdict.REFUSED, True, False)
     assert classify(0x0E, overrides={0x0E: "P"}).verdict is Verdict.REFUSED
+
+
+@pytest.mark.parametrize("status", [0x45, 0x43, 0x401, 0x9999])
+def test_a_code_by_which_a_supplier_refuses_its_account_refuses_no_message(status: int) -> None:
+    """Such as that of no credit."""
+    ruling = classify(status, attempt=9, overrides={status: "C"})
+    assert (ruling.verdict, ruling.counts, ruling.alarm) == (Verdict.UNREACHABLE, False, True)
+    assert ruling.scope is Scope.ACCOUNT
+
+
+@pytest.mark.parametrize(("status", "scope"), [(0x0A, Scope.SENDER), (0x62, Scope.MESSAGE)])
+def test_a_code_about_the_sender_or_the_validity_is_not_about_the_account(status: int, scope: Scope) -> None:
+    ruling = classify(status, overrides={status: "C"})
+    assert (ruling.verdict, ruling.failover, ruling.scope) == (Verdict.REFUSED, True, scope)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@
     F    refused here, another supplier may be tried once
     S    the session is at fault: bind again; the message loses none of its tries
     C    account configuration: alarm, and the message may go elsewhere. While the account itself is refused (its
-         system_id, password or system_type), no message is taken: it goes elsewhere, or waits for an operator
+         system_id, password or system_type, or a code that its operator put into this class: no credit), no message
+         is taken: it goes elsewhere, or waits for an operator
 
 The rule nobody may break: an unknown code is tried once more and then sent elsewhere, never treated as success.
 """
@@ -126,7 +127,8 @@ def classify(status: int, *, attempt: int = 1, overrides: Mapping[int, str] | No
     name = name_of(status)
     kind = (overrides or {}).get(status) or STATUSES.get(status, ("", "R1"))[1]
     code = f"0x{status:08X}"
-    unmapped = status in _VENDOR and status not in (overrides or {})
+    is_own = status in (overrides or {})
+    unmapped = status in _VENDOR and not is_own
     if kind[0] == "R" and (len(kind) == 1 or attempt <= int(kind[1])):
         # A status that is retried once or twice and then counts as a refusal may be about anything.
         scope = Scope.ACCOUNT if len(kind) == 1 else Scope.SENDER
@@ -135,7 +137,8 @@ def classify(status: int, *, attempt: int = 1, overrides: Mapping[int, str] | No
         return Ruling(Verdict.BUSY, code, name, counts=False, slow=True)
     if kind == "S":
         return Ruling(Verdict.BUSY, code, name, counts=False, rebind=True)
-    if kind == "C" and status in ACCOUNT_REFUSED:
+    scope = _scope(status, kind)
+    if kind == "C" and (status in ACCOUNT_REFUSED or (is_own and scope is Scope.ACCOUNT)):
         return Ruling(Verdict.UNREACHABLE, code, name, counts=False, alarm=True)
     return Ruling(
         Verdict.REFUSED,
@@ -144,7 +147,7 @@ def classify(status: int, *, attempt: int = 1, overrides: Mapping[int, str] | No
         failover=kind[0] in "RFC",
         alarm="C" in kind or unmapped,
         rebind="S" in kind,
-        scope=_scope(status, kind),
+        scope=scope,
     )
 
 
