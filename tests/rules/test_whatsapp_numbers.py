@@ -15,6 +15,7 @@ from heliograph.suppliers.whatsapp_cloud import objects as whatsapp_objects
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import AccountItem, CapabilityItem, NumberItem, Restriction
 from heliograph.suppliers.whatsapp_cloud.callbacks.management import tier_of
 from heliograph.suppliers.whatsapp_cloud.objects import CloudNumber
+from heliograph.whatsapp.dispatch import holds
 from heliograph.whatsapp.mirror import accounts, numbers
 from heliograph.whatsapp.mirror.accounts import BusinessAccount
 from heliograph.whatsapp.mirror.numbers import NumberBook, PhoneNumberUnavailable
@@ -196,6 +197,37 @@ async def test_what_happens_to_an_account_happens_to_its_numbers(
         assert refused.value.details == {"phoneNumberId": str(number), "reason": connection}
     else:
         assert (await NumberBook(pool).resolve(actor, number)).sendable
+
+
+@pytest.mark.parametrize("is_event", [True, False])
+async def test_a_number_that_is_connected_again_has_one_message_try_its_hold(pool: Pool, is_event: bool) -> None:
+    """The hold's cause, such as a missing registration, is over; a probe shows whether it is. Others stay as they are:
+    connected numbers, which are held for something else, and holds that are over."""
+    account = await made.account(pool, await organization(pool))
+    ids = [
+        await made.number(pool, account, graph_id=graph_id, digits=digits)
+        for graph_id, digits in ((made.GRAPH_ID, DIGITS), ("556", "212520009999"), ("557", "212520009998"))
+    ]
+    both = [listed(), listed(id="556", display_phone_number="+212 520-009999")]
+    both.append(listed(id="557", display_phone_number="+212 520-009998"))
+    await store(pool, account, *both)
+    await apply(pool, account, account_event(1, event="ACCOUNT_OFFBOARDED"))
+    await pool.execute("UPDATE whatsapp_numbers SET connection_status = 'connected' WHERE graph_id = '556'")
+    async with pool.acquire() as conn:
+        for id in ids[:2]:
+            await holds.hold_number(conn, account.organization_id, id, seconds=600, reason="test")
+            await holds.tries(conn, account.organization_id, account.id, id, uuid7())
+    if is_event:
+        await apply(pool, account, account_event(2, event="ACCOUNT_RECONNECTED"))
+    else:
+        await store(pool, account, *both, seconds=2)
+    found = await pool.fetch(
+        "SELECT held_until > now() AS is_held, trying_id IS NOT NULL AS tries FROM whatsapp_numbers ORDER BY graph_id"
+    )
+    assert [tuple(one.values()) for one in found] == [(False, False), (True, True), (None, False)]
+    async with pool.acquire() as conn:
+        assert await holds.leave_to_try(conn, account.organization_id, ids[0])
+        assert not await holds.leave_to_try(conn, account.organization_id, ids[1])
 
 
 async def test_an_event_is_of_one_number_of_one_account(pool: Pool) -> None:

@@ -21,10 +21,11 @@ from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import parse
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
 from heliograph.suppliers.whatsapp_cloud.errors import FAULTS
 from heliograph.suppliers.whatsapp_cloud.graph import outcome_of
+from heliograph.whatsapp.accepting.lifetimes import lifetime
 from heliograph.whatsapp.callbacks import conversations, expiry
 from heliograph.whatsapp.callbacks.conversations import User
 from heliograph.whatsapp.callbacks.matching import WiderFailure
-from heliograph.whatsapp.dispatch import outcomes
+from heliograph.whatsapp.dispatch import holds, outcomes
 from heliograph.whatsapp.status import FAILURES
 from tests.rules.dispatching_whatsapp import (
     UNREACHABLE,
@@ -194,6 +195,25 @@ async def test_a_code_does_not_wait_for_what_outlives_it(pool: Pool) -> None:
     code = await message(pool, who, template_id=who.code_id, category="authentication", parameters=("42",))
     await bench.round()
     assert await status_of(pool, code) == ("failed", "spam_limited", "released")
+
+
+async def test_a_code_that_meets_a_hold_waits_like_those_behind_it(pool: Pool) -> None:
+    """133010: its number is not registered. Somebody may register it within the code's lifetime."""
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: fault(133010)
+    values = {"template_id": who.code_id, "category": "authentication", "parameters": ("42",)}
+    values["deadline"] = lifetime("authentication", None)
+    codes = [await message(pool, who, to=f"+25884000000{n}", **values) for n in range(2)]
+    bench.only.room = 1
+    await bench.round(3)
+    assert len(bench.only.submitted) == 1
+    assert [(await status_of(pool, id))[0] for id in codes] == ["queued", "accepted"]
+    async with pool.acquire() as conn:
+        await holds.release_number(conn, who.organization_id, who.number_id)
+    bench.only.script, bench.only.room = accept_all, 100
+    await bench.refresh()
+    await bench.round(3)
+    assert [await attempts(pool, id) for id in codes] == [[(1, "busy"), (2, "accepted")], [(1, "accepted")]]
 
 
 async def test_who_waits_until_the_end_learns_what_for(pool: Pool) -> None:

@@ -113,12 +113,13 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def wait(self, tries: int, *, code: bool = False) -> float | None:
         """Seconds until the next try after `tries` (from 1) that ended with this fault; None: it has failed.
 
-        `code`: the message is a one-time code, which a pause longer than its lifetime cannot help.
+        `code`: the message is a one-time code, which a pause longer than its lifetime cannot help. A hold as long as
+        that may end earlier.
         """
         if self.tries is not UNCOUNTED and tries > self.tries:
             return None
         pause = self.backoff.pause(tries - 1)
-        if code and pause >= CODE_LIFETIME:
+        if code and pause > CODE_LIFETIME:
             return None
         return pause
 

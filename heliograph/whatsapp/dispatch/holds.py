@@ -4,6 +4,8 @@
     trying      its time is over: one message of all that the hold stops is sent as a probe (`leave_to_try`)
     ended       by the outcome of the probe, by a new token, or by an operator (`release`)
 
+A number that the mirror sees connected again is probed at once.
+
 A fault reported in an answer is over when an answer shows so. A fault reported in a status (usually a failed payment)
 is not visible in answers: Meta accepts the message and fails it a second later, so only a status of the probe, `sent`
 or later, ends that hold.

@@ -260,11 +260,16 @@ _ROW = (
 ROWS = f"""
 SELECT {_ROW} FROM whatsapp_numbers WHERE organization_id = $1 AND account_id = $2 ORDER BY id FOR NO KEY UPDATE
 """
-WRITE = """
+# A hold of a number that is connected again, perhaps because it was registered, has one message probe.
+_ENDS_HOLD = "$7 = 'connected' AND connection_status <> 'connected' AND held_until > now()"
+WRITE = f"""
 UPDATE whatsapp_numbers
    SET display_phone_number = $3, digits = $4, verified_name = $5, state = $6, connection_status = $7,
        quality_rating = $8, messaging_tier = $9, messaging_limit = $10, throughput_per_second = $11,
-       applied = $12::text::jsonb, applied_at = $13, last_checked_at = $14, missing_at = $15, changed_at = $16
+       applied = $12::text::jsonb, applied_at = $13, last_checked_at = $14, missing_at = $15, changed_at = $16,
+       held_until = CASE WHEN {_ENDS_HOLD} THEN now() ELSE held_until END,
+       trying_id = CASE WHEN {_ENDS_HOLD} THEN NULL ELSE trying_id END,
+       trying_at = CASE WHEN {_ENDS_HOLD} THEN NULL ELSE trying_at END
  WHERE organization_id = $1 AND id = $2
 """
 # A number belongs to one account at a time: if another one here still has it, that account's next reading releases it.
