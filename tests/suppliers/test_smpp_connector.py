@@ -524,7 +524,7 @@ async def test_of_a_long_message_nothing_more_is_sent_after_a_standstill(
     peer: Peer, monkeypatch: pytest.MonkeyPatch, is_answered: bool
 ) -> None:
     """Another worker may have sent all of it meanwhile: its other segments used to follow."""
-    monkeypatch.setattr("heliograph.suppliers.smpp.connector._STANDSTILL", 0.2)
+    monkeypatch.setattr("heliograph.suppliers.pump_timer.STANDSTILL", 0.2)
     submits: list[tuple[Line, p.SubmitSm]] = []
     peer.on_submit = lambda line, pdu: submits.append((line, pdu))
     account = await PeerAccount(peer.port, window=1, queue_seconds=300).start()

@@ -43,6 +43,7 @@ from heliograph.suppliers.contract import (
 from heliograph.suppliers.http import references
 from heliograph.suppliers.http.kind import Answer, HttpKind, HttpSettings, Message, Request, secrets_of
 from heliograph.suppliers.http.watching import ExchangeRecorder, RequestActivity
+from heliograph.suppliers.pump_timer import STOOD_STILL, PumpTimer
 from heliograph.suppliers.settings import checked
 
 log = structlog.get_logger(__name__)
@@ -104,8 +105,6 @@ class HttpConnector:
         #: Requests that had to wait for a connection.
         self._tasks: set[asyncio.Task[None]] = set()
         self._all_ended = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = _NEVER
         #: No requests before this time: the supplier asked for a pause.
         self._paused_until = 0.0
         #: How often it throttled us.
@@ -122,6 +121,7 @@ class HttpConnector:
         settings = self._settings
         self._loop = asyncio.get_running_loop()
         self._bucket = Bucket(settings.requests_per_second * max(1, self._sessions), self._loop.time())
+        self._timer = PumpTimer(self._loop, self._pump)
         rules = ClientRules(
             seconds=settings.response_seconds,
             connect_seconds=min(settings.connect_seconds, settings.response_seconds),
@@ -212,10 +212,8 @@ class HttpConnector:
         if not self._running or self._stopping:
             return
         self._stopping = True
-        if self._timer is not None:
-            self._timer.cancel()
-        while self._waiting:
-            self._report(self._waiting.popleft().submission, _STOPPED)
+        self._timer.cancel()
+        self._give_back(_STOPPED)
         await self._until_ended(grace)
         await self._client.close()  # ends open requests, each with its outcome
         await self._until_ended(_LAST)
@@ -236,9 +234,11 @@ class HttpConnector:
         """Start as many requests as may be open."""
         if self._stopping:
             return
-        while self._waiting and not self._sessions:
-            self._report(self._waiting.popleft().submission, _NO_SESSION)
         now, longest = self._loop.time(), self._settings.queue_seconds
+        if self._timer.stood_still(now):
+            self._give_back(_STOOD_STILL)
+        if not self._sessions:
+            self._give_back(_NO_SESSION)
         while self._waiting and self._waiting[0].since + longest <= now:
             self._report(self._waiting.popleft().submission, _NO_ROOM)
         while self._waiting and len(self._open) < self._window and now >= self._paused_until:
@@ -250,19 +250,12 @@ class HttpConnector:
             # The end of a request, or another session, makes room in a full window, and pumps by itself.
             has_room = len(self._open) < self._window
             at = max(now + self._bucket.wait(now), self._paused_until) if has_room else _NEVER
-            self._wake_at(min(at, self._waiting[0].since + longest))
+            self._timer.by(min(at, self._waiting[0].since + longest))
 
-    def _wake_at(self, at: float) -> None:
-        """Pump again at this time, or earlier."""
-        if at < self._timer_at:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_at = at
-            self._timer = self._loop.call_at(at, self._again)
-
-    def _again(self) -> None:
-        self._timer, self._timer_at = None, _NEVER
-        self._pump()
+    def _give_back(self, outcome: Outcome) -> None:
+        """Return the messages that wait."""
+        while self._waiting:
+            self._report(self._waiting.popleft().submission, outcome)
 
     def _next(self, tokens: float) -> list[_Waiting]:
         """The messages for one request: as many waiting ones, in order, as it may hold."""
@@ -515,4 +508,5 @@ def _unreachable(reason: Sentence, scope: Scope = Scope.ACCOUNT) -> Outcome:
 
 _STOPPED = _unreachable(said("stopped"), Scope.PROCESS)
 _NO_SESSION = returned(said("no session"), total=1)
+_STOOD_STILL = returned(STOOD_STILL, total=1)
 _NO_ROOM = returned(said("no request slot became free in time"), total=1)

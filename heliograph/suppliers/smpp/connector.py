@@ -41,6 +41,7 @@ from heliograph.suppliers.contract import (
     returned,
 )
 from heliograph.suppliers.message_ids import id_key
+from heliograph.suppliers.pump_timer import STOOD_STILL, PumpTimer
 from heliograph.suppliers.smpp.attempt import Attempt, unreachable, unwritable
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.codec.statuses import classify
@@ -58,12 +59,6 @@ log = structlog.get_logger(__name__)
 #: Seconds that a stop may take beyond its grace: for unbinding, and for receipts that are still being stored.
 _PARTING = 3.0
 _NO_SESSION = said("no session")
-_STOOD_STILL = said("this process stood still")
-#: After a standstill of this many seconds, messages that wait are returned and those that have begun get no more
-#: segments. When it begins, a third of a lease is left, 20 s by default; after that, another worker may send them.
-_STANDSTILL = 5.0
-#: While anything waits, a timer runs at least this often, so that a standstill shows, seconds.
-_PULSE = 1.0
 #: Minimum seconds between two reports of what cannot be decoded.
 _SAY_EVERY = 60.0
 
@@ -147,8 +142,6 @@ class SmppConnector:
         self._started: list[Attempt] = []  # messages with segments both sent and unsent
         self._open = 0
         self._running = self._stopping = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = _NEVER
         self._since: datetime | None = None
         self._last_error = quoted("")
         #: How often the supplier has throttled it.
@@ -174,6 +167,7 @@ class SmppConnector:
         """Connect in the background; returns at once."""
         self._loop = asyncio.get_running_loop()
         self._bucket = Bucket(self._settings.submits_per_second, self._loop.time())
+        self._timer = PumpTimer(self._loop, self._pump)
         self._running = True
         self.set_sessions(self._wanted)
 
@@ -319,8 +313,7 @@ class SmppConnector:
         if self._leaving:
             await asyncio.wait(self._leaving)
         await self._stored(until + _PARTING)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self._resolver.close()
         self._running = False
 
@@ -440,12 +433,10 @@ class SmppConnector:
         down = [link for session in self._sessions for link in session if not link.bound]
         return next((link.last_error for link in down if link.last_error), self._last_error)
 
-    def _pump(self, due: float | None = None) -> None:
-        """Send as much as window and rate allow: first the rest of messages already begun, then new ones. `due`: when
-        the timer that calls this was due."""
+    def _pump(self) -> None:
+        """Send as much as window and rate allow: first the rest of messages already begun, then new ones."""
         now = self._loop.time()
-        # Not left to the timer: the answers that arrived meanwhile may be processed before it fires.
-        if now - (self._timer_at if due is None else due) > _STANDSTILL:
+        if self._timer.stood_still(now):
             self._stood_still()
         while self._queue and self._queue[0].at + self._settings.queue_seconds <= now:
             attempt = self._queue.popleft()
@@ -468,26 +459,17 @@ class SmppConnector:
             if not attempt.sent:
                 self._started.append(attempt)
         if self._queue or self._started:
-            self._wake_at(now + min(self._bucket.wait(now), _PULSE) if tokens <= 0 else now + _PULSE)
+            at = now + self._bucket.wait(now) if tokens <= 0 else _NEVER
+            self._timer.by(min(at, self._queue[0].at + self._settings.queue_seconds) if self._queue else at)
 
     def _stood_still(self) -> None:
-        """Send nothing more of what waits: another worker may have sent it, or be about to."""
-        self._give_back(returned(_STOOD_STILL))
+        """Return messages that wait; those that have begun get no more segments."""
+        self._give_back(returned(STOOD_STILL))
         for attempt in self._started:
-            attempt.stopped, attempt.failure = True, attempt.failure or returned(_STOOD_STILL)
+            attempt.stopped, attempt.failure = True, attempt.failure or returned(STOOD_STILL)
             if not attempt.in_flight:
                 self._end_soon(attempt, attempt.outcome())
         self._started.clear()
-
-    def _wake_at(self, at: float) -> None:
-        """Pump again at this time, or once the oldest message in the queue has waited long enough."""
-        if self._queue:
-            at = min(at, self._queue[0].at + self._settings.queue_seconds)
-        if at < self._timer_at:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_at = at
-            self._timer = self._loop.call_at(at, self._timer_fired)
 
     def _send(self, attempt: Attempt, tokens: int) -> int:
         """Send segments of a message on its session; returns the tokens spent."""
@@ -511,10 +493,6 @@ class SmppConnector:
         if spent:
             self._bucket.take(spent)
         return spent
-
-    def _timer_fired(self) -> None:
-        due, self._timer, self._timer_at = self._timer_at, None, _NEVER
-        self._pump(due)
 
     def _roomiest(self) -> Link | None:
         best, most = None, 0
