@@ -14,7 +14,8 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.queue.leases import BULK
 from heliograph.suppliers.contract import Verdict
-from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
+from heliograph.suppliers.whatsapp_cloud.contract import OWN_PACE, CloudOutcome, CloudSubmission
+from heliograph.suppliers.whatsapp_cloud.errors import classify
 from heliograph.suppliers.whatsapp_cloud.pacing import PairGate
 from heliograph.whatsapp.mirror import accounts
 from heliograph.whatsapp.status import Move, move_many
@@ -51,6 +52,8 @@ BACK = ("queued", None, "reserved")
 MINUTES_AHEAD = (
     "UPDATE whatsapp_conversations SET pair_paid_until = now() + interval '8 minutes' RETURNING pair_paid_until"
 )
+#: The answer of a connector whose own gate is shut.
+PACED = CloudOutcome(Verdict.BUSY, fault=classify(131056), code=OWN_PACE, retry_after=7.0)
 
 
 def _paid(messages: int) -> timedelta:
@@ -511,6 +514,35 @@ async def test_near_a_user_s_pace_a_message_counts_before_it_is_sent(
     await bench.results.drain()
     assert await attempts(pool, id) == [(1, str(outcome.verdict))]
     assert await pool.fetchval("SELECT pair_paid_until - $1 FROM whatsapp_conversations", at) == _paid(counted)
+
+
+async def test_a_user_who_is_to_get_no_more_gets_no_more_from_any_worker(pool: Pool) -> None:
+    """Meta refuses the first message: somebody else has sent this user many. It used to be asked by each worker, and by
+    the one that it had answered again a second later, with all that waited."""
+    who, bench = await bench_of(pool)
+    other = await Bench(pool).start()
+    for one in (bench, other):
+        one.only.gate = PairGate(lambda: bench.seconds)
+    bench.only.script = lambda submission: fault(131056, retry_after=7.0)
+    first = await message(pool, who)
+    await bench.round()
+    assert await attempts(pool, first) == [(1, "busy")]
+    ids = [await message(pool, who) for _ in range(3)]
+    await other.round()
+    assert other.only.submitted == []
+    pauses = sorted([await pause_of(pool, id) for id in ids])
+    assert pauses[0] > 6
+    assert [round(one - pauses[0]) for one in pauses] == [0, 6, 12]
+    assert await attempts(pool, ids[0]) == []
+
+
+async def test_a_pace_that_our_own_gate_keeps_counts_nothing(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: PACED
+    id = await message(pool, who)
+    await bench.round()
+    assert await attempts(pool, id) == [(1, "busy")]
+    assert await pool.fetchval("SELECT pair_paid_until FROM whatsapp_conversations") is None
 
 
 async def test_a_pace_from_before_the_clock_was_set_back_stops_nothing(pool: Pool) -> None:

@@ -21,7 +21,13 @@ import structlog
 from heliograph.base.retry import META_SILENT
 from heliograph.base.sentences import said
 from heliograph.suppliers.contract import Verdict
-from heliograph.suppliers.whatsapp_cloud.contract import CloudHealth, CloudOutcome, CloudSubmission, OnCloudOutcome
+from heliograph.suppliers.whatsapp_cloud.contract import (
+    OWN_PACE,
+    CloudHealth,
+    CloudOutcome,
+    CloudSubmission,
+    OnCloudOutcome,
+)
 from heliograph.suppliers.whatsapp_cloud.credential import Credential
 from heliograph.suppliers.whatsapp_cloud.errors import Kind, Scope, classify
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
@@ -117,7 +123,7 @@ class CloudConnector:
             self._end_soon(submission, _unreachable("held"))
         elif (wait := self._gate.wait(submission.recipient)) > 0:
             self._end_soon(
-                submission, CloudOutcome(Verdict.BUSY, fault=_PAIR, code="pair", retry_after=wait, detail=_PAIR.title)
+                submission, CloudOutcome(Verdict.BUSY, fault=_PAIR, code=OWN_PACE, retry_after=wait, detail=_PAIR.title)
             )
         else:
             # Counted from here on, so that two messages of one batch cannot both take the same room.

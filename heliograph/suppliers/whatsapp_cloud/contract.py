@@ -18,6 +18,9 @@ import msgspec
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.errors import Fault, Kind
 
+#: `CloudOutcome.code` of a message that our own pace for its user stopped before Meta did.
+OWN_PACE = "pair"
+
 
 class CloudSubmission(msgspec.Struct, frozen=True, gc=False):
     """One attempt to hand one message to Meta. Its attempt row is committed before it gets here."""

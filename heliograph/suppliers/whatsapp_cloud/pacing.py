@@ -17,6 +17,8 @@ MOST_RATE = 1_000.0
 #: Seconds per message to one user, and how many messages may be sent in advance.
 PAIR_SECONDS = 6.0
 PAIR_BURST = 45
+#: Seconds by which messages may be ahead.
+PAIR_AHEAD = (PAIR_BURST - 1) * PAIR_SECONDS
 #: Seconds by which all processes together are never ahead with one user, however many they are: long before, Meta
 #: refuses their messages, which then do not count.
 PAIR_MOST_AHEAD = 2 * PAIR_BURST * PAIR_SECONDS

@@ -30,9 +30,9 @@ from heliograph.queue.leases import Postponed
 from heliograph.sending.attempts import EndedAttempt
 from heliograph.sending.results import AnsweredAttempt, Settlement, settle
 from heliograph.suppliers.contract import Verdict
-from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome
+from heliograph.suppliers.whatsapp_cloud.contract import OWN_PACE, CloudOutcome
 from heliograph.suppliers.whatsapp_cloud.errors import Fault, Kind, Scope
-from heliograph.suppliers.whatsapp_cloud.pacing import PAIR_SECONDS
+from heliograph.suppliers.whatsapp_cloud.pacing import PAIR_AHEAD, PAIR_SECONDS
 from heliograph.whatsapp.callbacks import conversations, matching
 from heliograph.whatsapp.callbacks.matching import Found, WiderFailure, failure_of
 from heliograph.whatsapp.dispatch import holds, test_mode
@@ -122,11 +122,14 @@ def decide(one: AnsweredAttempt, at: datetime, grace: float) -> Settlement:
 
 
 # Each message uses up PAIR_SECONDS of what Meta allows the pair, from now or from the end of what is already used up.
+# If Meta refuses another one, all of it is.
 OUTBOUND = f"""
 UPDATE whatsapp_conversations c
    SET last_outbound_at = CASE WHEN v.is_reached THEN $1 ELSE c.last_outbound_at END,
-       pair_paid_until = greatest({PAID_UNTIL}, $1) + v.messages * interval '{PAIR_SECONDS} seconds'
-  FROM unnest($2::uuid[], $3::uuid[], $4::integer[], $5::boolean[]) AS v (organization_id, id, messages, is_reached)
+       pair_paid_until = greatest(greatest({PAID_UNTIL}, $1) + v.messages * interval '{PAIR_SECONDS} seconds',
+                                  $1 + make_interval(secs => {PAIR_AHEAD} + v.pause))
+  FROM unnest($2::uuid[], $3::uuid[], $4::integer[], $5::boolean[], $6::float8[])
+       AS v (organization_id, id, messages, is_reached, pause)
  WHERE c.organization_id = v.organization_id AND c.id = v.id
 """
 
@@ -135,18 +138,24 @@ async def count(conn: Connection, messages: Sequence[ClaimedMessage]) -> None:
     """Count messages that are about to be sent toward Meta's limits for their users; others count once accepted. Runs
     after the moves, as `follow` does."""
     counts = Counter((one.lease.organization_id, one.conversation_id) for one in messages)
-    await _outbound(conn, counts, reached=())
+    await _outbound(conn, counts, reached=(), refused={})
 
 
 async def _outbound(
-    conn: Connection, counts: Mapping[tuple[UUID, UUID], int], *, reached: Collection[tuple[UUID, UUID]]
+    conn: Connection,
+    counts: Mapping[tuple[UUID, UUID], int],
+    *,
+    reached: Collection[tuple[UUID, UUID]],
+    refused: Mapping[tuple[UUID, UUID], float],
 ) -> None:
     """Add to the messages of conversations, in one order, so that two transactions cannot deadlock. `reached`: those of
-    them whose user was sent a message."""
-    if counts:
-        keys = sorted(counts, key=lambda key: key[1].int)
-        columns = [one for one, _ in keys], [id for _, id in keys], [counts[key] for key in keys]
-        await conn.execute(OUTBOUND, now(), *columns, [key in reached for key in keys])
+    them whose user was sent a message; `refused`: those for which Meta took no more messages, and the pause, seconds,
+    until the next one."""
+    if keys := sorted(counts.keys() | refused.keys(), key=lambda key: key[1].int):
+        columns = [one for one, _ in keys], [id for _, id in keys], [counts.get(key, 0) for key in keys]
+        await conn.execute(
+            OUTBOUND, now(), *columns, [key in reached for key in keys], [refused.get(key) for key in keys]
+        )
 
 
 async def follow(conn: Connection, answered: Sequence[AnsweredAttempt]) -> int:
@@ -165,13 +174,17 @@ async def follow(conn: Connection, answered: Sequence[AnsweredAttempt]) -> int:
     await matching.name_users(conn, names)
     reached = {(_organization(one), one.attempt.message.conversation_id) for one in accepted}
     counts: Counter[tuple[UUID, UUID]] = Counter()
+    refused: dict[tuple[UUID, UUID], float] = {}
     for one in answered:
         key, is_counted = (_organization(one), one.attempt.message.conversation_id), _context(one).is_counted
         if one.outcome.verdict is Verdict.ACCEPTED:
             counts[key] += not is_counted
         elif is_counted and one.outcome.verdict is not Verdict.UNKNOWN:
             counts[key] -= 1
-    await _outbound(conn, counts, reached=reached)
+        fault = one.outcome.fault
+        if fault is not None and fault.kind is Kind.PAIR and one.outcome.code != OWN_PACE:
+            refused[key] = min(one.outcome.retry_after or fault.hold, fault.backoff.longest)
+    await _outbound(conn, counts, reached=reached, refused=refused)
     deliveries = 0
     over = {
         (_organization(one), account_id, one.attempt.message.number_id)
