@@ -7,7 +7,7 @@ settings are in the database, and take effect in every process within two second
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -167,12 +167,12 @@ def _is_address(value: str) -> bool:
 
 
 def _moment(value: str) -> datetime | None:
-    """A time with its time zone."""
+    """A time with its time zone, in UTC."""
     try:
         at = datetime.fromisoformat(value.replace("Z", "+00:00"))
-    except ValueError:
+        return at.astimezone(UTC) if at.tzinfo is not None else None
+    except (ValueError, OverflowError):
         return None
-    return at if at.tzinfo is not None else None
 
 
 __all__ = ["NAMES", "PRODUCT", "Installation", "SettingsCache", "change", "load"]

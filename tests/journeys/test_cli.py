@@ -713,6 +713,9 @@ async def test_closing_what_nobody_can_read_again_has_to_be_confirmed(cli: Cli) 
     assert (await cli("org", "state", "Bakery", "closed", "--json")).data["state"] == "closed"
 
 
+FIRST, LAST = "0001-01-01T00:00+05:00", "9999-12-31T23:59-05:00"
+
+
 async def test_a_value_that_is_wrong_whatever_is_stored_is_wrong_usage(cli: Cli) -> None:
     await cli("org", "create", "Acme", "--country", "any")
     begins = datetime.now(UTC).replace(day=1) + timedelta(days=40)
@@ -730,6 +733,10 @@ async def test_a_value_that_is_wrong_whatever_is_stored_is_wrong_usage(cli: Cli)
         (("org", "defaults", "Acme", "--validity", "5"), "--validity must be from 60 to "),
         (("org", "rename", "Acme", "x" * 201), "NAME must have 1 to 200 "),
         (("installation", "set", "--announcement", "Hi", "--until", "soon"), "--until must be a time such as "),
+        # Before or after all times that there are, in UTC.
+        (("installation", "set", "--announcement", "Hi", "--until", LAST), "--until must be a time such as "),
+        (("campaign", "create", "Hi", "--name", "n", "--tag", "x", "--at", FIRST), "--at: must be a time such as "),
+        (("webhook", "replay", str(uuid7()), "--from", LAST), "--from: must be a time such as "),
     ):
         done = await cli(*arguments)
         assert (done.status, done.out, told in done.err) == (2, "", True), (arguments, done.err)

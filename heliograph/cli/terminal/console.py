@@ -236,11 +236,11 @@ def moment(text: str, option: str) -> datetime:
     """Parse a time written by an operator into UTC. Raises typer.BadParameter on `option`."""
     try:
         at = datetime.fromisoformat(text)
-    except ValueError:
+        if at.tzinfo is not None:
+            return at.astimezone(UTC)
+    except (ValueError, OverflowError):
         raise typer.BadParameter("must be a time such as 2027-01-31T00:00:00Z", param_hint=option) from None
-    if at.tzinfo is None:
-        raise typer.BadParameter("needs a time zone: add Z for UTC", param_hint=option)
-    return at.astimezone(UTC)
+    raise typer.BadParameter("needs a time zone: add Z for UTC", param_hint=option)
 
 
 def in_capitals(code: str | None) -> str | None:

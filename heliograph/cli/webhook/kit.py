@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -35,8 +35,9 @@ def moment(text: str, option: str) -> datetime:
         return clock.now() - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
     try:
         at = datetime.fromisoformat(text)
-    except ValueError:
-        at = None
-    if at is None or at.tzinfo is None:
-        raise typer.BadParameter("must be a time such as 2027-01-31T00:00:00Z, or 90m, 2h, 7d ago", param_hint=option)
-    return at
+        if at.tzinfo is None:
+            raise ValueError(text)
+        return at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        said = "must be a time such as 2027-01-31T00:00:00Z, or 90m, 2h, 7d ago"
+        raise typer.BadParameter(said, param_hint=option) from None
