@@ -187,8 +187,8 @@ async def rename(conn: Connection, *, id: UUID, name: str, by: Principal = SYSTE
 
 
 FIND = f"""
-SELECT {_COLUMNS} FROM organizations WHERE $1::text IS NULL OR id::text = lower($1) OR lower(name) = lower($1)
- ORDER BY lower(name) LIMIT $2
+SELECT {_COLUMNS} FROM organizations
+ WHERE $1::text IS NULL OR id::text = lower($1) OR lower(name) = lower(normalize($1)) ORDER BY lower(name) LIMIT $2
 """
 NAMES = "SELECT name FROM organizations ORDER BY lower(name) LIMIT $1"
 #: How many organizations an error lists.
@@ -196,7 +196,8 @@ CHOICES = 10
 
 
 async def find(conn: Connection, *, reference: str | None) -> Organization:
-    """The organization that an operator refers to: by id, by name (any case), or the only one (None).
+    """The organization that an operator refers to: by id, by name (in any case and any encoding of its accents), or the
+    only one (None).
 
     Raises NotFound and Invalid; both list the existing ones.
     """

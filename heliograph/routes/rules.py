@@ -189,23 +189,23 @@ async def add(conn: Connection, route: Route, *, note: str = "", by: Principal =
     return made
 
 
-LOCK = "SELECT id FROM routes WHERE lower(name) = lower($1) OR id::text = $1 FOR UPDATE"
+# Names are compared regardless of case and of how accents are encoded.
+ID = "SELECT id FROM routes WHERE lower(name) = lower(normalize($1)) OR id::text = lower($1)"
+LOCK = f"{ID} FOR UPDATE"
 
 
 async def lock(conn: Connection, *, route: str) -> StoredRoute:
     """The route with this name or id, locked until the end of the transaction. Raises NotFound."""
-    id: UUID | None = await conn.fetchval(LOCK, route)
-    if id is None:
-        raise NotFound("There is no such route.", resource="route", id=route)
-    return next(one for one in await load(conn) if one.route.id == id)
+    return await find(conn, route=route, query=LOCK)
 
 
-async def find(conn: Connection, *, route: str) -> StoredRoute:
+async def find(conn: Connection, *, route: str, query: str = ID) -> StoredRoute:
     """The route with this name or id. Raises NotFound."""
-    for one in await load(conn):
-        if route.lower() in (one.route.name.lower(), str(one.route.id)):
-            return one
-    raise NotFound("There is no such route.", resource="route", id=route)
+    id: UUID | None = await conn.fetchval(query, route)
+    found = next((one for one in await load(conn) if one.route.id == id), None)
+    if found is None:
+        raise NotFound("There is no such route.", resource="route", id=route)
+    return found
 
 
 CHANGE = """

@@ -16,6 +16,7 @@ import typer
 from heliograph.accounts import organizations
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
 from heliograph.base.money import decimal
 from heliograph.base.sentences import with_noun
@@ -28,7 +29,7 @@ from heliograph.networks.plan import no_network, unlisted
 from heliograph.routes import rules
 from heliograph.routes.lookup import Choice, Route
 from heliograph.routes.rules import StoredRoute
-from heliograph.sms.dispatch import explaining, routing
+from heliograph.sms.dispatch import explaining, routing, suppliers
 from heliograph.sms.management import current_shares, rerouting
 from heliograph.sms.management.shifts import LookedUp
 
@@ -425,13 +426,13 @@ async def _names(conn: Connection) -> dict[UUID, str]:
 
 async def _choices(conn: Connection, given: list[str]) -> tuple[Choice, ...]:
     """Suppliers given with `--supplier`. Raises typer.BadParameter."""
-    known = {name.lower(): id for id, name in (await _names(conn)).items()}
     chosen = []
     for place, one in enumerate(given, 1):
         name, *numbers = one.split(":")
-        id = known.get(name.lower())
-        if id is None:
-            raise typer.BadParameter(f"there is no supplier {name!r}", param_hint="--supplier")
+        try:
+            id = await suppliers.id_of(conn, name)
+        except NotFound:
+            raise typer.BadParameter(f"there is no supplier {name!r}", param_hint="--supplier") from None
         if len(numbers) > 2 or not all(number.isascii() and number.isdigit() for number in numbers):
             raise typer.BadParameter(f"{one!r} is not NAME[:PRIORITY[:WEIGHT]]", param_hint="--supplier")
         chosen.append(Choice(id, *map(int, numbers)) if numbers else Choice(id, place * 10))

@@ -15,7 +15,6 @@ import msgspec
 import typer
 
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import NotFound
 from heliograph.base.process.settings import Settings, SettingsError
 from heliograph.base.sentences import Sentence
 from heliograph.cli.terminal.asking import confirm, typed_secret
@@ -410,10 +409,8 @@ async def _all(conn: Connection, settings: Settings) -> list[dict[str, Any]]:
 
 
 async def _find(conn: Connection, which: str, settings: Settings) -> dict[str, Any]:
-    for row in await _all(conn, settings):
-        if which.lower() in (row["name"].lower(), row["id"]):
-            return row
-    raise NotFound("There is no such supplier.", supplier=which)
+    id = str(await suppliers.id_of(conn, which))
+    return next(row for row in await _all(conn, settings) if row["id"] == id)
 
 
 def _shown(

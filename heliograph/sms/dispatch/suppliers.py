@@ -109,7 +109,9 @@ async def add(
     return id
 
 
-LOCK = "SELECT id FROM suppliers WHERE (lower(name) = lower($1) OR id::text = $1) AND state <> 'removed' FOR UPDATE"
+# Names are compared regardless of case and of how accents are encoded.
+NAMED = "(lower(name) = lower(normalize($1)) OR id::text = lower($1)) AND state <> 'removed'"
+LOCK = f"SELECT id FROM suppliers WHERE {NAMED} FOR UPDATE"
 
 
 async def lock(conn: Connection, *, supplier: str) -> Supplier:
@@ -226,10 +228,7 @@ def _audit_values(one: Supplier) -> dict[str, Any]:
     return {name: getattr(one, name) for name in names} | settings
 
 
-STATE = """
-SELECT id, name, state FROM suppliers
- WHERE (lower(name) = lower($1) OR id::text = $1) AND state <> 'removed' FOR UPDATE
-"""
+STATE = f"SELECT id, name, state FROM suppliers WHERE {NAMED} FOR UPDATE"
 SET_STATE = """
 UPDATE suppliers SET state = $2, changed_at = $3, secret = CASE $2 WHEN 'removed' THEN ''::bytea ELSE secret END,
        old_secrets = CASE $2 WHEN 'removed' THEN '{}' ELSE old_secrets END,
@@ -275,7 +274,7 @@ async def reset_circuit(conn: Connection, *, supplier: str, by: Principal = SYST
     return id
 
 
-ID = "SELECT id FROM suppliers WHERE (lower(name) = lower($1) OR id::text = $1) AND state <> 'removed'"
+ID = f"SELECT id FROM suppliers WHERE {NAMED}"
 
 
 async def id_of(conn: Connection, reference: str) -> UUID:

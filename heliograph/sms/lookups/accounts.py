@@ -120,10 +120,12 @@ async def add(
     return id
 
 
-LOCK = """
+# Names are compared regardless of case and of how accents are encoded.
+ID = """
 SELECT id FROM lookup_suppliers
- WHERE (lower(name) = lower($1) OR id::text = $1) AND state <> 'removed' FOR UPDATE
+ WHERE (lower(name) = lower(normalize($1)) OR id::text = lower($1)) AND state <> 'removed'
 """
+LOCK = f"{ID} FOR UPDATE"
 CHANGE = """
 UPDATE lookup_suppliers SET settings = $2::text::jsonb, secret = coalesce($3, secret), changed_at = clock_timestamp()
  WHERE id = $1
@@ -142,7 +144,7 @@ async def change(
     """Change settings of the account with this name or id; None restores a default. `secrets`: replace all secrets;
     None: unchanged. Raises NotFound, Invalid."""
     async with conn.transaction():
-        before = await _locked(conn, account)
+        before = await find(conn, account, query=LOCK)
         after = {name: value for name, value in (before.values | dict(values)).items() if value is not None}
         _check(before.kind, after)
         sealed = None if secrets is None else seal(key, msgspec.json.encode(secrets), context(before.id))
@@ -166,26 +168,20 @@ async def set_state(
     """Pause, resume or remove an account; its results are kept. A removed one keeps its row without its secrets, since
     look-ups refer to it. Raises NotFound."""
     async with conn.transaction():
-        before = await _locked(conn, account)
+        before = await find(conn, account, query=LOCK)
         await conn.execute(STATE, before.id, state)
         known, told = {"state": before.state}, {"state": state}
         await audit.record(conn, by, "lookup.changed", object_id=before.id, name=before.name, before=known, after=told)
     return msgspec.structs.replace(before, state=state)
 
 
-async def find(conn: Connection, account: str) -> Account:
+async def find(conn: Connection, account: str, *, query: str = ID) -> Account:
     """The account with this name or id. Raises NotFound."""
-    for one in await load(conn):
-        if account.lower() in (one.name.lower(), str(one.id)):
-            return one
-    raise _none(account)
-
-
-async def _locked(conn: Connection, account: str) -> Account:
-    id: UUID | None = await conn.fetchval(LOCK, account)
-    if id is None:
-        raise _none(account)
-    return await find(conn, str(id))
+    id: UUID | None = await conn.fetchval(query, account)
+    found = next((one for one in await load(conn) if one.id == id), None)
+    if found is None:
+        raise NotFound("There is no such look-up supplier.", lookup=account)
+    return found
 
 
 def _account(row: asyncpg.Record) -> Account:
@@ -194,10 +190,6 @@ def _account(row: asyncpg.Record) -> Account:
     return Account(
         row["id"], row["name"], row["kind"], values, settings, row["secret"], row["state"], row["changed_at"]
     )
-
-
-def _none(account: str) -> NotFound:
-    return NotFound("There is no such look-up supplier.", lookup=account)
 
 
 def _taken(name: str) -> Invalid:
