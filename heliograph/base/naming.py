@@ -1,4 +1,5 @@
-"""Characters allowed in a name: of an organization, a person, a key, a campaign, a contact, a tag or a saved text.
+"""Characters allowed in a name, of an organization, a person or a supplier, of a key, a campaign, a tag and so on; and
+the encoding in which it is stored, so that two names that look the same are one.
 
 Names are shown within other text, in pages, terminals and files. An invisible character that changes the order of its
 neighbors (Unicode's Bidi_Control) makes one name look like another, or reverses the rest of a line. Joiners, which

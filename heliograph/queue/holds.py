@@ -1,4 +1,4 @@
-"""Operators' actions on queued work: hold, release, withdraw. (`waiting` counts it.)
+"""Operators' actions on queued work: hold, release, hurry, resume, withdraw. (`waiting` counts it.)
 
 A hold is a row that every claim checks (`backlog.HELD`), so it applies to every worker from its commit on,
 survives restarts, and covers future work. Work that a worker has already claimed is still sent.

@@ -151,6 +151,16 @@ async def test_endless_times_are_read(pair: tuple[Any, Any]) -> None:
         assert await pair[1].fetchval("SELECT $1::timestamptz::text", ours) == text
 
 
+async def test_a_time_that_utc_cannot_represent_is_infinite(pair: tuple[Any, Any]) -> None:
+    east, west = timezone(timedelta(hours=5)), timezone(timedelta(hours=-5))
+    for value, text in (
+        (datetime(1, 1, 1, tzinfo=east), "-infinity"),
+        (datetime(9999, 12, 31, 23, 59, tzinfo=west), "infinity"),
+    ):
+        assert await pair[1].fetchval("SELECT $1::timestamptz::text", value) == text
+        assert await pair[1].fetchval("SELECT $1::timestamptz[]::text", [value]) == f"{{{text}}}"
+
+
 async def test_intervals_with_months_are_read_as_asyncpg_reads_them(pair: tuple[Any, Any]) -> None:
     query = "SELECT ARRAY['1 year 2 months 3 days 04:05:06', '-14 months', '-1 month 2 days', '-3 days']::interval[]"
     assert await pair[1].fetchval(query) == await pair[0].fetchval(query)

@@ -3,7 +3,8 @@
 Every batch is sent as arrays, some 80 elements per message from accept to webhook. asyncpg processes them element by
 element, with three checks each, which took a sixth of the processor time of API and worker (decision 0077); and on each
 new connection it asks the server for the definition of each array type, in a query that takes as long as a hundred
-others. Accepted values and errors are the same as with asyncpg.
+others. Accepted values and errors are the same as with asyncpg, except that a time that UTC cannot represent, as in a
+zone on the last day of 9999, is not refused, but infinite.
 
 asyncpg takes some 5,000 instructions to read a time, a tenth of what recording a receipt needs. Rows that were written
 together share theirs, so that most have just been read.
