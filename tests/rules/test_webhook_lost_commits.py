@@ -1,8 +1,8 @@
-"""Deliveries whose lease was committed although the answer to the commit was lost: nobody has them, and they go out
-soon."""
+"""Deliveries whose lease, or whose result, was committed although the answer to the commit was lost."""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from heliograph.base.database import clock
@@ -15,7 +15,7 @@ from heliograph.webhooks.delivery.delivery import Deliverer
 from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.events import Event
 from heliograph.webhooks.recording.handover import abandoned
-from tests.hooks import DATA, KIND, delivering, endpoint, organization, queued, record, settings, until
+from tests.hooks import DATA, KIND, attempts, delivering, endpoint, organization, queued, record, settings, until
 from tests.wire import COMMIT, wired_pool
 
 #: A lease that nobody waits for.
@@ -43,6 +43,24 @@ async def test_what_was_claimed_is_claimed_again(pool: Pool, database_url: str, 
         await deliverer.drain(60.0)
     await outbound.close()
     assert await is_empty(pool)
+
+
+async def test_a_failure_whose_recording_is_repeated_counts_once(
+    pool: Pool, database_url: str, receiver: Receiver
+) -> None:
+    receiver.options = msgspec.structs.replace(receiver.options, status=500, latency=0.5)
+    actor = await organization(pool)
+    await endpoint(pool, actor, receiver.url)
+    outbound = HttpClient(webhook_rules(UNDER))
+    async with wired_pool(database_url) as (line, weak):
+        deliverer = Deliverer(weak, outbound, UNDER, seal_key=endpoints.seal_key(UNDER))
+        await record(pool, actor, 1)
+        assert await deliverer.round() == 1
+        line.lose_answer(COMMIT)
+        await deliverer.drain(60.0)
+    await outbound.close()
+    assert [one["status"] for one in await attempts(pool)] == [500]
+    assert await pool.fetchval("SELECT consecutive_failures FROM webhook_endpoints") == 1
 
 
 async def test_what_was_handed_over_goes_out_by_a_claim(pool: Pool, database_url: str, receiver: Receiver) -> None:

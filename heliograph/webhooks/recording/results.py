@@ -156,11 +156,12 @@ class Record:
             self._runner = None
 
     async def _commit(self, items: list[Ended]) -> None:
+        is_repeated = False
         while True:
             try:
                 async with self.writing:
                     crash_point("webhook.before_commit")
-                    disabled = await self._write(items)
+                    disabled = await self._write(items, is_repeated)
                     crash_point("webhook.after_commit")
                 counted = Counter(item.attempt.result for item in items if item.attempt is not None)
                 for result, count in counted.items():
@@ -168,6 +169,7 @@ class Record:
                 break
             except Exception as error:
                 if is_down(error):
+                    is_repeated = True
                     await asyncio.sleep(RETRY)
                 elif len(items) > 1:  # one bad result must not fail the others
                     middle = len(items) // 2
@@ -181,7 +183,7 @@ class Record:
                     break
         self._landed(items, disabled)
 
-    async def _write(self, items: list[Ended]) -> dict[UUID, str]:
+    async def _write(self, items: list[Ended], is_repeated: bool) -> dict[UUID, str]:
         now = asyncio.get_running_loop().time()
         standings = self._news(_standings(items), now)
         firsts = [item for item in items if successes.is_first(item)]
@@ -194,7 +196,7 @@ class Record:
                     rest = [] if alone else [item for item in items if not successes.is_first(item)]
             if rest:
                 async with conn.transaction():
-                    disabled = await self._write_each(conn, rest, standings)
+                    disabled = await self._write_each(conn, rest, standings, is_repeated)
         for (_, id), standing in standings.items():
             if standing.failures or standing.gone:
                 self._well.pop(id, None)
@@ -203,7 +205,7 @@ class Record:
         return disabled
 
     async def _write_each(
-        self, conn: Connection, items: list[Ended], standings: dict[tuple[UUID, UUID], _Standing]
+        self, conn: Connection, items: list[Ended], standings: dict[tuple[UUID, UUID], _Standing], is_repeated: bool
     ) -> dict[UUID, str]:
         await self._sealing.refresh(conn)
         tried = [
@@ -219,7 +221,9 @@ class Record:
             if item.pause is not None
         ]
         if tried:
-            await _insert(conn, tried)
+            stored = await _insert(conn, tried)
+            if is_repeated and not stored:
+                return {}  # the last try was committed, although its connection was lost
             await evidence.store(conn, tried)
         if done:
             await leases.finish(conn, done)
@@ -309,7 +313,8 @@ def _standings(items: Sequence[Ended]) -> dict[tuple[UUID, UUID], _Standing]:
     return standings
 
 
-async def _insert(conn: Connection, tried: Sequence[tuple[Lease, Attempt]]) -> None:
+async def _insert(conn: Connection, tried: Sequence[tuple[Lease, Attempt]]) -> int:
+    """Store attempts that are not stored yet; returns how many were not."""
     columns = (
         [lease.organization_id for lease, _ in tried],
         [lease.id for lease, _ in tried],
@@ -330,6 +335,7 @@ async def _insert(conn: Connection, tried: Sequence[tuple[Lease, Attempt]]) -> N
         for organization_id, endpoint_id, began, result, took in stored:
             tally.add(organization_id, endpoint_id, began, result, [took])
         await traffic.record(conn, tally)
+    return len(stored)
 
 
 def _beginning(one: tuple[Lease, Attempt]) -> datetime:
