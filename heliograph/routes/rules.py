@@ -167,6 +167,7 @@ INSERT = """
 INSERT INTO routes (id, name, prefix, country, network, organization_id, sender, class, priority, adaptive, rated, note,
                     created_at, changed_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, now(), clock_timestamp())
+ON CONFLICT DO NOTHING RETURNING id
 """
 CHOOSE = """
 INSERT INTO route_suppliers (route_id, supplier_id, priority, weight)
@@ -178,14 +179,12 @@ SELECT $1, supplier_id, priority, weight
 async def add(conn: Connection, route: Route, *, note: str = "", by: Principal = SYSTEM) -> Route:
     """Add a route; its id is assigned here. Raises Invalid."""
     made = msgspec.structs.replace(checked(route, note), id=uuid7())
-    try:
-        async with conn.transaction():
-            await conn.execute(INSERT, *_values(made, note))
-            await _choose(conn, made)
-            told = _audit_values(made, note)
-            await audit.record(conn, by, "route.added", object_id=made.id, name=made.name, after=told)
-    except asyncpg.UniqueViolationError:
-        raise _taken(made.name) from None
+    async with conn.transaction():
+        if await conn.fetchval(INSERT, *_values(made, note)) is None:
+            raise _taken(made.name)
+        await _choose(conn, made)
+        told = _audit_values(made, note)
+        await audit.record(conn, by, "route.added", object_id=made.id, name=made.name, after=told)
     return made
 
 

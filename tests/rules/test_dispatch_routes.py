@@ -9,10 +9,12 @@ from datetime import timedelta
 from uuid import UUID
 
 import asyncpg
+import msgspec
 import pytest
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
 from heliograph.networks import learned
 from heliograph.networks.learned import LearnedNetwork
@@ -255,6 +257,24 @@ async def test_a_network_that_was_learned_of_the_number_goes_before_a_prefix_and
     await bench.round()
     assert {one.to for one in bench.connectors[movitel.id].submitted} == {ported[1:], plain[1:]}
     assert {one.to for one in bench.connectors[other.id].submitted} == {prefixed[1:]}
+
+
+async def test_a_name_that_is_taken_is_no_error_in_the_databases_log(pool: Pool) -> None:
+    id = uuid7()
+    await pool.execute(
+        "INSERT INTO suppliers (id, name, kind, settings, secret, created_at, changed_at)"
+        " VALUES ($1, 'a', 'smpp', '{}', '', now(), now())",
+        id,
+    )
+    route = Route(id=uuid7(), name="Ported", network="643-03", choices=(Choice(id),))
+    failures: list[object] = []
+    async with pool.acquire() as conn:
+        await rules.add(conn, route)
+        with conn.query_logger(lambda query: failures.append(query.exception)), pytest.raises(Invalid) as refused:
+            await rules.add(conn, msgspec.structs.replace(route, name="ported"))
+    assert refused.value.details["fields"][0]["issue"] == "taken"
+    assert failures
+    assert not any(failures)
 
 
 async def test_r8_and_r9_a_ported_number_goes_by_its_network_and_by_its_prefix_once_that_is_stale(pool: Pool) -> None:

@@ -109,9 +109,12 @@ async def add(
     return id
 
 
-# Names are compared regardless of case and of how accents are encoded.
-NAMED = "(lower(name) = lower(normalize($1)) OR id::text = lower($1)) AND state <> 'removed'"
-LOCK = f"SELECT id FROM suppliers WHERE {NAMED} FOR UPDATE"
+# By name or id. Names are compared regardless of case and of how accents are encoded.
+ID = """
+SELECT id, name, state FROM suppliers
+ WHERE (lower(name) = lower(normalize($1)) OR id::text = lower($1)) AND state <> 'removed'
+"""
+LOCK = f"{ID} FOR UPDATE"
 
 
 async def lock(conn: Connection, *, supplier: str) -> Supplier:
@@ -228,7 +231,6 @@ def _audit_values(one: Supplier) -> dict[str, Any]:
     return {name: getattr(one, name) for name in names} | settings
 
 
-STATE = f"SELECT id, name, state FROM suppliers WHERE {NAMED} FOR UPDATE"
 SET_STATE = """
 UPDATE suppliers SET state = $2, changed_at = $3, secret = CASE $2 WHEN 'removed' THEN ''::bytea ELSE secret END,
        old_secrets = CASE $2 WHEN 'removed' THEN '{}' ELSE old_secrets END,
@@ -241,7 +243,7 @@ UPDATE suppliers SET state = $2, changed_at = $3, secret = CASE $2 WHEN 'removed
 async def set_state(conn: Connection, *, supplier: str, state: str, by: Principal = SYSTEM) -> UUID:
     """Pause ("paused"), drain ("draining"), resume ("active") or remove ("removed") by name or id. Raises NotFound."""
     async with conn.transaction():
-        before = await conn.fetchrow(STATE, supplier)
+        before = await conn.fetchrow(LOCK, supplier)
         if before is None:
             raise NotFound(resource="supplier", id=supplier)
         id: UUID = before["id"]
@@ -265,16 +267,13 @@ async def reset_circuit(conn: Connection, *, supplier: str, by: Principal = SYST
     """Make all workers forget a supplier's failures: its circuit closes within a second, and opens again if it still
     fails. By name or id. Raises NotFound."""
     async with conn.transaction():
-        found = await conn.fetchrow(STATE, supplier)
+        found = await conn.fetchrow(LOCK, supplier)
         if found is None:
             raise NotFound(resource="supplier", id=supplier)
         id: UUID = found["id"]
         await conn.execute(RESET, id)
         await audit.record(conn, by, "supplier.circuit_reset", object_id=id, name=found["name"])
     return id
-
-
-ID = f"SELECT id FROM suppliers WHERE {NAMED}"
 
 
 async def id_of(conn: Connection, reference: str) -> UUID:
