@@ -148,6 +148,25 @@ async def test_a_receipt_that_shows_what_an_answer_did_not_say_counts_as_one(poo
     assert await counts(pool) == {"accepted": 1, "delivered": 1}
 
 
+async def test_a_receipt_for_an_answer_that_died_with_its_worker_takes_nothing_away(pool: Pool) -> None:
+    """The supplier is not to blame for what another worker found without an answer, so that was never counted. Should
+    the first worker still live and give its attempt up, the receipt has settled that as well."""
+    row = supplier("main")
+    frozen, bench = Bench(pool, row, grace=0.0), Bench(pool, row, grace=0.0)
+    frozen.only.script = lambda one: None
+    await message(pool, await organization(pool))
+    await frozen.round()
+    await bench.receive(bench.only_id, receipt("a"))
+    await bench.later(seconds=120)
+    await bench.round()
+    await bench.later(seconds=120)
+    await bench.round()
+    assert await counts(pool) == {"accepted": 1, "delivered": 1}
+    frozen.answer(frozen.only.submitted[0], Outcome(Verdict.UNKNOWN, doubtful=(1,)))
+    await frozen.settle()
+    assert await counts(pool) == {"accepted": 1, "delivered": 1}
+
+
 async def test_a_late_refusal_of_what_a_receipt_showed_to_be_accepted_counts_nothing(pool: Pool) -> None:
     """It takes nothing away from attempts that are still without a response."""
     bench = Bench(pool, supplier("main"), grace=0.0)

@@ -158,9 +158,13 @@ SELECT item.message_id, item.attempt
 
 
 async def _refuted(conn: Connection, answered: Sequence[AnsweredAttempt]) -> set[tuple[UUID, int]]:
-    """The attempts, as (message, attempt), whose late answer is not that the supplier has the message, although it is
-    known from elsewhere that it does. They are counted as accepted already."""
-    some = [one.attempt for one in answered if one.is_late and one.outcome.verdict is not Verdict.ACCEPTED]
+    """The attempts, as (message, attempt), whose late or missing answer is not that the supplier has the message,
+    although it is known from elsewhere that it does. They are counted as accepted already."""
+    some = [
+        one.attempt
+        for one in answered
+        if one.outcome.verdict is Verdict.UNKNOWN or (one.is_late and one.outcome.verdict is not Verdict.ACCEPTED)
+    ]
     if not some:
         return set()
     rows = await conn.fetch(

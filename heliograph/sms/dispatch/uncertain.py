@@ -22,6 +22,7 @@ from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
 from heliograph.base.money import charge_of
 from heliograph.base.sentences import said
+from heliograph.sending.attempts import WORKER_DIED
 from heliograph.sending.channel import LostResolution
 from heliograph.sms.dispatch import test_mode
 from heliograph.sms.dispatch.claimed import ClaimedMessage
@@ -36,15 +37,19 @@ from heliograph.traffic import reconciliation
 MOST_DOUBLINGS = 12
 #: How it is known that an attempt with an unknown outcome was accepted.
 SHOWN = said("a receipt shows that the supplier has it")
-# No longer in doubt: these attempts now end as accepted.
+# No longer in doubt: these attempts now end as accepted. Those that another worker found without an answer were not
+# counted as unanswered: the supplier is not to blame.
 TAKEN = f"""
 UPDATE attempts SET state = 'accepted', ended_at = now(), detail = '{SHOWN}',
                     supplier_message_id = v.id_key, recipient_suffix = v.suffix
   FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::text[], $5::text[])
        AS v (organization_id, message_id, attempt, id_key, suffix)
+       CROSS JOIN LATERAL (
+       SELECT detail <> '{WORKER_DIED}' AS is_counted FROM attempts
+        WHERE organization_id = v.organization_id AND message_id = v.message_id AND attempt = v.attempt LIMIT 1) was
  WHERE attempts.organization_id = v.organization_id AND attempts.message_id = v.message_id
    AND attempts.attempt = v.attempt
-RETURNING attempts.message_id, cost, cost_currency, cost_due
+RETURNING attempts.message_id, cost, cost_currency, cost_due, was.is_counted
 """
 
 
@@ -78,13 +83,6 @@ async def find(conn: Connection, lost: Sequence[ClaimedMessage], *, policies: Ma
             known[lease.id] = msgspec.structs.replace(due, taken=taken, doubtful=(), attempt_state="busy")
     if adopted or whole:
         moves += await _adopt(conn, adopted, whole, policies)
-        # They were counted as unanswered; their moves count them as accepted.
-        counted = [
-            (due.attempt_supplier, phones.country(due.recipient), Verdict.UNKNOWN.value, -1)
-            for due in whole.values()
-            if due.attempt_supplier is not None and due.attempt_supplier != test_mode.SUPPLIER
-        ]
-        await reconciliation.count(conn, counted, lost[0].at)
     return LostResolution(moves, known)
 
 
@@ -117,7 +115,7 @@ async def _adopt(
     policies: Mapping[UUID, str],
 ) -> list[Move]:
     """Adopt receipts for these segments: the supplier has them, so the receipts' ids replace the lost answers. `whole`:
-    the messages of which it has all segments. Returns the moves that follow."""
+    the messages of which it has all segments. Returns the moves that follow, which count these as accepted."""
     at = now()
     ids = [
         PartId(
@@ -144,6 +142,12 @@ async def _adopt(
         [keys.suffix(due.recipient) for due in ordered],
     )
     costs = {row["message_id"]: charge_of(row["cost"], row["cost_currency"], row["cost_due"]) for row in rows}
+    counted = [
+        (due.attempt_supplier, phones.country(due.recipient), Verdict.UNKNOWN.value, -1)
+        for due in (whole[row["message_id"]] for row in rows if row["is_counted"])
+        if due.attempt_supplier is not None and due.attempt_supplier != test_mode.SUPPLIER
+    ]
+    await reconciliation.count(conn, counted, at)
     moves = [
         Move(
             due.lease.organization_id,
