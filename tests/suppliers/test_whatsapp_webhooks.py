@@ -496,6 +496,13 @@ class TestPoison:
         assert (items[-1].raw, items[-1].reason) == (raw, "body: more than 100 items")
         assert len(found) == len(set(found))
 
+    def test_very_many_good_statuses_are_read_up_to_the_same_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(webhooks, "MOST", 3)
+        whole, more = value(statuses=[SENT] * 2), value(statuses=[SENT] * 1)
+        assert [type(one) for one in parse(envelope(whole, more))] == [StatusItem] * 3
+        items = list(parse(envelope(whole, whole)))
+        assert [type(one) for one in items] == [StatusItem] * 3 + [PoisonItem]
+
     def test_names_of_values_stay_out_of_the_reason(self) -> None:
         (item,) = parse(envelope(value(messages=[TEXT | {"id": None, "text": {"body": "private"}}])))
         assert isinstance(item, PoisonItem)
@@ -526,3 +533,17 @@ def test_nothing_raises_and_the_good_ones_survive(
         msgspec.json.encode(one)
         assert "\0" not in str(getattr(one, "text", ""))
     list(parse(noise))
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])  # of a busy machine
+@given(
+    st.lists(_bent(SENT) | st.just(SENT), max_size=3),
+    st.none() | st.lists(_bent(AMAL) | st.just(AMAL), max_size=2),
+    st.sampled_from((1795162400, "1795162400", None, "soon")),
+)
+def test_statuses_are_read_alike_whatever_else_is_in_the_body(statuses: list[Any], contacts: Any, time: Any) -> None:
+    """A body with nothing but statuses of the expected shape is read in one pass."""
+    change = value(statuses=statuses, contacts=contacts)
+    *items, other = parse(envelope(change, {"field": "new", "value": {}}, time=time))
+    assert other == UnknownItem(field="new", waba_id=WABA)
+    assert list(parse(envelope(change, time=time))) == items

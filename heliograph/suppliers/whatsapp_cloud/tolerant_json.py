@@ -15,12 +15,20 @@ import msgspec
 #: What reading may raise: broken JSON, an unexpected shape, a number that is too long, nesting that is too deep.
 UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError)
 
+_BACKSLASH = ord("\\")
+
 _Value = TypeVar("_Value")
+
+
+def has_nul(raw: bytes) -> bool:
+    """Whether a text in this JSON may contain a NUL."""
+    # Asked for by its number: for bytes in bytes, Python first raises and drops a TypeError.
+    return 0 in raw or (_BACKSLASH in raw and b"\\u0000" in raw)
 
 
 def decoded(raw: bytes, decode: Callable[[bytes], _Value]) -> _Value:
     """`raw`, as `decode` reads it, without NULs and lone surrogates. Raises one of UNREADABLE."""
-    if b"\\u0000" not in raw and b"\0" not in raw:
+    if not has_nul(raw):
         try:
             return decode(raw)
         except UNREADABLE:
