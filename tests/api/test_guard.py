@@ -436,6 +436,21 @@ async def test_a_name_that_stands_twice_is_no_json_whatever_else_is_wrong(api: A
     assert (status, code_of(body)) == (400, "invalid_json")
 
 
+async def test_a_name_that_stands_twice_in_an_object_inside_is_no_json(api: Api, tenant: Tenant) -> None:
+    headers = tenant.headers | {"Content-Type": "application/json"}
+    start = b'{"type":"text","to":"+258841234567","phoneNumberId":"%s","text":{"body":' % str(tenant.id).encode()
+    for text, code in (
+        (b'"a","body":"b"', "invalid_json"),
+        (b'"a","previewUrl":false,"body":"b"', "invalid_json"),
+        # Texts may hold what looks like a name, and "body" may be one: what counts is the number in each object.
+        (b'"it says \\"body\\": 10:30","body":"b"', "invalid_json"),
+        (b'"it says \\"body\\": 10:30"', "validation_error"),
+        (b'"\\u0022body\\u0022: \\":","previewUrl":false', "validation_error"),
+    ):
+        status, _, body = await api.ask("POST", "/whatsapp/messages", data=start + text + b"}}", headers=headers)
+        assert (status, code_of(body)) == (400, code), text
+
+
 async def test_a_missing_field_is_named(api: Api, tenant: Tenant) -> None:
     headers = tenant.headers | {"Idempotency-Key": "k"}
     _, _, body = await api.ask("POST", "/sms/send", json={"to": "+258841234567"}, headers=headers)
