@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
+import msgspec
+
 from heliograph.base.database.pool import Connection
 from heliograph.whatsapp.money import wallet
 from heliograph.whatsapp.money.wallet import Movement
@@ -25,13 +27,24 @@ UPDATE whatsapp_messages m SET charge = v.charge, reserved = v.reserved, consume
 """
 
 
+class Charged(msgspec.Struct):
+    """A row of CHARGES."""
+
+    organization_id: UUID
+    id: UUID
+    charge: str
+    reserved: int
+    consumed: int
+    billing_category: str | None
+
+
 async def settle(conn: Connection, movements: Sequence[Movement]) -> set[tuple[UUID, str]]:
     """Move money as `status.move_many` does; returns the (message id, kind) of movements that changed something."""
     keys = sorted({(one.organization_id, one.message_id) for one in movements}, key=lambda key: key[1].int)
     if not keys:
         return set()
     rows = await conn.fetch(CHARGES, [key[0] for key in keys], [key[1] for key in keys])
-    made = await wallet.judge(conn, movements, rows)
+    made = await wallet.judge(conn, movements, [Charged(*row) for row in rows])
     changed = {(one.organization_id, one.message_id) for one, *_ in made.entries}
     if changed:
         charges = [(*key, *made.charges[key]) for key in keys if key in changed]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
 # The driver's own class, a UUID in every respect, is created, hashed and written in a fifth of the time.
@@ -18,6 +18,8 @@ from asyncpg.pgproto.pgproto import UUID as QuickUUID
 from heliograph.base.database.clock import EPOCH, milliseconds
 
 MILLISECOND = timedelta(milliseconds=1)
+#: Milliseconds in a day, and the number of the day from which they are counted.
+_DAY, _EPOCH_DAY = 86_400_000, EPOCH.toordinal()
 
 #: Ids continue from the last one while the clock is behind it by less than this, milliseconds; if by more, the clock
 #: was set, and they follow it: ids are unique all the same.
@@ -40,6 +42,8 @@ def uuid7() -> UUID:
 
 #: The UUID of 16 bytes.
 uuid_of: Callable[[bytes], UUID] = QuickUUID
+#: The UUID of a text in the usual spelling. Raises ValueError.
+uuid_of_text: Callable[[str], UUID] = QuickUUID
 
 
 def uuid_in(text: str) -> UUID | None:
@@ -92,3 +96,8 @@ def place_of(id: UUID) -> int:
 def time_of(id: UUID) -> datetime:
     """When a UUIDv7 was created, to the millisecond, in UTC."""
     return datetime.fromtimestamp((id.int >> 80) / 1000, UTC)
+
+
+def day_of(id: UUID) -> date:
+    """The day on which a UUIDv7 was created, in UTC."""
+    return date.fromordinal(_EPOCH_DAY + (id.int >> 80) // _DAY)

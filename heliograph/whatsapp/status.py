@@ -17,16 +17,16 @@ It has over 400 lines because the ranks of statuses and the charges that follow 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from datetime import datetime
-from typing import Any, TypeAlias
+from operator import attrgetter
 from uuid import UUID
 
-import asyncpg
 import msgspec
 
 from heliograph import traces, traffic
 from heliograph.base.database import clock
-from heliograph.base.database.clock import iso
+from heliograph.base.database.clock import iso, iso_or_none
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.base.process import spans
@@ -35,9 +35,6 @@ from heliograph.whatsapp.money import wallet
 from heliograph.whatsapp.money.rates import RateBook, load
 from heliograph.whatsapp.money.wallet import Movement
 from heliograph.why import words
-
-#: A message's columns.
-Row: TypeAlias = asyncpg.Record | Mapping[str, Any]
 
 #: The status with the higher rank prevails.
 RANK = {"accepted": 0, "sent": 1, "canceled": 2, "failed": 3, "delivered": 4, "read": 5}
@@ -100,6 +97,40 @@ class _News(msgspec.Struct, gc=False):
     priced_by: str | None = None
 
 
+class _Message(msgspec.Struct, gc=False):
+    """A message before or after reports. Its fields are the first columns of LOCK; up to `canceled_at`, they are the
+    first parameters of UPDATE."""
+
+    organization_id: UUID
+    id: UUID
+    status: str
+    sent_at: datetime | None
+    delivered_at: datetime | None
+    read_at: datetime | None
+    failed_at: datetime | None
+    failure_code: str | None
+    failure_evidence: str | None
+    event_id: UUID | None
+    delivered_event: bool
+    pricing: str | None
+    priced_by: str | None
+    canceled_at: datetime | None
+    mode: str
+    recipient: str
+    number_id: UUID
+    client_reference: str | None
+    request_id: str
+    billing_category: str | None
+    country: str | None
+    accepted_at: datetime
+    charge: str
+    reserved: int
+    consumed: int
+    currency: str
+
+
+_written = attrgetter(*_Message.__struct_fields__[: _Message.__struct_fields__.index("canceled_at") + 1])
+
 # Locked in one order, so that two transactions cannot deadlock. A decision made here about a message (`unsent`) applies
 # only if no attempt of it was accepted; it is canceled only if none may have been.
 LOCK = """
@@ -110,9 +141,9 @@ SELECT m.*, (SELECT currency FROM wallets WHERE organization_id = m.organization
               AND (a.state = 'accepted' OR (news.canceled AND a.state = 'unknown'))) ELSE false END AS taken
   FROM unnest($1::uuid[], $2::uuid[], $3::boolean[], $4::boolean[]) AS news (organization_id, id, unsent, canceled)
        CROSS JOIN LATERAL (
-       SELECT organization_id, id, mode, status, recipient, number_id, client_reference, request_id, billing_category,
-              country, accepted_at, sent_at, delivered_at, read_at, failed_at, canceled_at, failure_code,
-              failure_evidence, event_id, delivered_event, pricing, priced_by, charge, reserved, consumed
+       SELECT organization_id, id, status, sent_at, delivered_at, read_at, failed_at, failure_code, failure_evidence,
+              event_id, delivered_event, pricing, priced_by, canceled_at, mode, recipient, number_id, client_reference,
+              request_id, billing_category, country, accepted_at, charge, reserved, consumed
          FROM whatsapp_messages WHERE organization_id = news.organization_id AND id = news.id
           FOR NO KEY UPDATE) m
 """
@@ -132,10 +163,6 @@ UPDATE whatsapp_messages m
              event_id, delivered_event, pricing, priced_by, canceled_at, charge, reserved, consumed)
  WHERE m.organization_id = v.organization_id AND m.id = v.id
 """
-COLUMNS = (
-    "organization_id", "id", "status", "sent_at", "delivered_at", "read_at", "failed_at", "failure_code",
-    "failure_evidence", "event_id", "delivered_event", "pricing", "priced_by", "canceled_at",
-)  # fmt: skip
 
 # The original reservation, for messages whose reservation is gone and whose price Meta never reported.
 LISTED = """
@@ -174,108 +201,96 @@ async def move_many(
     )
     wanted = announce or {}
     at = clock.now()
-    moved: set[UUID] = set()
-    changed: list[dict[str, Any]] = []
+    changed: list[tuple[_Message, _Message]] = []
     raised: list[events.Event] = []
-    charged: list[tuple[asyncpg.Record, dict[str, Any]]] = []
-    counted: list[traffic.Change] = []
-    for row in rows:
-        one = news[row["id"]]
-        new = None if row["taken"] else merge(row, one)
-        if new is None:
-            continue
-        raised += _events(row, new, wanted, at)
-        changed.append(new)
-        counted.append(_change(row, new))
-        if new["status"] != row["status"]:
-            moved.add(row["id"])
-        if row["charge"] != "none":
-            charged.append((row, new))
-    movements = await _movements(conn, charged, rates)
-    settled = await wallet.judge(conn, movements, rows)
+    for *columns, taken in rows:
+        known = _Message(*columns)
+        new = None if taken else merge(known, news[known.id])
+        if new is not None:
+            raised += _events(known, new, wanted, at)
+            changed.append((known, new))
+    settled = await wallet.judge(conn, await _movements(conn, changed, rates), [known for known, _ in changed])
     if changed:
         # The charge is written together with the status: one new version of the row, not two.
-        charges = zip(*(settled.charges[new["organization_id"], new["id"]] for new in changed), strict=True)
-        await conn.execute(UPDATE, *([new[name] for new in changed] for name in COLUMNS), *map(list, charges))
-        await traffic.record(conn, counted)
+        written = [(*_written(new), *settled.charges[new.organization_id, new.id]) for _, new in changed]
+        await conn.execute(UPDATE, *zip(*written, strict=True))
+        await traffic.record(conn, [_change(*one) for one in changed])
     deliveries = await events.record(conn, raised, handover=handover)
     await wallet.book(conn, settled)
     if began:
-        await _trace(conn, began, changed, news)
-    return moved, deliveries
+        await _trace(conn, began, [new for _, new in changed], news)
+    return {new.id for known, new in changed if new.status != known.status}, deliveries
 
 
-def _change(row: asyncpg.Record, new: dict[str, Any]) -> traffic.Change:
-    """The traffic deltas of a changed row."""
-
-    def took(column: str) -> float | None:
-        happened = row[column] is None and new[column] is not None
-        return (new[column] - row["accepted_at"]).total_seconds() if happened else None
-
+def _change(known: _Message, new: _Message) -> traffic.Change:
+    """The traffic deltas of a changed message."""
+    since = known.accepted_at
     return traffic.Change(
-        organization_id=row["organization_id"],
+        organization_id=known.organization_id,
         channel="whatsapp",
-        mode=row["mode"],
-        country=row["country"] or "001",
-        sender=str(row["number_id"]),
+        mode=known.mode,
+        country=known.country or "001",
+        sender=str(known.number_id),
         segments=0,
-        accepted_at=row["accepted_at"],
-        old_status=row["status"],
-        new_status=new["status"],
-        sent=took("sent_at"),
-        delivered=took("delivered_at"),
-        old_reason=row["failure_code"] or "",
-        new_reason=new["failure_code"] or "",
+        accepted_at=since,
+        old_status=known.status,
+        new_status=new.status,
+        sent=_took(known.sent_at, new.sent_at, since),
+        delivered=_took(known.delivered_at, new.delivered_at, since),
+        old_reason=known.failure_code or "",
+        new_reason=new.failure_code or "",
     )
 
 
-def merge(row: Row, news: _News) -> dict[str, Any] | None:
-    """The row's columns after the reports; None: nothing changes. Pure, and independent of the order of Meta's
-    statuses."""
-    status = row["status"]
+def _took(before: datetime | None, after: datetime | None, since: datetime) -> float | None:
+    return (after - since).total_seconds() if before is None and after is not None else None
+
+
+def merge(known: _Message, news: _News) -> _Message | None:
+    """The message after the reports; None: nothing changes. Pure, and independent of the order of Meta's statuses."""
+    status = known.status
     if news.unsent and status != "accepted":
         return None  # Meta reported on it, perhaps while this waited for the row lock, after `taken` was read
     if RANK[news.status] > RANK[status] and (news.status != "canceled" or status == "accepted"):
         status = news.status
-    known = {name: row[name] for name in COLUMNS}
-    new = known.copy()
-    new["status"] = status
+    new = copy(known)
+    new.status = status
     # Meta's timestamps are whole seconds, which may be before the acceptance.
-    first = row["accepted_at"]
-    for column in ("sent_at", "delivered_at", "read_at"):
-        new[column] = _earlier(row[column], getattr(news, column), first)
-    if status == "failed" and row["status"] != "failed":
-        new["failed_at"], new["failure_code"] = _earlier(None, news.failed_at, first), news.failure_code
-        new["failure_evidence"] = news.failure_evidence
+    first = known.accepted_at
+    new.sent_at = _earlier(known.sent_at, news.sent_at, first)
+    new.delivered_at = _earlier(known.delivered_at, news.delivered_at, first)
+    new.read_at = _earlier(known.read_at, news.read_at, first)
+    if status == "failed" and known.status != "failed":
+        new.failed_at, new.failure_code = _earlier(None, news.failed_at, first), news.failure_code
+        new.failure_evidence = news.failure_evidence
     elif status in ARRIVED:
-        new["failed_at"] = new["failure_code"] = new["failure_evidence"] = None
-    new["canceled_at"] = _earlier(row["canceled_at"], news.canceled_at, first) if status == "canceled" else None
-    if news.pricing is not None and _outranks(news.priced_by, row["priced_by"]):
-        new["pricing"], new["priced_by"] = news.pricing.text, news.priced_by
+        new.failed_at = new.failure_code = new.failure_evidence = None
+    new.canceled_at = _earlier(known.canceled_at, news.canceled_at, first) if status == "canceled" else None
+    if news.pricing is not None and _outranks(news.priced_by, known.priced_by):
+        new.pricing, new.priced_by = news.pricing.text, news.priced_by
     return None if new == known else new
 
 
 _encode = msgspec.json.Encoder().encode
 
 
-def message_data(row: Row, new: Mapping[str, Any], status: str) -> str:
-    """The `data` of a message's event, as JSON. Contains nothing from Meta. `new`: what changes, as `merge` returns
-    it."""
-    code = new["failure_code"]
+def message_data(one: _Message, status: str) -> str:
+    """The `data` of a message's event, as JSON. Contains nothing from Meta."""
+    code = one.failure_code
     return _encode(
         {
             "message": {
-                "id": row["id"],
-                "clientReference": row["client_reference"],
+                "id": one.id,
+                "clientReference": one.client_reference,
                 "channel": "whatsapp",
-                "to": row["recipient"],
+                "to": one.recipient,
                 "status": status,
                 "segments": None,
-                "acceptedAt": iso(row["accepted_at"]),
-                "sentAt": _iso(new["sent_at"]),
-                "deliveredAt": _iso(new["delivered_at"]),
-                "readAt": _iso(new["read_at"]),
-                "failedAt": _iso(new["failed_at"]),
+                "acceptedAt": iso(one.accepted_at),
+                "sentAt": iso_or_none(one.sent_at),
+                "deliveredAt": iso_or_none(one.delivered_at),
+                "readAt": iso_or_none(one.read_at),
+                "failedAt": iso_or_none(one.failed_at),
                 "failure": {"code": code, "message": FAILURES[code]} if code else None,
             }
         }
@@ -326,54 +341,54 @@ def _earlier(known: datetime | None, said: datetime | None, first: datetime | No
     return said if known is None or said < known else known
 
 
-async def _trace(conn: Connection, began: int, changed: Sequence[dict[str, Any]], news: Mapping[UUID, _News]) -> None:
+async def _trace(conn: Connection, began: int, changed: Sequence[_Message], news: Mapping[UUID, _News]) -> None:
     """Record a trace step for each traced message that was moved."""
     steps = [
-        (one["organization_id"], one["id"], "whatsapp decision" if said.unsent else "whatsapp status", one["status"])
+        (one.organization_id, one.id, "whatsapp decision" if said.unsent else "whatsapp status", one.status)
         for one in changed
-        if spans.is_marked(one["id"]) and (said := news[one["id"]])
+        if spans.is_marked(one.id) and (said := news[one.id])
     ]
     if steps:
         await traces.moved(conn, began, steps)
 
 
-def _events(row: Row, new: dict[str, Any], wanted: Mapping[str, events.Wanting], at: datetime) -> list[events.Event]:
+def _events(known: _Message, new: _Message, wanted: Mapping[str, events.Wanting], at: datetime) -> list[events.Event]:
     """The events of a change; records in `new` that they were raised."""
     raised: list[events.Event] = []
 
     def add(kind: str, status: str) -> UUID:
-        id = spans.like(row["id"], uuid7())
+        id = spans.like(new.id, uuid7())
         raised.append(
             events.Event(
-                organization_id=row["organization_id"],
+                organization_id=new.organization_id,
                 id=id,
                 kind=kind,
-                request_id=row["request_id"],
-                data=message_data(row, new, status),
+                request_id=new.request_id,
+                data=message_data(new, status),
                 created_at=at,
-                message_id=row["id"],
-                mode=row["mode"],
+                message_id=new.id,
+                mode=new.mode,
             )
         )
         return id
 
-    who = (row["organization_id"], row["mode"])
+    who = (new.organization_id, new.mode)
     # Whichever status arrives first shows that Meta has it: `sent` may arrive last, or never.
-    is_first = row["sent_at"] is None and new["sent_at"] is not None and row["status"] != "failed"
+    is_first = known.sent_at is None and new.sent_at is not None and known.status != "failed"
     if is_first and who in wanted.get("message.sent", ()):
         add("message.sent", "sent")
-    if new["status"] in ARRIVED and not row["delivered_event"]:
+    if new.status in ARRIVED and not known.delivered_event:
         id = add("message.delivered", "delivered")
-        new["event_id"], new["delivered_event"] = row["event_id"] or id, True
-    elif new["status"] == "failed" and row["status"] != "failed" and row["event_id"] is None:
-        new["event_id"] = add("message.failed", "failed")
-    if new["read_at"] and not row["read_at"] and who in wanted.get("message.read", ()):
+        new.event_id, new.delivered_event = known.event_id or id, True
+    elif new.status == "failed" and known.status != "failed" and known.event_id is None:
+        new.event_id = add("message.failed", "failed")
+    if new.read_at and not known.read_at and who in wanted.get("message.read", ()):
         add("message.read", "read")
     return raised
 
 
 async def _movements(
-    conn: Connection, charged: Sequence[tuple[asyncpg.Record, dict[str, Any]]], rates: RateBook | None
+    conn: Connection, changed: Sequence[tuple[_Message, _Message]], rates: RateBook | None
 ) -> list[Movement]:
     """The effects of changes on wallets:
 
@@ -383,47 +398,44 @@ async def _movements(
     later        a price that differs from the one consumed: reprice
     """
     movements: list[Movement] = []
-    unpriced: list[asyncpg.Record] = []
-    for row, new in charged:
-        charge, who = row["charge"], (row["organization_id"], row["id"])
-        pricing = pricing_of(new["pricing"])
-        if new["status"] in ARRIVED and charge != "consumed":
-            price = await _price(conn, rates, row, pricing)
+    unpriced: list[_Message] = []
+    for known, new in changed:
+        charge, who = known.charge, (known.organization_id, known.id)
+        if charge == "none":
+            continue
+        pricing = pricing_of(new.pricing)
+        if new.status in ARRIVED and charge != "consumed":
+            price = await _price(conn, rates, known, pricing)
             if price is None and pricing is None and charge == "reserved":
-                price = row["reserved"]
+                price = known.reserved
             if price is None:
-                unpriced.append(row)
+                unpriced.append(known)
             else:
                 movements.append(Movement(*who, "consume", price, ""))
-        elif charge == "reserved" and new["status"] in ("failed", "canceled"):
+        elif charge == "reserved" and new.status in ("failed", "canceled"):
             movements.append(Movement(*who, "release", 0, ""))
-        elif new["pricing"] != row["pricing"]:
-            price = await _price(conn, rates, row, pricing)
-            key = f"{new['priced_by']}:{new['pricing']}"
-            if charge == "consumed" and price is not None and price != row["consumed"]:
+        elif new.pricing != known.pricing:
+            price = await _price(conn, rates, known, pricing)
+            key = f"{new.priced_by}:{new.pricing}"
+            if charge == "consumed" and price is not None and price != known.consumed:
                 movements.append(Movement(*who, "reprice", price, key))
-            elif charge == "reserved" and price == 0 and row["reserved"]:
+            elif charge == "reserved" and price == 0 and known.reserved:
                 movements.append(Movement(*who, "lower", 0, key))
     if unpriced:
-        listed = await conn.fetch(LISTED, [row["organization_id"] for row in unpriced], [row["id"] for row in unpriced])
+        listed = await conn.fetch(LISTED, [one.organization_id for one in unpriced], [one.id for one in unpriced])
         amounts = {row["id"]: row["amount"] for row in listed}
         movements += [
-            Movement(row["organization_id"], row["id"], "consume", amounts.get(row["id"], row["reserved"]), "")
-            for row in unpriced
+            Movement(one.organization_id, one.id, "consume", amounts.get(one.id, one.reserved), "") for one in unpriced
         ]
     return movements
 
 
-async def _price(conn: Connection, rates: RateBook | None, row: Row, pricing: Pricing | None) -> int | None:
+async def _price(conn: Connection, rates: RateBook | None, one: _Message, pricing: Pricing | None) -> int | None:
     """Our price for Meta's pricing, at the rates valid at acceptance; None: unknown."""
     if pricing is None:
         return None
     if pricing.type.startswith("free"):
         return 0
-    category = pricing.category.replace("_", "-") or row["billing_category"]
-    known = await (load(conn, row["currency"]) if rates is None else rates.within(conn, row["currency"]))
-    return known.price(category, row["country"], row["accepted_at"])
-
-
-def _iso(at: datetime | None) -> str | None:
-    return iso(at) if at else None
+    category = pricing.category.replace("_", "-") or one.billing_category or ""
+    known = await (load(conn, one.currency) if rates is None else rates.within(conn, one.currency))
+    return known.price(category, one.country or "", one.accepted_at)

@@ -8,7 +8,7 @@ from uuid import RFC_4122, UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.base.ids import BACK, just_above, place_of, time_of, uuid7, uuid7_floor, uuid7_text
+from heliograph.base.ids import BACK, day_of, just_above, place_of, time_of, uuid7, uuid7_floor, uuid7_text
 
 TIMES = st.integers(946_684_800_000, 7_258_118_400_000).map(
     lambda ms: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
@@ -46,7 +46,7 @@ def test_they_are_version_7_and_carry_their_time() -> None:
 def test_the_floor_of_a_time_is_the_first_id_of_its_millisecond(at: datetime) -> None:
     floor = uuid7_floor(at)
     assert (floor.version, floor.variant) == (7, RFC_4122)
-    assert time_of(floor) == at
+    assert (time_of(floor), day_of(floor)) == (at, at.date())
     assert uuid7_floor(at - timedelta(milliseconds=1)) < floor < uuid7_floor(at + timedelta(milliseconds=1))
     assert floor.int & 0xFFF_3FFF_FFFF_FFFF_FFFF == 0
 

@@ -23,7 +23,7 @@ import msgspec
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.ids import time_of, uuid7_floor
+from heliograph.base.ids import day_of, uuid7_floor, uuid_of_text
 from heliograph.base.sentences import said
 from heliograph.consent.people import Link
 from heliograph.sending import attempts
@@ -337,23 +337,23 @@ def _pricing(item: StatusItem) -> Pricing | None:
 
 def _id(text: str | None) -> UUID | None:
     try:
-        return UUID(text) if text else None
+        return uuid_of_text(text) if text else None
     except ValueError:
         return None
 
 
 def accepted_on(message_id: UUID) -> date:
     """The day on which a message was accepted, according to its id: Meta's ids for it are stored under that day."""
-    return time_of(message_id).date()
+    return day_of(message_id)
 
 
 def _days(opaque: Sequence[UUID | None], at: datetime) -> list[tuple[date, date]]:
     """The range of days that the messages of statuses may be from: our id gives the exact day. The echoed value may not
     be an id of ours."""
     first, last = at - LIFE, at + timedelta(days=1)
-    low, high = uuid7_floor(first), uuid7_floor(last)
+    low, high = uuid7_floor(first).int, uuid7_floor(last).int
     anywhere = first.date(), last.date()
-    return [(day := accepted_on(id), day) if id is not None and low <= id < high else anywhere for id in opaque]
+    return [(day := accepted_on(id), day) if id is not None and low <= id.int < high else anywhere for id in opaque]
 
 
 def _columns(rows: Sequence[tuple[object, ...]]) -> list[list[object]]:

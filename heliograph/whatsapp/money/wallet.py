@@ -21,10 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date, datetime
-from typing import Literal
+from typing import Literal, Protocol
 from uuid import UUID
 
-import asyncpg
 import msgspec
 
 from heliograph.accounts import organizations
@@ -80,6 +79,17 @@ class Entry(msgspec.Struct, frozen=True):
     consumed: int
     reason: str | None
     created_at: datetime
+
+
+class Charged(Protocol):
+    """A message, as far as its charge depends on it."""
+
+    organization_id: UUID
+    id: UUID
+    charge: str
+    reserved: int
+    consumed: int
+    billing_category: str | None
 
 
 class Movement(msgspec.Struct, frozen=True, gc=False):
@@ -176,19 +186,16 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     categories: dict[tuple[UUID, UUID], str]
 
 
-async def judge(conn: Connection, movements: Sequence[Movement], rows: Sequence[asyncpg.Record]) -> Settlement:
-    """Decide what movements change, for messages locked by the caller's transaction: `rows`, with organization_id, id,
-    charge, reserved, consumed and billing_category.
+async def judge(conn: Connection, movements: Sequence[Movement], messages: Sequence[Charged]) -> Settlement:
+    """Decide what movements change, for `messages` locked by the caller's transaction.
 
     Movements of one message are applied in order. A repeated one changes nothing, nor does one that the charge does not
     allow: a message is consumed once, released only while it is reserved, and a test key's is never charged. A released
     message that is delivered after all is consumed, and may make `available` negative.
     """
     charges = {
-        (row["organization_id"], row["id"]): _Charge(
-            row["charge"], row["reserved"], row["consumed"], row["billing_category"] or ""
-        )
-        for row in rows
+        (one.organization_id, one.id): _Charge(one.charge, one.reserved, one.consumed, one.billing_category or "")
+        for one in messages
     }
     priced = {(one.organization_id, one.message_id) for one in movements if one.kind in ("lower", "reprice")}
     asked = [key for key in charges if key in priced]
