@@ -108,16 +108,15 @@ class Movement(msgspec.Struct, frozen=True, gc=False):
     key: str = ""
 
 
-class _Charge:
+class _Charge(msgspec.Struct):
     """A message's charge, while the movements of one call change it."""
 
-    __slots__ = ("category", "consumed", "reserved", "seen", "state")
-
-    def __init__(self, state: str, reserved: int, consumed: int, category: str) -> None:
-        self.state, self.reserved, self.consumed = state, reserved, consumed
-        self.category = category
-        #: (movement, key) of entries booked before.
-        self.seen: set[tuple[str, str]] = set()
+    state: str
+    reserved: int
+    consumed: int
+    category: str
+    #: (movement, key) of entries booked before.
+    seen: set[tuple[str, str]] = set()
 
     def apply(self, movement: Movement) -> tuple[str, str] | None:
         """Apply a movement; returns the (movement, key) of its entry, or None if it changes nothing."""
@@ -181,9 +180,8 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
 
     #: (organization, message) → charge, reserved, consumed.
     charges: dict[tuple[UUID, UUID], tuple[str, int, int]]
-    #: Movement, its (movement, key), and the changes to reserved and consumed.
-    entries: list[tuple[Movement, tuple[str, str], int, int]]
-    categories: dict[tuple[UUID, UUID], str]
+    #: Movement, its (movement, key), the changes to reserved and consumed, the message's category.
+    entries: list[tuple[Movement, tuple[str, str], int, int, str]]
 
 
 async def judge(conn: Connection, movements: Sequence[Movement], messages: Sequence[Charged]) -> Settlement:
@@ -203,19 +201,16 @@ async def judge(conn: Connection, movements: Sequence[Movement], messages: Seque
         by_message = {key[1]: charges[key] for key in asked}
         for row in await conn.fetch(SEEN, [key[0] for key in asked], [key[1] for key in asked]):
             by_message[row["id"]].seen.add((row["movement"], row["key"]))
-    entries: list[tuple[Movement, tuple[str, str], int, int]] = []
+    entries: list[tuple[Movement, tuple[str, str], int, int, str]] = []
     for movement in movements:
         charge = charges.get((movement.organization_id, movement.message_id))
         if charge is None:
             continue
         reserved, consumed = charge.reserved, charge.consumed
         if booked := charge.apply(movement):
-            entries.append((movement, booked, charge.reserved - reserved, charge.consumed - consumed))
-    return Settlement(
-        {key: (one.state, one.reserved, one.consumed) for key, one in charges.items()},
-        entries,
-        {key: one.category for key, one in charges.items()},
-    )
+            changes = charge.reserved - reserved, charge.consumed - consumed
+            entries.append((movement, booked, *changes, charge.category))
+    return Settlement({key: (one.state, one.reserved, one.consumed) for key, one in charges.items()}, entries)
 
 
 async def book(conn: Connection, made: Settlement) -> None:
@@ -227,28 +222,20 @@ async def book(conn: Connection, made: Settlement) -> None:
         return
     by_organization: dict[UUID, list[int]] = {}
     by_category: dict[tuple[UUID, str], list[int]] = {}
-    for movement, booked, reserved, consumed in entries:
-        sums = by_organization.setdefault(movement.organization_id, [0, 0])
+    rows: list[tuple[object, ...]] = []
+    for movement, (kind, key), reserved, consumed, category in entries:
+        organization_id = movement.organization_id
+        amounts = -reserved - consumed, reserved, consumed
+        rows.append((organization_id, uuid7(), kind, movement.message_id, key, *amounts))
+        sums = by_organization.setdefault(organization_id, [0, 0])
         sums[0] += reserved
         sums[1] += consumed
-        if consumed or booked[0] == "consume":
-            category = made.categories[movement.organization_id, movement.message_id]
-            day = by_category.setdefault((movement.organization_id, category), [0, 0])
-            day[0] += booked[0] == "consume"
+        if consumed or kind == "consume":
+            day = by_category.setdefault((organization_id, category), [0, 0])
+            day[0] += kind == "consume"
             day[1] += consumed
     at = clock.now()
-    await conn.execute(
-        BOOK,
-        [movement.organization_id for movement, *_ in entries],
-        [uuid7() for _ in entries],
-        [booked[0] for _, booked, _, _ in entries],
-        [movement.message_id for movement, *_ in entries],
-        [booked[1] for _, booked, _, _ in entries],
-        [-reserved - consumed for *_, reserved, consumed in entries],
-        [reserved for *_, reserved, _ in entries],
-        [consumed for *_, consumed in entries],
-        at,
-    )
+    await conn.execute(BOOK, *zip(*rows, strict=True), at)
     sums_of = sorted(by_organization.items(), key=lambda one: one[0].int)
     await conn.execute(
         BALANCE,
