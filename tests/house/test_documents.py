@@ -191,6 +191,10 @@ def test_every_status_is_in_the_drawing() -> None:
     assert [name for name in STATUSES if not re.search(rf"\b{name}\b", LIFE.read_text())] == []
 
 
+def test_the_readme_leads_to_every_page() -> None:
+    assert [one.name for one in sorted(DOCS.glob("*.md")) if f"](docs/{one.name})" not in README.read_text()] == []
+
+
 @pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
 def test_links_lead_somewhere(path: Path) -> None:
     wrong = []
