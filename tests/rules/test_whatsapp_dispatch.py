@@ -423,6 +423,20 @@ async def test_a_refused_token_holds_its_account_unless_another_one_has_replaced
         await bench.refresh()
 
 
+async def test_the_limit_of_an_app_holds_the_account_whatever_its_token(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: None  # the answer is late
+    await message(pool, who)
+    await bench.round()
+    async with pool.acquire() as conn:
+        scope = {"organization_id": who.organization_id, "account_id": who.account_id}
+        await accounts.update(conn, KEY, **scope, token="EAAnew")
+    bench.only.on_outcome(bench.only.submitted[-1], fault(4))
+    await bench.settle()
+    held = "SELECT coalesce(held_until > now(), false), credential_status FROM whatsapp_accounts"
+    assert tuple(await pool.fetchrow(held)) == (True, "unknown")
+
+
 async def test_a_template_under_review_holds_messages_and_fails_codes(pool: Pool) -> None:
     who, bench = await bench_of(pool)
     await pool.execute("UPDATE whatsapp_templates SET status = 'in_appeal'")

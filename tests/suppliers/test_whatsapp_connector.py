@@ -267,7 +267,8 @@ async def test_a_new_token_ends_its_hold() -> None:
         assert one.connector.capacity() > 0
 
 
-async def test_a_late_refusal_of_the_token_before_says_nothing_about_the_new_one() -> None:
+@pytest.mark.parametrize("refusal", [error(190, 401), error(100, 400, 33)])
+async def test_a_late_refusal_of_the_token_before_says_nothing_about_the_new_one(refusal: bytes) -> None:
     arrived, replaced = asyncio.Event(), asyncio.Event()
 
     async def act(there: Peer, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> bool:
@@ -276,7 +277,7 @@ async def test_a_late_refusal_of_the_token_before_says_nothing_about_the_new_one
             return True
         arrived.set()
         await replaced.wait()
-        writer.write(error(190, 401))
+        writer.write(refusal)
         return True
 
     async with number(act) as (one, _):
@@ -290,6 +291,14 @@ async def test_a_late_refusal_of_the_token_before_says_nothing_about_the_new_one
         assert (outcome.verdict, outcome.code, outcome.fault) == (Verdict.UNREACHABLE, "credential replaced", None)
         assert one.connector.health().usable
         assert (await one.send()).verdict is Verdict.ACCEPTED
+
+
+async def test_the_limit_of_an_app_holds_with_any_token() -> None:
+    async with number(always(error(4))) as (one, _):
+        first = one.submit()
+        one.connector.set_credential(credential("new", b"s"))
+        outcome = await one.outcome(first)
+        assert (outcome.verdict, outcome.code, one.connector.health().reason) == (Verdict.BUSY, "4", Kind.RATE)
 
 
 async def test_a_token_that_is_replaced_before_there_is_a_connection_is_the_one_that_was_sent() -> None:

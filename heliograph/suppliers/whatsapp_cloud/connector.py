@@ -251,7 +251,7 @@ class CloudConnector:
         if flown is None:
             return  # stop() has ended it
         submission, credential = flown
-        if outcome.fault is not None and outcome.fault.scope is Scope.CREDENTIAL and credential != self._credential:
+        if outcome.fault is not None and outcome.fault.kind is Kind.AUTH and credential != self._credential:
             # It says nothing about the credential that has replaced it meanwhile.
             self._gate.give_back(submission.recipient)
             outcome = _unreachable("credential replaced")

@@ -316,7 +316,7 @@ async def note(conn: Connection, failures: Sequence[ScopedFailure]) -> int:
         failures, key=lambda one: (one.fault.scope is Scope.NUMBER, one.account_id.int, one.number_id.int)
     ):
         fault = one.fault
-        token = one.token if fault.scope is Scope.CREDENTIAL else b""
+        token = one.token if fault.kind is Kind.AUTH else b""
         key = (fault.scope, fault.code, one.whom, token)
         if key in done:
             continue
