@@ -384,6 +384,28 @@ async def test_an_open_circuit_is_probed_with_one_message(pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM messages WHERE status = 'sent'") == 20
 
 
+async def test_late_answers_of_a_connector_that_was_replaced_say_nothing_about_the_new_one(pool: Pool) -> None:
+    """As when a supplier's wrong password has been corrected."""
+    row = supplier()
+    bench = Bench(pool, row)
+    bench.only.script = lambda submission: None
+    actor = await organization(pool)
+    for _ in range(20):
+        await message(pool, actor)
+    await bench.round()
+    late = bench.only.submitted
+    bench.add(row)
+    for one in late:
+        bench.answer(one, UNREACHABLE)
+    await bench.settle()
+    assert not bench.accounts[row.id].breaker.open
+    # The messages go to the new one.
+    bench.only.script = lambda submission: accepted("id")
+    await bench.later(seconds=120)
+    await bench.round()
+    assert await pool.fetchval("SELECT count(*) FROM messages WHERE status = 'sent'") == 20
+
+
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 

@@ -280,9 +280,9 @@ class SmsChannel:
 
     def heard(self, attempt: Attempt[ClaimedMessage], outcome: Outcome) -> None:
         """Inform the supplier's circuit breaker."""
-        account = self._accounts().get(attempt.target_id)
-        if account is None:
-            return
+        account: PooledSupplier = attempt.context.account
+        if self._accounts().get(attempt.target_id) is not account:
+            return  # it was replaced or removed meanwhile: nothing is learned about the new one
         verdict, scope, breaker = outcome.verdict, outcome.scope, account.breaker
         if scope is Scope.PROCESS:
             return  # the supplier was not asked
