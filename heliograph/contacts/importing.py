@@ -162,11 +162,12 @@ def _survey(path: Path, layout: Layout, options: Options) -> Survey:
 
 
 BEGIN = "INSERT INTO contact_imports (organization_id, id, file, started_at, mode) VALUES ($1, $2, $3, now(), $4)"
-END = """
-UPDATE contact_imports SET finished_at = now(), rows = $3, created = $4, updated = $5, rejected = $6,
-                           unchanged = $7, state = 'finished'
+ADVANCE = """
+UPDATE contact_imports SET position = $3, rows = rows + $4, created = created + $5, updated = updated + $6,
+                           rejected = rejected + $7, unchanged = unchanged + $4 - $5 - $6 - $7
  WHERE organization_id = $1 AND id = $2
 """
+END = "UPDATE contact_imports SET finished_at = now(), state = 'finished' WHERE organization_id = $1 AND id = $2"
 
 
 async def run(
@@ -191,14 +192,8 @@ async def run(
     summary = Summary(import_id=id)
     async with conn.transaction():
         await conn.execute(BEGIN, actor.organization_id, summary.import_id, path.name, actor.mode)
-        await audit.record(
-            conn,
-            actor,
-            "contacts.imported",
-            object_id=id,
-            name=path.name,
-            after={"state": "begun", "tags": options.tags, "on_duplicate": options.on_duplicate},
-        )
+        told = {"state": "begun", "tags": options.tags, "on_duplicate": options.on_duplicate}
+        await audit.record(conn, actor, "contacts.imported", object_id=id, name=path.name, after=told)
     reader = Reader(path, layout)
     reading = asyncio.create_task(asyncio.to_thread(_next_batch, reader, layout, options))
     sink = _Rejects(rejects, layout)
@@ -208,6 +203,7 @@ async def run(
             async with conn.transaction():
                 place = (id, summary.rows)
                 result = await write(conn, actor, place=place, batch=batch, options=options)
+                await advance(conn, actor, id=id, batch=batch, result=result)
             sink.add(result.rejected)
             summary.rows += batch.rows
             summary.created += result.created
@@ -219,19 +215,11 @@ async def run(
         await asyncio.wait([reading])
         reader.close()
         sink.close()
-    counts = (summary.rows, summary.created, summary.updated, summary.rejected, summary.unchanged)
     async with conn.transaction():
-        await conn.execute(END, actor.organization_id, summary.import_id, *counts)
-        told = {"rows": summary.rows, "created": summary.created, "updated": summary.updated}
-        await audit.record(
-            conn,
-            actor,
-            "contacts.imported",
-            object_id=id,
-            name=path.name,
-            before={},
-            after=told | {"state": "finished", "rejected": summary.rejected},
-        )
+        await conn.execute(END, actor.organization_id, id)
+        done = {"state": "finished", "rows": summary.rows, "created": summary.created, "updated": summary.updated}
+        done["rejected"] = summary.rejected
+        await audit.record(conn, actor, "contacts.imported", object_id=id, name=path.name, before={}, after=done)
     return summary
 
 
@@ -289,6 +277,12 @@ async def write(conn: Connection, actor: Actor, *, place: tuple[UUID, int], batc
     rejected = batch.rejected + [(batch.entries[number][1], OVERFULL) for number in written.overfull]
     rejected.sort(key=lambda each: each[0].number)
     return Result(written.created, written.updated, rejected)
+
+
+async def advance(conn: Connection, actor: Actor, *, id: UUID, batch: Batch, result: Result) -> None:
+    """Count a batch in its import's record, in the transaction that wrote it."""
+    counts = batch.rows, result.created, result.updated, len(result.rejected)
+    await conn.execute(ADVANCE, actor.organization_id, id, batch.position, *counts)
 
 
 class _Rejects:

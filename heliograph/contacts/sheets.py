@@ -46,6 +46,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
 _PARTIAL = frozenset({"name", "nome", "nombre", "nom"})
 #: Headers of the first name in languages whose header of the last name is just "name".
 _FIRST = frozenset({"prenom", "vorname"})
+#: Longer headers are unknown: normalizing makes eighteen characters of some.
+_LONGEST_HEADER = 100
 _FIELD_OF = {header: field for field, headers in FIELDS.items() for header in headers}
 
 #: A cell with this many digits and no letters is a number, so its row is not a header.
@@ -367,6 +369,9 @@ def _known(header: Sequence[str], columns: Mapping[str, str]) -> dict[str, int]:
 
 
 def _folded(header: str) -> str:
+    header = header.strip()
+    if len(header) > _LONGEST_HEADER:
+        return ""
     plain = unicodedata.normalize("NFKD", header).casefold()
     return "".join(character for character in plain if character.isalnum())
 

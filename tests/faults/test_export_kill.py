@@ -25,6 +25,10 @@ from tests.processes import installation, until_true
 
 KILLS, ROWS = 4, 12_000
 FAST = {"HELIOGRAPH_LEASE_SECONDS": "1"}
+MEMBER = """
+WITH made AS (INSERT INTO users (id, email, name, created_at) VALUES ($2, 'ana@example.com', 'Ana', now()))
+INSERT INTO memberships (organization_id, user_id, role, created_at) VALUES ($1, $2, 'owner', now())
+"""
 POINTS = ({"HELIOGRAPH_CRASH_AT": "export.before_commit"}, {"HELIOGRAPH_CRASH_AT": "export.after_commit"})
 
 
@@ -38,7 +42,9 @@ async def test_random_kills_while_a_file_is_written(database_server: Cluster, tm
             entries = [Entry(f"+25884{n:07}", f"Person {n}") for n in range(ROWS)]
             for start in range(0, ROWS, 2_000):
                 await records.create_many(conn, made.actor, entries=entries[start : start + 2_000])
-            actor = msgspec.structs.replace(made.actor, by=Principal("person", uuid7(), name="Ana"))
+            user = uuid7()
+            await conn.execute(MEMBER, made.actor.organization_id, user)
+            actor = msgspec.structs.replace(made.actor, by=Principal("person", user, name="Ana"))
             id = await jobs.ask(conn, actor, wanted=Contacts(form="csv", filters=Filters()))
 
             async def is_done() -> bool:

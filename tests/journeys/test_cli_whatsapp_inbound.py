@@ -137,10 +137,12 @@ async def test_dead_letters_are_listed_and_retried(pool: Pool, acme: Made, comma
 async def test_a_dead_letter_is_given_up(pool: Pool, acme: Made, command: Command) -> None:
     await Meta(pool).say(acme, message(acme, "to a new number", graph_id="777"))
     (one,) = await command("dead-letters", "--json")
+    assert await command("drop", one["id"]) == "problem"  # nobody is there to confirm it
     done = await command("drop", one["id"], "--reason", "its number was sold", "--yes", "--json")
     assert done == {"id": one["id"], "state": "dropped"}
     assert await command("dead-letters", "--json") == []
-    assert await command("drop", one["id"], "--yes") == "not_found"
+    for words in (["--yes"], []):  # nobody is asked about one that does not exist
+        assert await command("drop", one["id"], *words) == "not_found"
     assert await command("retry", one["id"]) == "not_found"
     told = await pool.fetchrow("SELECT who, reason FROM audit_log WHERE action = 'callback.dropped'")
     assert tuple(told) == ("cli", "its number was sold")

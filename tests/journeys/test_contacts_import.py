@@ -274,6 +274,8 @@ async def test_whoever_stops_one_is_told_how_to_complete_or_undo_it(
     assert process.returncode == 130
     told = re.search(r"Stopped: 5,000 rows were read\. .* heliograph contacts undo (\S+)", err.decode())
     assert told is not None, err.decode()
+    (listed,) = (await cli("contacts", "imports", "--json")).data
+    assert (listed["rows"], listed["created"], listed["finished_at"]) == (importing.BATCH, importing.BATCH, None)
     undone = await cli("contacts", "undo", told[1], "--json")
     assert undone.data["deleted"] == importing.BATCH
 

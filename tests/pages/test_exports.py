@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from heliograph.accounts.api_keys import lifecycle
 from heliograph.base.actor import Principal
 from heliograph.base.database.pool import Pool
 from heliograph.contacts import records
@@ -133,6 +134,34 @@ async def test_only_who_asked_may_fetch_it_and_only_while_their_role_lets_them(
     form = (await other_browser.get("/account")).form("/account")
     assert (await other_browser.post(f"/exports/{id}/file", form)).status == 404
     assert "messages.csv" not in (await other_browser.get("/exports")).words
+
+
+async def test_an_export_ends_when_nobody_can_fetch_it_any_more(
+    pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kinds, "PAGE", 1)
+    monkeypatch.setattr(work, "STEPS", 1)
+    await people(pool, tenant, 2)
+    rui = await make_person(pool, tenant, "rui@example.com", "admin")
+    async with pool.acquire() as conn:
+        key, _ = await lifecycle.issue(conn, tenant.actor, name="Files", profile="full_access")
+        actor = msgspec.structs.replace(tenant.actor, key_id=key.id)
+        by_key = await jobs.ask(conn, actor, wanted=Contacts(form="csv", filters=Filters()))
+    leaving, staying = [await request_export(pool, tenant, user) for user in (rui.id, await owner_id(pool))]
+    for _ in range(3):  # a page of each
+        await ExportWork(pool).round()
+        await pool.execute("UPDATE exports SET lease_until = now() + interval '1 hour' WHERE rows = 1")
+    assert [tuple(row) for row in await pool.fetch("SELECT state, rows FROM exports")] == [("running", 1)] * 3
+    async with pool.acquire() as conn:
+        await memberships.remove(conn, tenant.actor, user_id=rui.id)
+        await lifecycle.revoke(conn, tenant.actor, id=key.id)
+    await pool.execute("UPDATE exports SET lease_until = NULL")
+    await write(pool)
+    states = dict(await pool.fetch("SELECT id, state FROM exports"))
+    assert states == {by_key: "stopped", leaving: "stopped", staying: "finished"}
+    assert await pool.fetchval("SELECT count(*) FROM exports WHERE finished_at IS NULL") == 0
+    told = await pool.fetch("SELECT kind, user_id FROM notices WHERE kind LIKE 'export.%'")
+    assert [tuple(row) for row in told] == [("export.ready", await owner_id(pool))]
 
 
 async def test_whoever_writes_to_people_does_not_take_them_all_away(

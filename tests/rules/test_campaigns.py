@@ -37,6 +37,7 @@ from heliograph.campaigns.views import tags as tag_uses
 from heliograph.contacts import importing, records, sheets, undoing
 from heliograph.contacts.importing import Options
 from heliograph.contacts.records import Entry
+from heliograph.people import memberships
 from heliograph.privacy import erasure, holdings
 from heliograph.queue import holds, leases
 from heliograph.queue.backlog import claim_once
@@ -1132,6 +1133,19 @@ def person(actor: Actor, name: str) -> Actor:
     return msgspec.structs.replace(actor, by=Principal("person", uuid7(), name))
 
 
+async def colleague(pool: Pool, actor: Actor, name: str) -> Actor:
+    """A member who may create campaigns."""
+    made = person(actor, name)
+    await pool.execute(COLLEAGUE, made.user_id, f"{made.user_id}@example.com", name, actor.organization_id)
+    return made
+
+
+COLLEAGUE = """
+WITH made AS (INSERT INTO users (id, email, name, created_at) VALUES ($1, $2, $3, now()))
+INSERT INTO memberships (organization_id, user_id, role, created_at) VALUES ($4, $1, 'sender', now())
+"""
+
+
 async def needs_approval(pool: Pool, actor: Actor, above: int | None) -> None:
     async with pool.acquire() as conn:
         await send_defaults.change(conn, organization_id=actor.organization_id, approval_above=above)
@@ -1149,7 +1163,7 @@ async def resume(pool: Pool, actor: Actor, id: UUID) -> Campaign:
 
 async def test_a_campaign_to_many_waits_for_a_second_person(pool: Pool) -> None:
     actor = await organization(pool)
-    ana, rui = person(actor, "Ana"), person(actor, "Rui")
+    ana, rui = person(actor, "Ana"), await colleague(pool, actor, "Rui")
     await needs_approval(pool, actor, 2)
     small = await create(pool, ana, recipients=[number(1), number(2)])
     made = await create(pool, ana, recipients=[number(n) for n in range(3, 6)])
@@ -1184,7 +1198,7 @@ async def test_a_campaign_to_many_waits_for_a_second_person(pool: Pool) -> None:
 
 async def test_the_creator_is_notified_of_an_approval_and_of_a_cancellation_by_somebody_else(pool: Pool) -> None:
     actor = await organization(pool)
-    ana, rui = person(actor, "Ana"), person(actor, "Rui")
+    ana, rui = person(actor, "Ana"), await colleague(pool, actor, "Rui")
     operator = msgspec.structs.replace(actor, by=Principal("operator", uuid7(), "Olga"))
     await needs_approval(pool, actor, 0)
     approved, refused, stopped, own = [await create(pool, ana, recipients=[number(1)]) for _ in range(4)]
@@ -1246,7 +1260,7 @@ async def test_what_may_be_done_is_what_the_rules_accept_and_what_changes_someth
 
 async def test_an_approval_counts_who_was_gathered(pool: Pool) -> None:
     actor = await organization(pool)
-    ana, rui = person(actor, "Ana"), person(actor, "Rui")
+    ana, rui = person(actor, "Ana"), await colleague(pool, actor, "Rui")
     await needs_approval(pool, actor, 1)
     for n in range(2):
         await contact(pool, actor, number(n), "vip", "porto")
@@ -1273,7 +1287,7 @@ async def test_an_approval_counts_who_was_gathered(pool: Pool) -> None:
 
 async def test_an_approval_covers_no_more_than_twice_those_who_were_expected(pool: Pool) -> None:
     actor = await organization(pool)
-    ana, rui = person(actor, "Ana"), person(actor, "Rui")
+    ana, rui = person(actor, "Ana"), await colleague(pool, actor, "Rui")
     await needs_approval(pool, actor, 0)
     at = datetime.now(UTC) + timedelta(hours=1)
     for n in range(2):
@@ -1311,6 +1325,41 @@ async def test_an_approval_covers_no_more_than_twice_those_who_were_expected(poo
     assert (await approve(pool, rui, outgrew.id)).status == "running"
     await run(pool)
     assert await pool.fetchval("SELECT count(*) FROM messages WHERE campaign_id = $1", outgrew.id) == 5
+
+
+async def test_an_approval_counts_as_long_as_its_approver_may_give_it(pool: Pool) -> None:
+    actor = await organization(pool)
+    ana, rui, eva = person(actor, "Ana"), await colleague(pool, actor, "Rui"), await colleague(pool, actor, "Eva")
+    await needs_approval(pool, actor, 0)
+    at = datetime.now(UTC) + timedelta(hours=1)
+    left, demoted, kept = [await create(pool, ana, recipients=[number(n)], scheduled_at=at) for n in range(3)]
+    for who, one in ((rui, left), (eva, demoted), (eva, kept)):
+        await approve(pool, who, one.id)
+    async with pool.acquire() as conn:
+        assert rui.user_id is not None
+        assert eva.user_id is not None
+        await memberships.remove(conn, actor, user_id=rui.user_id)
+        await memberships.change_role(conn, actor, user_id=eva.user_id, role="viewer")
+        states = [await approving.standing(conn, ana, campaign=one) for one in (left, demoted)]
+        assert [(one.above, one.approved_at) for one in states] == [(0, None)] * 2
+        await memberships.change_role(conn, actor, user_id=eva.user_id, role="admin")
+        assert (await approving.standing(conn, ana, campaign=kept)).above is None
+        await memberships.change_role(conn, actor, user_id=eva.user_id, role="viewer")
+        await pool.execute("UPDATE campaigns SET step_at = now() WHERE id <> $1", kept.id)
+        await run(pool)
+        await memberships.change_role(conn, actor, user_id=eva.user_id, role="sender")
+        await pool.execute("UPDATE campaigns SET step_at = now() WHERE id = $1", kept.id)
+        await run(pool)
+    found = [await get(pool, actor, one.id) for one in (left, demoted, kept)]
+    assert [one.status for one in found] == ["paused", "paused", "running"]
+    assert {one.status_reason for one in found[:2]} == {"approval_required"}
+    assert (await approve(pool, eva, left.id)).status == "running"
+    await run(pool)
+    async with pool.acquire() as conn:
+        await memberships.remove(conn, actor, user_id=eva.user_id)
+        # What has begun was approved, whoever has left since.
+        state = await approving.standing(conn, ana, campaign=await get(pool, actor, kept.id))
+        assert (state.above, state.approver, state.approved_at is not None) == (None, "Eva", True)
 
 
 async def test_who_asks_for_no_approval_any_more_gets_none(pool: Pool) -> None:

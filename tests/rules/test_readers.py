@@ -66,7 +66,11 @@ async def exported(pool: Pool, actor: Actor, readers: Readers) -> str:
     """The file, as a worker with these readers writes it."""
     user = uuid7()
     await pool.execute(
-        "INSERT INTO users (id, email, name, created_at) VALUES ($1, $2, 'Ana', now())", user, f"{user}@example.com"
+        "WITH made AS (INSERT INTO users (id, email, name, created_at) VALUES ($1, $2, 'Ana', now()))"
+        " INSERT INTO memberships (organization_id, user_id, role, created_at) VALUES ($3, $1, 'owner', now())",
+        user,
+        f"{user}@example.com",
+        actor.organization_id,
     )
     by = msgspec.structs.replace(actor, by=Principal("person", user, name="Ana"))
     async with pool.acquire() as conn:

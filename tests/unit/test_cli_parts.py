@@ -434,13 +434,6 @@ def test_a_question_leaves_stdout_alone_and_says_what_to_give_if_nobody_answers(
 @pytest.mark.parametrize(
     ("closed", "words", "status", "out", "err"),
     [
-        (
-            "<&-",
-            ("whatsapp", "inbound", "drop", "0199c0de-0000-7000-8000-000000000000"),
-            1,
-            "",
-            "nothing was changed, as nobody confirmed it",
-        ),
         ("<&-", ("supplier", "set", "x", "--ask-password"), 2, "", "a line on stdin"),
         ("<&-", ("login", "--url", "http://127.0.0.1:1"), 2, "", "this is not an API key"),
         (">&-", ("supplier", "options"), 0, "", ""),
@@ -451,12 +444,31 @@ def test_a_question_leaves_stdout_alone_and_says_what_to_give_if_nobody_answers(
 def test_a_stream_that_the_caller_closed_is_empty(
     closed: str, words: tuple[str, ...], status: int, out: str, err: str, tmp_path: Path
 ) -> None:
-    run = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "heliograph", *words]
-    home = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}
-    given = home | {"HELIOGRAPH_DATABASE_URL": URL, "HELIOGRAPH_SECRET_KEY": secrets.token_urlsafe(48)}
-    done = subprocess.run(run, env=os.environ | given, capture_output=True, text=True, timeout=120, check=False)
+    done = with_closed(closed, "-m", "heliograph", *words, home=tmp_path)
     assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (status, out, False), done.stderr
     assert err in done.stderr
+
+
+ASKING = """
+from heliograph.cli.terminal.asking import confirm
+from heliograph.cli.terminal.console import run
+from heliograph.cli.terminal.printing import single
+run(single("ask", lambda: confirm("Remove it?")))
+"""
+
+
+def test_nobody_confirms_with_a_closed_stdin(tmp_path: Path) -> None:
+    done = with_closed("<&-", "-c", ASKING, home=tmp_path)
+    assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (1, "", False), done.stderr
+    assert "nothing was changed, as nobody confirmed it" in done.stderr
+
+
+def with_closed(closed: str, *words: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python with a closed stream."""
+    run = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, *words]
+    given = {"HOME": str(home), "XDG_CONFIG_HOME": str(home), "XDG_DATA_HOME": str(home)}
+    given |= {"HELIOGRAPH_DATABASE_URL": URL, "HELIOGRAPH_SECRET_KEY": secrets.token_urlsafe(48)}
+    return subprocess.run(run, env=os.environ | given, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize(

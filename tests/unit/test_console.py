@@ -191,8 +191,42 @@ def test_a_locale_of_ascii_ends_nothing_and_json_stays_whole(encoding: str) -> N
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert printed(False).split() == [b"name", "José".encode() if encoding == "utf-8" else b"Jos?"]
+    assert printed(False).split() == [b"name", "José".encode() if encoding == "utf-8" else b"Jose"]
     assert msgspec.json.decode(printed(True)) == {"name": "José"}
+
+
+TABLE = """
+from heliograph.cli.terminal.console import run
+from heliograph.cli.terminal.printing import Json, show, single
+def command(json: Json = False) -> None:
+    show([{"name": "Jos\\u00e9 \\u0150", "change": "\\u2013 \\u2192 +258\\u2026 \\u5317"}], json, ("name", "change"))
+run(single("show", command))
+"""
+
+
+@pytest.mark.parametrize(
+    ("encoding", "printed"),
+    [
+        ("ascii", "name    change\nJose O  - -> +258... ?\n"),
+        ("latin-1", "name    change\nJosé O  - -> +258... ?\n"),
+        ("utf-8", "name    change\nJosé Ő  – → +258… 北\n"),
+    ],
+)
+def test_a_table_has_letters_and_signs_that_its_encoding_has(encoding: str, printed: str) -> None:
+    assert shown(encoding, "table") == printed.encode(encoding)
+
+
+def test_tsv_is_utf_8_in_every_locale() -> None:
+    assert shown("ascii", "tsv") == "José Ő\t– → +258… 北\n".encode()
+
+
+def shown(encoding: str, output: str) -> bytes:
+    """TABLE's output in a locale."""
+    environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONPATH": str(ROOT)}
+    run = [sys.executable, "-c", TABLE, "-o", output]
+    done = subprocess.run(run, env=environment, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 EXPORT = """

@@ -352,3 +352,16 @@ def test_a_file_that_is_one_line_is_not_read_into_memory(tmp_path: Path) -> None
         assert tracemalloc.get_traced_memory()[1] < 16_000_000
     finally:
         tracemalloc.stop()
+
+
+def test_a_header_that_is_longer_than_any_known_one_is_not_normalized(tmp_path: Path) -> None:
+    # Normalized, each of these characters becomes eighteen.
+    text = " " * 200 + "Phone," + "\ufdfa" * 60_000 + "\n+258841234567,x\n"
+    tracemalloc.start()
+    try:
+        found = sheets.detect_layout(text.encode(), encoding="utf-8")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.fields == {"phone": 0}
+    assert most < 2_000_000

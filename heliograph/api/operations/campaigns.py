@@ -39,6 +39,7 @@ from heliograph.campaigns.plan import (
 )
 from heliograph.campaigns.template import MAX_LENGTH
 from heliograph.campaigns.views import warnings
+from heliograph.campaigns.views.warnings import CampaignWarning
 from heliograph.contacts.records import MAX_TAG
 from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
 
@@ -270,13 +271,6 @@ class CampaignAnswer(msgspec.Struct):
     campaign: Annotated[Campaign, Meta(description="The campaign.")]
 
 
-class CampaignWarning(msgspec.Struct):
-    """Something in a campaign that may be unintended."""
-
-    code: Annotated[str, Meta(description="Code of the warning; new codes may be added.", examples=["single_braces"])]
-    message: Annotated[str, Meta(description="The warning in one sentence.")]
-
-
 class CreatedCampaign(CampaignAnswer):
     """The new campaign."""
 
@@ -323,7 +317,7 @@ async def create_campaign(call: Call, body: SmsCampaignSpec) -> CreatedCampaign:
     """
     made = await sms_channel.create(call.conn, call.actor, spec=body, request_id=call.request_id)
     found = await warnings.read(call.conn, call.actor, campaign=made)
-    return CreatedCampaign(True, _shown(made), [CampaignWarning(one.code, one.message) for one in found])
+    return CreatedCampaign(True, _shown(made), found)
 
 
 async def list_campaigns(call: Call, query: PageQuery) -> CampaignList:

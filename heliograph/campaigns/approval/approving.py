@@ -36,17 +36,19 @@ class ApprovalState(msgspec.Struct, frozen=True):
     is_own: bool
     #: Name of the person or API key that created it; None: it is not known, or gone.
     author: str | None
+    #: None also if its approval is missing because its approver may no longer approve.
     approved_at: datetime | None
     approver: str | None
     #: How many recipients the approval covers.
     approved_for: int | None
 
 
-GET = """
-SELECT coalesce(author_id = $3, false) AS is_own,
+GET = f"""
+SELECT coalesce(author_id = $4, false) AS is_own,
        coalesce((SELECT name FROM users WHERE id = author_id),
                 (SELECT name FROM api_keys WHERE organization_id = $1 AND id = author_id)) AS author,
-       approved_at, approver, approved_for FROM campaigns
+       CASE WHEN $5 OR {rule.APPROVED_FOR} IS NOT NULL THEN approved_at END AS approved_at, approver, approved_for
+  FROM campaigns c
  WHERE organization_id = $1 AND id = $2
 """
 
@@ -54,7 +56,8 @@ SELECT coalesce(author_id = $3, false) AS is_own,
 async def standing(conn: Connection, actor: Actor, *, campaign: Campaign) -> ApprovalState:
     """The state of a campaign's approval, for a page."""
     above = await _lacking(conn, actor, campaign)
-    row = await conn.fetchrow(GET, actor.organization_id, campaign.id, actor.principal.id)
+    place = actor.organization_id, campaign.id
+    row = await conn.fetchrow(GET, *place, rule.APPROVERS, actor.principal.id, above is None)
     assert row is not None
     return ApprovalState(above, **row)
 

@@ -2,7 +2,8 @@
 
 The organization sets the number of recipients above which approval is required (`organizations.approval_above`). This
 is decided once, when the audience is known and nothing has been staged; test mode reaches nobody and needs no approval.
-An approval given before that covers a number of recipients, not whatever the audience becomes.
+An approval given before that covers a number of recipients, not whatever the audience becomes, and only as long as its
+approver may create campaigns.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import asyncpg
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Refusal
+from heliograph.people import roles
 
 #: Why such a campaign is paused.
 REASON = "approval_required"
@@ -28,19 +30,28 @@ class CampaignApprovalRequired(Refusal):
     code, status = "campaign_approval_required", 409
 
 
-# `approved_for` is NULL without an approval, and GREATEST ignores NULL.
-MISSING = """
-SELECT greatest(o.approval_above, c.approved_for)
+#: Roles whose members may approve.
+APPROVERS = roles.holders(scope="campaigns:write")
+#: Of campaigns `c`, the number of recipients that the approval covers. NULL without one, or if its approver has left
+#: the organization or lost their role. $3: APPROVERS.
+APPROVED_FOR = """
+(SELECT c.approved_for FROM memberships m
+  WHERE m.organization_id = c.organization_id AND m.user_id = c.approved_by AND m.role = ANY ($3))
+"""
+# GREATEST ignores NULL.
+MISSING = f"""
+SELECT above
   FROM campaigns c JOIN organizations o ON o.id = c.organization_id
+       CROSS JOIN LATERAL (SELECT greatest(o.approval_above, {APPROVED_FOR}) AS above) allowed
  WHERE c.organization_id = $1 AND c.id = $2 AND c.mode = 'live' AND o.approval_above IS NOT NULL AND c.staged_to = ''
-   AND c.total > greatest(o.approval_above, c.approved_for)
+   AND c.total > above
 """
 
 
 async def missing(conn: Connection, organization_id: UUID, id: UUID) -> int | None:
     """The limit of recipients without approval, or without another one, if a campaign exceeds it; None: it may
     begin."""
-    found: int | None = await conn.fetchval(MISSING, organization_id, id)
+    found: int | None = await conn.fetchval(MISSING, organization_id, id, APPROVERS)
     return found
 
 
@@ -77,20 +88,20 @@ async def estimate(
     return found or 0
 
 
-AUDIENCE = """
+AUDIENCE = f"""
 SELECT c.total, c.mode, c.audience_tags AS tags, c.audience_tag_match_mode AS match_mode, c.audience_import AS imported,
-       c.excluded_tags AS without, c.approved_for IS NOT NULL AS is_approved,
+       c.excluded_tags AS without, covered IS NOT NULL AS is_approved,
        c.status IN ('scheduled', 'staging') AND (c.audience_tags IS NOT NULL OR c.audience_import IS NOT NULL) AS grows,
-       CASE WHEN c.mode = 'live' AND o.approval_above IS NOT NULL THEN greatest(o.approval_above, c.approved_for)
-        END AS above
+       CASE WHEN c.mode = 'live' AND o.approval_above IS NOT NULL THEN greatest(o.approval_above, covered) END AS above
   FROM campaigns c JOIN organizations o ON o.id = c.organization_id
+       CROSS JOIN LATERAL (SELECT {APPROVED_FOR} AS covered) approval
  WHERE c.organization_id = $1 AND c.id = $2
 """
 
 
 async def expected(conn: Connection, organization_id: UUID, id: UUID) -> int | None:
     """Like `missing`, for a campaign whose audience is not known yet: it may need approval once it is."""
-    row = await conn.fetchrow(AUDIENCE, organization_id, id)
+    row = await conn.fetchrow(AUDIENCE, organization_id, id, APPROVERS)
     if row is None or row["above"] is None:
         return None
     above: int = row["above"]
@@ -123,7 +134,7 @@ IMPORTED_EXACTLY = _EXACTLY.format(
 
 async def covered(conn: Connection, organization_id: UUID, id: UUID) -> int:
     """How many recipients an approval that is given now covers."""
-    row = await conn.fetchrow(AUDIENCE, organization_id, id)
+    row = await conn.fetchrow(AUDIENCE, organization_id, id, APPROVERS)
     assert row is not None
     return min(GROWTH * await _size(conn, organization_id, row), _MOST)
 

@@ -5,7 +5,10 @@ The rule nobody may break: a warning refuses nothing and changes nothing.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
@@ -15,10 +18,11 @@ from heliograph.contacts import tags
 
 
 class CampaignWarning(msgspec.Struct, frozen=True):
-    """Something that may be unintended. `message` begins with a capital letter and ends without a period."""
+    """Something in a campaign that may be unintended."""
 
-    code: str
-    message: str
+    code: Annotated[str, Meta(description="Code of the warning; new codes may be added.", examples=["single_braces"])]
+    #: Begins with a capital letter and ends without a period.
+    message: Annotated[str, Meta(description="The warning in one sentence.")]
 
 
 async def read(conn: Connection, actor: Actor, *, campaign: Campaign) -> list[CampaignWarning]:

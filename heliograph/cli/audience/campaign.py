@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
+from heliograph.accounts.organizations import Organization
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
@@ -15,8 +16,7 @@ from heliograph.campaigns import audience, plan, record
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.campaigns.record import Campaign
-from heliograph.campaigns.views import warnings
-from heliograph.campaigns.views.warnings import CampaignWarning
+from heliograph.cli.audience.creating import created
 from heliograph.cli.terminal.console import (
     DataDir,
     Org,
@@ -25,19 +25,16 @@ from heliograph.cli.terminal.console import (
     moment,
     on_database,
     operator,
-    organization,
     settings_of,
 )
-from heliograph.cli.terminal.printing import Json, group, in_options, show
+from heliograph.cli.terminal.printing import Json, group, show
 from heliograph.cli.terminal.progress import (
-    NAMES,
     AudienceImport,
     NotWrittenDays,
     StartAt,
     follow,
     id_of,
     listed,
-    warn,
 )
 
 app = group("Create, list, show, watch, pause, resume and cancel campaigns.")
@@ -128,22 +125,23 @@ def create(
         scheduled_at=None if at is None else moment(at, "--at"),
         messages_per_minute=per_minute,
     )
-    settings = settings_of(data_dir)
 
-    async def work(conn: Connection) -> tuple[Campaign, list[CampaignWarning]]:
-        found = await organization(conn, org)
-        actor = acting_for(found)
+    async def work(conn: Connection, found: Organization) -> Campaign:
         whole = msgspec.structs.replace(spec, recipients=to and await _numbers(to, found.country))
-        async with conn.transaction():
-            made = await sms_channel.create(conn, actor, spec=whole, request_id=str(uuid7()))
-            return made, await warnings.read(conn, actor, campaign=made)
+        return await sms_channel.create(conn, acting_for(found), spec=whole, request_id=str(uuid7()))
 
-    with in_options(**NAMES, message_template="TEXT", sender_name="--sender", recipients="--to"):
-        made, found = on_database(work, settings)
-    show(record.shown(made), json)
-    warn(one.message for one in found)
-    if watch:
-        asyncio.run(follow(settings, org, made.id, channel="sms", json=json, columns=COLUMNS[1:]))
+    created(
+        settings_of(data_dir),
+        work,
+        org=org,
+        channel="sms",
+        json=json,
+        watch=watch,
+        columns=COLUMNS[1:],
+        message_template="TEXT",
+        sender_name="--sender",
+        recipients="--to",
+    )
 
 
 async def _numbers(typed: list[str], home: str | None) -> list[str]:

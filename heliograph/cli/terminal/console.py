@@ -7,6 +7,7 @@ cannot be reached.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import errno
 import getpass
@@ -36,7 +37,7 @@ from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.network.connecting import connect
 from heliograph.base.network.failures import reason
 from heliograph.base.process.settings import Settings, SettingsError, demand_secret_key, from_environment, unknown_names
-from heliograph.cli.terminal.printing import as_plain, cell, say, say_as_log
+from heliograph.cli.terminal.printing import as_plain, cell, plain, say, say_as_log
 from heliograph.demo.credentials import LOOPBACK, read_credentials
 from heliograph.sealing import text_keys
 from heliograph.up import secret_keys
@@ -251,10 +252,10 @@ def in_capitals(code: str | None) -> str | None:
 def run(app: typer.Typer) -> None:
     """Run a command; ends the process."""
     _open_streams()
+    codecs.register_error("plain", plain)
     for stream in (sys.stdout, sys.stderr):
-        # In an ASCII locale, a name with an accent must not cause a traceback.
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors="plain")
     given = LOGS.get(sys.argv[1] if len(sys.argv) > 1 else "")
     if given and os.environ.get("HELIOGRAPH_LOG_FORMAT", given) == "json" and not sys.stderr.isatty():
         say_as_log()

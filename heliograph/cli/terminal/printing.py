@@ -21,7 +21,7 @@ from json import dumps, loads
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TextIO
-from unicodedata import category, east_asian_width
+from unicodedata import category, combining, east_asian_width, normalize
 from uuid import UUID
 
 import msgspec
@@ -57,6 +57,8 @@ HARMLESS = {
     ord("\t"): " ",
     ord("\n"): "\n",
 }
+#: Signs in ASCII, besides those that decompose, such as an ellipsis.
+_SIGNS = str.maketrans({"–": "-", "—": "-", "‘": "'", "’": "'", "“": '"', "”": '"', "→": "->"})
 #: The form given with `-o` to the running command.
 _output: ContextVar[Form | None] = ContextVar("output", default=None)
 #: Whether what is said is a line of the log.
@@ -209,7 +211,7 @@ def show(data: Any, json: bool, columns: Sequence[str] = (), *, limit: int | Non
         for row in plain if isinstance(plain, list) else [plain]:
             lines = [[row.get(name) for name in columns]] if columns else [list(pair) for pair in row.items()]
             for values in lines:
-                print("\t".join(map(cell, values)), flush=True)
+                print("\t".join(map(cell, values)), file=in_utf8(), flush=True)
     elif isinstance(plain, list):
         if plain:
             cells = [[cell(row.get(name)) for name in columns] for row in plain]
@@ -235,7 +237,7 @@ def line(
     if json:
         print(_speakable(msgspec.json.encode(as_plain(data)).decode()), flush=True)
     elif _output.get() == "tsv":
-        print("\t".join(cell(data.get(name)) for name in columns), flush=True)
+        print("\t".join(cell(data.get(name)) for name in columns), file=in_utf8(), flush=True)
     else:
         used = colours if _is_coloured() else {}
         cells = [cell(data.get(name)) for name in columns]
@@ -247,8 +249,16 @@ def line(
         print("  ".join(shown).rstrip(), flush=True)
 
 
+def plain(error: UnicodeError) -> tuple[str, int]:
+    """A handler of encoding errors: instead of a character that the terminal's encoding lacks, print its letter without
+    accents, or a sign of ASCII; `?` if there is none."""
+    assert isinstance(error, UnicodeEncodeError)
+    letters = normalize("NFKD", error.object[error.start : error.end].translate(_SIGNS))
+    return "".join(one if one.isascii() else "?" for one in letters if not combining(one)), error.end
+
+
 def in_utf8() -> TextIO:
-    """stdout for an export, which is a file for programs: in UTF-8, since in another encoding of the terminal names
+    """stdout for an export or TSV, which are for programs: in UTF-8, since in another encoding of the terminal names
     would lose their letters."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -18,7 +18,7 @@ from heliograph.campaigns import audience, record
 from heliograph.campaigns.record import Campaign
 from heliograph.cli.terminal import printing
 from heliograph.cli.terminal.console import connection, on_database, only, operator
-from heliograph.cli.terminal.printing import as_plain, form, say, show
+from heliograph.cli.terminal.printing import as_plain, form, show
 
 #: Seconds between two polls of `follow`.
 LOOK = 1.0
@@ -73,12 +73,6 @@ def id_of(text: str) -> UUID:
         return UUID(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not the id of a campaign", param_hint="CAMPAIGN") from None
-
-
-def warn(messages: Iterable[str]) -> None:
-    """Say what may be unintended in a campaign that was just created."""
-    for message in messages:
-        say(f"Warning: {message[0].lower()}{message[1:]}.")
 
 
 def listed(

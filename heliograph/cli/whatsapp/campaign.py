@@ -7,33 +7,32 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from heliograph.accounts.organizations import Organization
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.campaigns import filling, plan, record
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.campaigns.channels.whatsapp import WhatsAppCampaignSpec
 from heliograph.campaigns.record import Campaign
-from heliograph.campaigns.views import warnings
-from heliograph.campaigns.views.warnings import CampaignWarning
+from heliograph.cli.audience.creating import created
 from heliograph.cli.terminal.console import (
     DataDir,
     Org,
     OrgOrAll,
+    acting_for,
     moment,
     on_database,
     operator,
     settings_of,
 )
-from heliograph.cli.terminal.printing import Json, group, in_options, show
+from heliograph.cli.terminal.printing import Json, group, show
 from heliograph.cli.terminal.progress import (
-    NAMES,
     AudienceImport,
     NotWrittenDays,
     StartAt,
     follow,
     id_of,
     listed,
-    warn,
 )
 from heliograph.whatsapp.mirror import onboarding
 
@@ -109,10 +108,9 @@ def create(
         raise typer.BadParameter("give one of --tag and --import", param_hint="--tag")
     scheduled_at = None if at is None else moment(at, "--at")
     parameters = filling.parse(param or [], dict(_default(one) for one in default or []))
-    settings = settings_of(data_dir)
 
-    async def work(conn: Connection) -> tuple[Campaign, list[CampaignWarning]]:
-        actor = await operator(conn, org)
+    async def work(conn: Connection, found: Organization) -> Campaign:
+        actor = acting_for(found)
         spec = WhatsAppCampaignSpec(
             name=name,
             number_id=await whatsapp_channel.find_number(conn, actor, number),
@@ -127,16 +125,20 @@ def create(
             not_written_days=not_written_days,
             messages_per_minute=per_minute,
         )
-        async with conn.transaction():
-            made = await whatsapp_channel.create(conn, actor, spec=spec, request_id=str(uuid7()))
-            return made, await warnings.read(conn, actor, campaign=made)
+        return await whatsapp_channel.create(conn, actor, spec=spec, request_id=str(uuid7()))
 
-    with in_options(**NAMES, number="--number", template="--template", language="--language"):
-        made, found = on_database(work, settings)
-    show(record.shown(made), json)
-    warn(one.message for one in found)
-    if watch:
-        asyncio.run(follow(settings, org, made.id, channel=CHANNEL, json=json, columns=COLUMNS[1:]))
+    created(
+        settings_of(data_dir),
+        work,
+        org=org,
+        channel=CHANNEL,
+        json=json,
+        watch=watch,
+        columns=COLUMNS[1:],
+        number="--number",
+        template="--template",
+        language="--language",
+    )
 
 
 @app.command("list")

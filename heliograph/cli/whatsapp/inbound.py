@@ -132,10 +132,12 @@ def drop(
     Example:
       heliograph whatsapp inbound drop 0199c0de-0000-7000-8000-000000000000 --yes
     """
+    settings = settings_of(data_dir)
     if not yes:
+        on_database(lambda conn: dead_letters.demand(conn, id=id), settings)
         confirm(f"Delete item {id}?")
     by = msgspec.structs.replace(shell(), reason=reason)
-    on_database(lambda conn: dead_letters.drop(conn, id=id, by=by), settings_of(data_dir))
+    on_database(lambda conn: dead_letters.drop(conn, id=id, by=by), settings)
     show({"id": id, "state": "dropped"}, json)
 
 

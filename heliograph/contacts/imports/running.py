@@ -197,16 +197,7 @@ class Runner:
             else:
                 result = await self._kinds[draft.kind](conn, actor, draft=draft, batch=batch)
             await keep_rejects(conn, actor, id=draft.id, rejected=result.rejected)
-            await conn.execute(
-                ADVANCE,
-                actor.organization_id,
-                draft.id,
-                batch.position,
-                batch.rows,
-                result.created,
-                result.updated,
-                len(result.rejected),
-            )
+            await importing.advance(conn, actor, id=draft.id, batch=batch, result=result)
             crash_point("import.before_commit")
         crash_point("import.after_commit")
         return False
@@ -259,11 +250,6 @@ SELECT id FROM contact_imports
 ERASED = """
 UPDATE contact_imports SET state = 'stopped', worker = NULL, lease_until = NULL
  WHERE organization_id = $1 AND id = $2 AND worker = $3 AND state = 'running'
-"""
-ADVANCE = """
-UPDATE contact_imports SET position = $3, rows = rows + $4, created = created + $5, updated = updated + $6,
-                           rejected = rejected + $7, unchanged = unchanged + $4 - $5 - $6 - $7
- WHERE organization_id = $1 AND id = $2
 """
 FINISH = f"""
 UPDATE contact_imports SET state = 'finished', finished_at = now(), lease_until = NULL

@@ -70,6 +70,12 @@ RETURNING true
 """
 
 
+# Otherwise nobody can download it any more: the person has left the organization, or the key was revoked or expired.
+HAS_READER = """
+SELECT EXISTS (SELECT FROM memberships WHERE organization_id = $1 AND user_id = $2)
+    OR EXISTS (SELECT FROM api_keys WHERE organization_id = $1 AND id = $2 AND status <> 'revoked'
+                                      AND (expires_at IS NULL OR expires_at > now()))
+"""
 #: Without a standby.
 NOWHERE = Readers("")
 
@@ -133,6 +139,9 @@ class ExportWork(Work):
             state="active",
             by=Principal("person", export.user_id, name=export.author),
         )
+        if not await conn.fetchval(HAS_READER, actor.organization_id, export.user_id):
+            await conn.execute(jobs.STOP, actor.organization_id, export.id)
+            raise _Gone
         for _ in range(STEPS):
             wanted, after, is_first = export.wanted, export.place, export.chunks == 0
             if isinstance(wanted, kinds.Change):
@@ -212,4 +221,4 @@ def _failed(row: asyncpg.Record) -> notices.Notice:
 
 
 class _Gone(Exception):
-    """Somebody stopped the export, or another worker has it."""
+    """The export was stopped, or another worker has it."""

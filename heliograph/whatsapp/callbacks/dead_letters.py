@@ -148,6 +148,15 @@ async def get(conn: Connection, key: Key, *, id: UUID) -> StoredDeadLetter:
     return found
 
 
+EXISTS = "SELECT EXISTS (SELECT FROM whatsapp_dead_letters WHERE id = $1)"
+
+
+async def demand(conn: Connection, *, id: UUID) -> None:
+    """Raises NotFound if there is no such dead letter. Needs no key, unlike `get`."""
+    if not await conn.fetchval(EXISTS, id):
+        raise NotFound("There is no such item.", id=str(id))
+
+
 TAKE = """
 SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters
  WHERE id > $3 AND ($2::uuid IS NULL OR id = $2) ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED
