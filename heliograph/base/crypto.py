@@ -91,6 +91,30 @@ def hash_secret(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
+class Hmac:
+    """HMAC-SHA256 (RFC 2104) under one key. The two hashes have absorbed their padded key and are copied for each
+    message, which takes 0.6 µs for a callback; `hmac.digest` starts from the key and takes 1.4 µs."""
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, key: bytes) -> None:
+        block = (key if len(key) <= 64 else hashlib.sha256(key).digest()).ljust(64, b"\0")
+        self._inner = hashlib.sha256(block.translate(_INNER))
+        self._outer = hashlib.sha256(block.translate(_OUTER))
+
+    def digest(self, message: bytes | bytearray) -> bytes:
+        """The tag, 32 bytes."""
+        inner = self._inner.copy()
+        inner.update(message)
+        outer = self._outer.copy()
+        outer.update(inner.digest())
+        return outer.digest()
+
+
+_INNER = bytes(byte ^ 0x36 for byte in range(256))
+_OUTER = bytes(byte ^ 0x5C for byte in range(256))
+
+
 def mac(key: Key, data: bytes) -> bytes:
     """HMAC-SHA256 (RFC 2104), 32 bytes, under the key's first part."""
     return hmac.digest(key._parts[0], data, "sha256")

@@ -9,15 +9,14 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from uuid import UUID
 
 # The driver's own class, a UUID in every respect, is created, hashed and written in a fifth of the time.
 from asyncpg.pgproto.pgproto import UUID as QuickUUID
 
-from heliograph.base.database.clock import EPOCH, milliseconds
+from heliograph.base.database.clock import EPOCH, MILLISECOND, milliseconds
 
-MILLISECOND = timedelta(milliseconds=1)
 #: Milliseconds in a day, and the number of the day from which they are counted.
 _DAY, _EPOCH_DAY = 86_400_000, EPOCH.toordinal()
 

@@ -79,7 +79,7 @@ class Callbacks:
         request_id = given.decode() if given is not None and _is_request_id(given) else uuid7_text()
         status: int
         address = scope["client"][0] if scope["client"] else ""
-        handler = next((one for one in self._handlers if scope["path"].startswith(one.prefix)), None)
+        handler = self._handler_of(scope["path"])
         try:
             try:
                 if handler is None:
@@ -103,6 +103,12 @@ class Callbacks:
         answer.append((b"x-request-id", request_id.encode()))
         await send({"type": "http.response.start", "status": status, "headers": answer})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    def _handler_of(self, path: str) -> CallbackHandler | None:
+        for one in self._handlers:
+            if path.startswith(one.prefix):
+                return one
+        return None
 
     def _call(self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive, address: str) -> Call:
         async def read(take: Callable[[bytes | bytearray], Awaitable[Any]], most: int) -> Any:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from heliograph.api.callbacks.door import Answer, Call, CallbackHandler, nowhere
 from heliograph.api.shapes.refusals import MethodNotAllowed
+from heliograph.base.ids import uuid_of_text
 from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import is_signature
 from heliograph.whatsapp.callbacks.intake import CallbackIntake, NotGenuine
 
@@ -28,8 +29,9 @@ def handler(intake: CallbackIntake, *, max_bytes: int) -> CallbackHandler:
         if call.method != "POST":
             raise MethodNotAllowed("GET, POST")
         signature = call.headers.get(b"x-hub-signature-256")
-        app = await intake.app(app_id, is_guess=call.is_guess or not is_signature(signature))
-        if not is_signature(signature):
+        is_signed = is_signature(signature)
+        app = await intake.app(app_id, is_guess=call.is_guess or not is_signed)
+        if not is_signed:
             await intake.refused(app)
             raise NotGenuine
         await call.body(lambda body: intake.take(app, body, signature), max_bytes)
@@ -41,6 +43,6 @@ def handler(intake: CallbackIntake, *, max_bytes: int) -> CallbackHandler:
 def _app_id(path: str) -> UUID:
     match = _path(path)
     try:
-        return UUID(match[1] if match else "")
+        return uuid_of_text(match[1] if match else "")
     except ValueError:
         raise nowhere(path) from None

@@ -16,6 +16,7 @@ from functools import lru_cache
 #: The range of representable times.
 BEGINNING, END = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
 #: A process whose own clock differs from the database's by more than this does not start, seconds.
 MOST = 5.0
 
@@ -40,7 +41,7 @@ class ClockDiffers(Exception):
 
 def now() -> datetime:
     """The current time, in UTC, truncated to milliseconds, as shown in answers."""
-    return EPOCH + timedelta(milliseconds=milliseconds())
+    return EPOCH + milliseconds() * MILLISECOND
 
 
 def milliseconds() -> int:

@@ -23,13 +23,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import os
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
-from heliograph.base.crypto import constant_time_equal
+from heliograph.base.crypto import Hmac, constant_time_equal
 from heliograph.base.database import clock
 
 PREFIX = "whsec_"
@@ -49,12 +48,12 @@ def new_secret() -> str:
 
 def sign(secret: str, timestamp: str, body: bytes) -> str:
     """The value of `x-service-signature` for this value of `x-service-timestamp`: `v1=` and 64 hex digits."""
-    return _sign(_Hmac(secret.encode()), timestamp, body)
+    return _sign(Hmac(secret.encode()), timestamp, body)
 
 
 def sign_standard(secret: str, event_id: str, timestamp: str, body: bytes) -> str:
     """One signature of `webhook-signature`: `v1,` and base64. Raises ValueError if `secret` is not one of ours."""
-    return _sign_standard(_Hmac(_standard_key(secret)), event_id, timestamp, body)
+    return _sign_standard(Hmac(_standard_key(secret)), event_id, timestamp, body)
 
 
 def headers(secrets: Sequence[str], *, event_id: str, request_id: str, body: bytes, at: datetime) -> dict[str, str]:
@@ -73,8 +72,8 @@ class Signer:
 
     def __init__(self, secrets: Sequence[str]) -> None:
         """`secrets`: newest first, at least one. Raises ValueError if one is not ours."""
-        self._own = _Hmac(secrets[0].encode())
-        self._standard = [_Hmac(_standard_key(secret)) for secret in secrets]
+        self._own = Hmac(secrets[0].encode())
+        self._standard = [Hmac(_standard_key(secret)) for secret in secrets]
         self._at: datetime | None = None
 
     def headers(self, *, event_id: str, request_id: str, body: bytes, at: datetime) -> dict[str, str]:
@@ -114,7 +113,7 @@ class Verifier:
     __slots__ = ("_keys",)
 
     def __init__(self, secrets: Sequence[str]) -> None:
-        self._keys = [_Hmac(secret.encode()) for secret in secrets]
+        self._keys = [Hmac(secret.encode()) for secret in secrets]
 
     def verify(self, *, timestamp: str, signature: str, body: bytes, now: datetime) -> Problem | None:
         """Like the function of this name."""
@@ -126,10 +125,10 @@ def verify(secrets: Sequence[str], *, timestamp: str, signature: str, body: byte
 
     `secrets`: all that are accepted, two during a rotation. A difference of exactly five minutes still passes.
     """
-    return _verify([_Hmac(secret.encode()) for secret in secrets], timestamp, signature, body, now)
+    return _verify([Hmac(secret.encode()) for secret in secrets], timestamp, signature, body, now)
 
 
-def _verify(keys: Sequence[_Hmac], timestamp: str, signature: str, body: bytes, now: datetime) -> Problem | None:
+def _verify(keys: Sequence[Hmac], timestamp: str, signature: str, body: bytes, now: datetime) -> Problem | None:
     try:
         sent = datetime.fromisoformat(timestamp)
     except ValueError:
@@ -157,34 +156,11 @@ def verify_standard(
     return _any_equal([sign_standard(secret, event_id, timestamp, body) for secret in secrets], listed)
 
 
-class _Hmac:
-    """HMAC-SHA256 (RFC 2104) under one key. The two hashes have absorbed their padded key and are copied for each
-    message, which takes 0.6 µs for a callback; `hmac.digest` starts from the key and takes 1.4 µs."""
-
-    __slots__ = ("_inner", "_outer")
-
-    def __init__(self, key: bytes) -> None:
-        block = (key if len(key) <= 64 else hashlib.sha256(key).digest()).ljust(64, b"\0")
-        self._inner = hashlib.sha256(block.translate(_INNER))
-        self._outer = hashlib.sha256(block.translate(_OUTER))
-
-    def digest(self, message: bytes) -> bytes:
-        inner = self._inner.copy()
-        inner.update(message)
-        outer = self._outer.copy()
-        outer.update(inner.digest())
-        return outer.digest()
-
-
-_INNER = bytes(byte ^ 0x36 for byte in range(256))
-_OUTER = bytes(byte ^ 0x5C for byte in range(256))
-
-
-def _sign(key: _Hmac, timestamp: str, body: bytes) -> str:
+def _sign(key: Hmac, timestamp: str, body: bytes) -> str:
     return "v1=" + key.digest(timestamp.encode() + b"." + body).hex()
 
 
-def _sign_standard(key: _Hmac, event_id: str, timestamp: str, body: bytes) -> str:
+def _sign_standard(key: Hmac, event_id: str, timestamp: str, body: bytes) -> str:
     digest = key.digest(f"{event_id}.{timestamp}.".encode() + body)
     return "v1," + binascii.b2a_base64(digest, newline=False).decode()
 

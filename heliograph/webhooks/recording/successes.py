@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
+from heliograph.base.database.clock import MILLISECOND
 from heliograph.base.database.pool import Connection
-from heliograph.base.ids import MILLISECOND, uuid7
+from heliograph.base.ids import uuid7
 from heliograph.webhooks.delivery.attempts import DELIVERED, Attempt, Ended
 from heliograph.webhooks.recording import traffic
 
