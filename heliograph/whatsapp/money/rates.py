@@ -11,7 +11,7 @@ import csv
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, pairwise
 from time import monotonic
 
@@ -214,14 +214,15 @@ def _is_found(rates: Rates, category: str, country: str, at: datetime) -> bool:
     return rates.price(category, country, at) is not None
 
 
-def _order(category: str, country: str) -> list[tuple[str, str]]:
+@lru_cache(maxsize=4096)
+def _order(category: str, country: str) -> tuple[tuple[str, str], ...]:
     """Categories and countries whose rate is a message's price: the first with a rate counts.
 
     A country without a rate of its own uses the category's rate for elsewhere. A text reply (`service`) without a rate
     costs as much as a utility template, which is how Meta charges it from 1 October 2026 on.
     """
     kinds = ("service", "utility") if category == "service" else (category,)
-    return [(kind, where) for kind in kinds for where in (country, ELSEWHERE)]
+    return tuple((kind, where) for kind in kinds for where in (country, ELSEWHERE))
 
 
 class Rates:

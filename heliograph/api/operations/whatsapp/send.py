@@ -153,7 +153,7 @@ async def send_whatsapp_message(call: Call, body: SendWhatsAppMessage) -> Annota
             request_id=call.request_id,
             trace=call.trace,
             key_hash=call.key_hash,
-            request_hash=request_hash(canonical),
+            request_hash=None if call.key_hash is None else request_hash(canonical),
             rate_unit=call.rate_unit,
         )
     )
