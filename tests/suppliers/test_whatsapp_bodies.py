@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from pywa.types import templates as pywa
 
 from heliograph.suppliers.whatsapp_cloud.bodies import (
     BODY_LIMIT,
+    HEADER_LIMIT,
     TemplateLayout,
     is_user_id,
     layout,
@@ -255,3 +257,22 @@ def test_every_value_goes_to_its_place(header: bool, body: int, buttons: int, na
     assert plan.check(values) == []
     assert alike(plan.components(values)) == alike(theirs)
     assert all(plan.check([*values[:n], "", *values[n + 1 :]])[0].index == n for n in range(len(values)))
+
+
+_signs = st.text(st.sampled_from("ab \t\n\x7f\x9f\u2028\u200d\u00a0é😀"), max_size=12)
+
+
+@given(st.lists(_signs, min_size=2, max_size=2))
+def test_each_value_is_judged_by_itself(values: list[str]) -> None:
+    """Those without unusual characters are not examined one by one."""
+    plan = layout([{"type": "BODY", "text": "{{1}}{{2}}"}], "POSITIONAL", "UTILITY")
+    wrong = [not one.strip() or bool(re.search("[\t\n\x7f\x9f\u2028]| {5}", one)) for one in values]
+    assert {one.index for one in plan.check(values)} == {n for n, is_wrong in enumerate(wrong) if is_wrong}
+
+
+@given(st.lists(st.integers(1, 60), min_size=2, max_size=2), st.integers(0, 60))
+def test_a_header_is_measured_as_it_is_filled(lengths: list[int], fixed: int) -> None:
+    text = "x" * fixed + "{{1}}"
+    plan = layout([{"type": "HEADER", "text": text}, {"type": "BODY", "text": "{{1}}"}], "POSITIONAL", "UTILITY")
+    found = plan.check(["y" * length for length in lengths])
+    assert bool(found) == (fixed + lengths[0] > HEADER_LIMIT)
