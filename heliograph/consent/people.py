@@ -79,11 +79,11 @@ async def link(conn: Connection, links: Collection[Link]) -> list[NewLink]:
     on holds the locks of organizations that got a new link."""
     wanted = sorted(
         {
-            (organization_id, *sorted((phones.person(one), phones.person(other))))
+            (organization_id, min(pair), max(pair))
             for organization_id, one, other in links
-            if phones.person(one) != phones.person(other)
+            if len(pair := {phones.person(one), phones.person(other)}) == 2
         },
-        key=lambda link: (str(link[0]), *link[1:]),
+        key=lambda link: (link[0].int, *link[1:]),
     )
     if not wanted:
         return []
