@@ -121,7 +121,9 @@ BEGIN
                          AND made_on BETWEEN v_first AND v_today + 1 LIMIT 1) known)
            AND NOT EXISTS (
                SELECT FROM generate_series(1, cardinality(p_id)) AS n
-                CROSS JOIN LATERAL (SELECT FROM opted_out_since(p_organization[n], p_recipient[n]) LIMIT 1) silence);
+                CROSS JOIN LATERAL (SELECT FROM opted_out_since(p_organization[n], p_recipient[n]) LIMIT 1) silence
+                -- Many organizations have no opt-outs at all: for them, nothing is looked up by the recipient.
+                WHERE EXISTS (SELECT FROM opt_outs WHERE organization_id = p_organization[1]));
     END IF;
     v_whole := v_stored IS NOT NULL;
 

@@ -59,6 +59,8 @@ DECLARE
     v_used int[];
     v_thread uuid[];
     v_short boolean;
+    -- The organizations that have opt-outs; for the others, none is looked up by the recipient.
+    v_opted_out uuid[];
     v_item record;
     v_left bigint;
     v_whose text := '';
@@ -83,6 +85,8 @@ BEGIN
                           array_fill(p_bucket, ARRAY[cardinality(p_rate_units)]), p_rate_units) AS counted;
 
     -- 3. Decide, as if every wallet covered its items; v_short: some wallet does not.
+    v_opted_out := ARRAY(SELECT organization FROM unnest(v_organization) AS item (organization)
+                          WHERE EXISTS (SELECT FROM opt_outs WHERE organization_id = item.organization));
     SELECT array_agg(decided.verdict ORDER BY n), array_agg(decided.cost ORDER BY n),
            array_agg(decided.available ORDER BY n), array_agg(silent_since ORDER BY n),
            array_agg(expires_at ORDER BY n), array_agg(known_message ORDER BY n),
@@ -130,7 +134,8 @@ BEGIN
                         WHERE organization_id = item.organization AND key_hash = item.key
                           AND made_on BETWEEN v_first AND v_today + 1 AND created_at > v_oldest LIMIT 1) known ON true
                   LEFT JOIN LATERAL (
-                       SELECT silent.since FROM opted_out_since(item.organization, item.recipient) silent LIMIT 1
+                       SELECT silent.since FROM opted_out_since(item.organization, item.recipient) silent
+                        WHERE item.organization = ANY (v_opted_out) LIMIT 1
                        ) silence ON true
                   LEFT JOIN LATERAL (
                        SELECT found.conversation_id
