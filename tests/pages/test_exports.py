@@ -221,7 +221,13 @@ async def test_files_are_forgotten_after_a_week_in_bounded_steps(
     user = await owner_id(pool)
     old, young = [await request_export(pool, tenant, user) for _ in range(2)]
     await write(pool)
+    page = await owner.get("/exports")
+    form = page.form(f"/exports/{old}/file")
     await pool.execute("UPDATE exports SET created_at = now() - interval '8 days' WHERE id = $1", old)
+    # From then on nobody can download it, even if it is not deleted yet.
+    assert (await owner.post(f"/exports/{old}/file", form)).status == 404
+    page = await owner.get("/exports")
+    assert [str(id) in page.text for id in (old, young)] == [False, True]
     monkeypatch.setattr(jobs, "AT_ONCE", 1)
     monkeypatch.setattr(jobs, "ROUNDS", 2)
     rounds = 0

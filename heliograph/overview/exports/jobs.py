@@ -166,20 +166,23 @@ async def _record(conn: Connection, actor: Actor, wanted: Wanted) -> None:
             await audit.record(conn, actor, "usage.exported", object_id=actor.organization_id, after=after)
 
 
+# One that is past its time is gone, even if retention has not deleted it yet.
 LIST = f"""
-SELECT {COLUMNS} FROM exports WHERE organization_id = $1 AND (user_id = $2 OR $3) ORDER BY id DESC LIMIT {LISTED}
+SELECT {COLUMNS} FROM exports
+ WHERE organization_id = $1 AND (user_id = $2 OR $3) AND created_at > now() - $4::interval
+ ORDER BY id DESC LIMIT {LISTED}
 """
-GET = f"SELECT {COLUMNS} FROM exports WHERE organization_id = $1 AND id = $2"
+GET = f"SELECT {COLUMNS} FROM exports WHERE organization_id = $1 AND id = $2 AND created_at > now() - $3::interval"
 
 
 async def list_all(conn: Connection, actor: Actor, *, of_everybody: bool) -> list[Export]:
     """The newest exports of the person or the key, or of everybody in the organization."""
-    return [of_row(row) for row in await conn.fetch(LIST, actor.organization_id, _asker(actor), of_everybody)]
+    return [of_row(row) for row in await conn.fetch(LIST, actor.organization_id, _asker(actor), of_everybody, KEPT)]
 
 
 async def get(conn: Connection, actor: Actor, *, id: UUID) -> Export:
     """An export requested by this person or key. Raises NotFound, also for exports of others."""
-    row = await conn.fetchrow(GET, actor.organization_id, id)
+    row = await conn.fetchrow(GET, actor.organization_id, id, KEPT)
     if row is None or _asker(actor) is None or row["user_id"] != _asker(actor):
         raise NotFound("There is no such export.", resource="export", id=str(id))
     return of_row(row)
