@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 
 from heliograph.accounts import installation
@@ -11,6 +12,7 @@ from heliograph.base.actor import Actor, Principal
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
+from heliograph.people.operators import accounts
 from heliograph.sms.accepting import sender_ids
 from tests.api.conftest import Tenant
 from tests.processes import until_true
@@ -173,6 +175,35 @@ async def test_where_two_approve_no_page_says_that_one_did(
     assert first in (await root.submit(await root.get(keys), approve)).words
     await signed_in(pool, other_browser, "operator", "rui@example.com")
     assert "The sender ID is approved." in (await other_browser.submit(await other_browser.get(keys), approve)).words
+
+
+async def test_the_approval_of_a_former_operator_does_not_count(
+    pool: Pool, tenant: Tenant, root: Browser, other_browser: Browser
+) -> None:
+    async with pool.acquire() as conn:
+        await installation.change(conn, SHELL, {"four_eyes": "true"})
+        asked = await sender_ids.request(conn, tenant.actor, value="PADARIA")
+    here = f"/console/approvals/{tenant.id}/{asked.id}"
+    approve = f"{here}/approve"
+    await signed_in(pool, other_browser, "operator", "rui@example.com")
+    await other_browser.submit(await other_browser.get("/console/approvals"), approve)
+    assert " approved it" in (await root.get("/console/approvals")).words
+    # Another role would do the same as leaving.
+    rui = await pool.fetchval("SELECT id FROM users WHERE email = 'rui@example.com'")
+    async with pool.acquire() as conn:
+        await accounts.change_role(conn, SHELL, user_id=rui, email="rui@example.com", role="finance")
+    page = await root.get("/console/approvals")
+    assert " approved it" not in page.words
+    page = await root.submit(page, approve)
+    assert "It is approved once another operator does so too." in page.words
+    async with pool.acquire() as conn:
+        await accounts.change_role(conn, SHELL, user_id=rui, email="rui@example.com", role="root")
+        eva = await pool.fetchval("SELECT id FROM users WHERE email = 'eva@example.com'")
+        await accounts.remove(conn, SHELL, user_id=eva, email="eva@example.com")
+        by_rui = msgspec.structs.replace(tenant.actor, by=Principal("operator", rui, "Rui"))
+        assert (await sender_ids.review(conn, by_rui, id=asked.id, status="approved")).status == "pending"
+        by_shell = msgspec.structs.replace(tenant.actor, by=SHELL)
+        assert (await sender_ids.review(conn, by_shell, id=asked.id, status="approved")).status == "approved"
 
 
 async def test_two_shells_and_a_rejection(pool: Pool, tenant: Tenant) -> None:

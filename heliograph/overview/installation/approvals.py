@@ -14,6 +14,7 @@ import msgspec
 
 from heliograph.base.database.pool import Connection
 from heliograph.overview.installation.organizations import names
+from heliograph.sms.accepting import four_eyes
 from heliograph.sms.accepting.sender_ids import SenderId
 
 #: Number shown at once, oldest first; the next ones appear when these are decided.
@@ -96,12 +97,13 @@ class Waiting(msgspec.Struct, frozen=True):
     is_cut: bool
 
 
-WAITING = """
+WAITING = f"""
 SELECT s.organization_id, o.name AS organization, o.state, o.created_at AS organization_since,
        s.id, s.value, s.status, s.is_default, s.rejection_reason, s.created_at, s.reviewed_at,
-       s.first_by, s.question, s.answer,
-       (SELECT name FROM users WHERE id::text = s.first_by) AS first_name, known.approved, known.rejected
+       first.by AS first_by, s.question, s.answer,
+       (SELECT name FROM users WHERE id::text = first.by) AS first_name, known.approved, known.rejected
   FROM (SELECT * FROM sender_ids WHERE status = 'pending' ORDER BY id LIMIT $1) s
+       CROSS JOIN LATERAL (SELECT {four_eyes.FIRST_BY} AS by) first
        CROSS JOIN LATERAL (SELECT * FROM organizations WHERE id = s.organization_id LIMIT 1) o
        CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE status IN ('approved', 'suspended')) AS approved,
                                   count(*) FILTER (WHERE status = 'rejected') AS rejected

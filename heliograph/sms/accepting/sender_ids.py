@@ -240,7 +240,10 @@ async def request(conn: Connection, actor: Actor, *, value: str) -> SenderId:
 SELECT = f"SELECT {COLUMNS} FROM sender_ids WHERE organization_id = $1 AND id = $2"
 
 # All rows of the organization, in a fixed order: two reviews must not both find that there is no default.
-LOCK = "SELECT id, value, status, first_by FROM sender_ids WHERE organization_id = $1 ORDER BY id FOR NO KEY UPDATE"
+LOCK = f"""
+SELECT id, value, status, {four_eyes.FIRST_BY} AS first_by
+  FROM sender_ids WHERE organization_id = $1 ORDER BY id FOR NO KEY UPDATE
+"""
 
 # The first approved sender of an organization becomes its default: a first send should need no further step. A default
 # that is no longer approved is not replaced: no organization should send under another name without noticing.
