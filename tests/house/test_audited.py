@@ -93,6 +93,7 @@ UNRECORDED = {
     "heliograph.consent.optouts.restore": "an opt-out that stands; its callers record what was taken back",
     "heliograph.consent.optouts.suppress": "somebody's own STOP, which is a received message",
     "heliograph.contacts.tags._step": PROGRESS,
+    "heliograph.contacts.importing.advance": PROGRESS,
     "heliograph.contacts.imports.drafts.back": NOTHING_YET,
     "heliograph.contacts.imports.drafts.begin": NOTHING_YET,
     "heliograph.contacts.imports.drafts.check": NOTHING_YET,

@@ -37,7 +37,7 @@ from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.network.connecting import connect
 from heliograph.base.network.failures import reason
 from heliograph.base.process.settings import Settings, SettingsError, demand_secret_key, from_environment, unknown_names
-from heliograph.cli.terminal.printing import as_plain, cell, plain, say, say_as_log
+from heliograph.cli.terminal.printing import as_plain, cell, plain_letters, say, say_as_log
 from heliograph.demo.credentials import LOOPBACK, read_credentials
 from heliograph.sealing import text_keys
 from heliograph.up import secret_keys
@@ -252,7 +252,7 @@ def in_capitals(code: str | None) -> str | None:
 def run(app: typer.Typer) -> None:
     """Run a command; ends the process."""
     _open_streams()
-    codecs.register_error("plain", plain)
+    codecs.register_error("plain", plain_letters)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="plain")

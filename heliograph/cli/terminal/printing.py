@@ -249,7 +249,7 @@ def line(
         print("  ".join(shown).rstrip(), flush=True)
 
 
-def plain(error: UnicodeError) -> tuple[str, int]:
+def plain_letters(error: UnicodeError) -> tuple[str, int]:
     """A handler of encoding errors: instead of a character that the terminal's encoding lacks, print its letter without
     accents, or a sign of ASCII; `?` if there is none."""
     assert isinstance(error, UnicodeEncodeError)
