@@ -17,7 +17,7 @@ Each concept declares its own refusals next to its rules; only shared ones are h
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 
@@ -53,6 +53,19 @@ class Invalid(Refusal):
         """`fields`: (field, issue, message) triples, such as ("to", "pattern", "`to` must be a phone number")."""
         listed = [{"field": field, "issue": issue, "message": text} for field, issue, text in fields]
         super().__init__(message or (str(listed[0]["message"]) if listed else None), fields=listed)
+
+    def renamed(self, names: Mapping[str, str]) -> Invalid:
+        """The same with other names for some fields, in its texts too."""
+
+        def said(text: str) -> str:
+            for name, other in names.items():
+                text = text.replace(f"`{name}`", f"`{other}`")
+            return text
+
+        fields = [(one["field"], one["issue"], said(one["message"])) for one in self.details["fields"]]
+        return Invalid(
+            *((names.get(field, field), issue, text) for field, issue, text in fields), message=said(self.message)
+        )
 
 
 #: Texts for missing resources that several rules look up, by kind.

@@ -143,14 +143,24 @@ async def test_the_other_form(api: Api, tenant: Tenant) -> None:
         ({"content": "a", "sender_id": str(uuid7()), "senderName": "HELIOGRAPH", "recipients": [TO]}, "sender_id"),
         ({"content": "a"}, "audience_tags"),
         ({"content": "a", "recipients": [TO], "audience_tags": ["x"]}, "audience_tags"),
-        ({"content": "a", "recipients": [TO], "audienceImport": str(uuid7())}, "audience_import"),
+        ({"content": "a", "recipients": [TO], "audienceImport": str(uuid7())}, "audienceImport"),
         ({"content": "a", "recipients": [TO], "excluded_tags": ["x"]}, "excluded_tags"),
         ({"content": "a", "audience_tags": ["x"], "excludedTags": ["y"], "excluded_tags": ["z"]}, "excluded_tags"),
         ({"content": "a", "recipients": [TO], "not_written_days": 366}, "not_written_days"),
         ({"content": "a", "recipients": [TO], "not_written_days": 1, "notWrittenDays": 2}, "not_written_days"),
-        ({"content": "a {{b}}", "recipients": [TO]}, "message_template"),
+        # A field is named as the request names it, whichever rule refuses it.
+        ({"message_template": "a {{b}}", "recipients": [TO]}, "message_template"),
+        ({"content": "a {{b}}", "recipients": [TO]}, "content"),
+        ({"content": "ã" * 671, "recipients": [TO]}, "content"),
+        ({"content": "a", "recipients": [TO], "scheduledAt": "2020-01-01T00:00:00Z"}, "scheduledAt"),
+        (
+            {"content": "a", "recipients": [TO], "scheduledAt": None, "scheduled_at": "2020-01-01T00:00:00Z"},
+            "scheduled_at",
+        ),
+        ({"content": "a", "recipients": [TO], "senderId": str(uuid7())}, "senderId"),
+        ({"content": "a", "audienceTags": ["x"], "recipients": [TO]}, "audienceTags"),
         *(
-            ({"content": text, "recipients": [TO]}, "message_template")
+            ({"content": text, "recipients": [TO]}, "content")
             for text in ("a {{name", "a {{name}", "a name}}", "{{{{name}}}}", "{{name|{{phone}}}}", "{{name|a}b}}")
         ),
         ({"content": "a", "recipients": []}, "recipients"),
@@ -167,6 +177,7 @@ async def test_the_other_form(api: Api, tenant: Tenant) -> None:
 async def test_what_is_refused(api: Api, tenant: Tenant, body: dict[str, Any], field: str) -> None:
     status, answer = await create(api, tenant, **body)
     assert (status, refused(answer)) == (400, ("validation_error", field)), answer
+    assert f"`{field}`" in answer["error"]["message"] == answer["error"]["details"]["fields"][0]["message"]
 
 
 @pytest.mark.parametrize(

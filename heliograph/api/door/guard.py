@@ -249,7 +249,11 @@ class Guard:
             except Exception as instead:
                 # Not bound to a name, or this frame and the error would form a reference cycle and keep the body alive.
                 return envelope.refusal_of(instead, request_id=call.request_id, operation=name, trace=call.trace)
-        return envelope.refusal_of(error, request_id=call.request_id, operation=name, trace=call.trace)
+        refusal = envelope.refusal_of(error, request_id=call.request_id, operation=name, trace=call.trace)
+        if isinstance(refusal, Invalid) and call.body is not None and (names := call.operation.other_names):
+            given = msgspec.json.decode(call.raw)
+            return refusal.renamed({name: other for name, other in names if other in given and name not in given})
+        return refusal
 
     def _check_size(self, call: Call) -> None:
         length = call.headers.get(b"content-length")

@@ -53,6 +53,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     canonical: Callable[[Any], Awaitable[Any]] | None = None
     #: Fields of the canonical body that are sets, written as lists: their order makes no other request.
     unordered: tuple[str, ...] = ()
+    #: Fields of the body that have a second name, and that name. A refusal names a field as the request does.
+    other_names: tuple[tuple[str, str], ...] = ()
     #: Its refusals, in addition to those that `guard.py` raises for every operation.
     refusals: tuple[type[Refusal], ...] = ()
     #: True: it changes what live and test keys share, so a test key may not.
@@ -107,6 +109,7 @@ def operation(
     status: int = 200,
     canonical: Callable[[Any], Awaitable[Any]] | None = None,
     unordered: tuple[str, ...] = (),
+    other_names: tuple[tuple[str, str], ...] = (),
     refusals: tuple[type[Refusal], ...] = (),
     live_only: bool = False,
     has_secret: bool = False,
@@ -118,6 +121,7 @@ def operation(
         status=status,
         canonical=canonical,
         unordered=unordered,
+        other_names=other_names,
         refusals=refusals,
         live_only=live_only,
         has_secret=has_secret,

@@ -306,6 +306,7 @@ async def canonical(body: CreateCampaign) -> SmsCampaignSpec:
     status=201,
     canonical=canonical,
     unordered=("recipients", "audience_tags", "excluded_tags"),
+    other_names=tuple(OTHER_NAMES.items()),
     refusals=(SenderIdNotApproved, CampaignAudienceEmpty),
 )
 async def create_campaign(call: Call, body: SmsCampaignSpec) -> CreatedCampaign:
