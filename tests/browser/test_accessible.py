@@ -11,7 +11,10 @@ import hashlib
 import re
 from pathlib import Path
 
+import aiohttp
 import pytest
+
+from tests.processes import until_true
 
 from . import places
 from .conftest import LONG, Site, press_key
@@ -80,6 +83,10 @@ TABS = "[...document.querySelectorAll('.tabs')].some((one) => one.scrollHeight >
 CURRENT = """[...document.querySelectorAll('.tabs [aria-current]')].every(
     (one) => one.getBoundingClientRect().right <= one.parentElement.getBoundingClientRect().right + 1)"""
 
+#: Buttons of a table's rows that are cut off by its edge.
+CUT = """[...document.querySelectorAll('.table .acts .button')].filter(
+    (one) => one.getBoundingClientRect().right > one.closest('.table').getBoundingClientRect().right).length"""
+
 
 @pytest.mark.lasts(60)
 @pytest.mark.parametrize("looks", [[one] for one in LOOKS] if LONG else [LOOKS])
@@ -104,6 +111,8 @@ async def test_every_page(site: Site, looks: list[tuple[str, str]]) -> None:
         await page.wait_for_load_state("load")
         if not await page.evaluate(CURRENT):
             found.append(f"{path} does not show its tab at {widths[0]}")
+        if widths[0] == 1280 and (cut := await page.evaluate(CUT)):
+            found.append(f"{path} cuts off {cut} buttons")
         for width in widths:
             if width != widths[0]:
                 await page.set_viewport_size({"width": width, "height": 800})
@@ -139,3 +148,21 @@ async def test_every_page(site: Site, looks: list[tuple[str, str]]) -> None:
     found.extend(f"the refused form: {one}" for one in await page.evaluate(RUN))
     assert found == [], "\n".join(found)
     site.complaints = [one for one in site.complaints if "404" not in one and "422" not in one]
+
+
+async def test_the_name_of_an_operation_is_on_one_line(site: Site) -> None:
+    headers = {"x-api-key": site.made.key}
+    async with aiohttp.ClientSession(site.base, headers=headers) as http:
+        async with http.get("/v1/whatsapp/conversations?limit=0") as answer:
+            assert answer.status == 400
+
+        async def is_logged() -> bool:
+            async with http.get("/v1/requests?operation=listWhatsAppConversations") as answer:
+                return bool((await answer.json())["items"])
+
+        await until_true(is_logged)
+    await site.enter()
+    await site.page.set_viewport_size({"width": 1000, "height": 800})
+    await site.page.goto(f"{site.base}/requests")
+    name = site.page.locator("section td code", has_text="listWhatsAppConversations")
+    assert await name.evaluate("(one) => one.getClientRects().length") == 1

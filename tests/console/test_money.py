@@ -39,6 +39,10 @@ async def test_quota_of_all_and_renewals_ahead(pool: Pool, tenant: Tenant, root:
     assert "Acme Small" in page.words.replace("Active ", "")
     assert "5,000" in page.words
     assert "Renewals ahead" in page.words
+    # The share of the quota is the one that the organization is shown.
+    assert " 0&nbsp;%" in page.text
+    await pool.execute("UPDATE quotas SET used = 1")
+    assert " 1&nbsp;%" in (await root.get("/console/plans")).text
     assert "No organization matches" in (await root.get("/console/plans?search=nobody")).words
 
 

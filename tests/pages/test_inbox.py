@@ -229,6 +229,8 @@ async def test_whoever_has_two_conversations_is_done_with_once(pool: Pool, owner
     assert "Nothing here." in page.words
     await owner.submit(await owner.get(f"/inbox/{newer}"), f"/inbox/{newer}/close", closed="no")
     assert "Nothing here." in (await owner.get("/inbox?state=closed")).words
+    # The tabs say what the conversations are, not what to do.
+    assert "Abertas Minhas Fechadas Todas" in (await owner.get("/inbox", Accept_Language="pt")).words
     # A message to the newer one leaves the older as it is.
     await owner.submit(await owner.get(f"/inbox/{newer}"), f"/inbox/{newer}/close", closed="yes")
     await meta.say(made, callback(made, "Hello?", by=RUI))

@@ -251,7 +251,8 @@ async def test_a_passkey_is_a_second_factor_unless_a_password_alone_signs_in_or_
             await keeping.add(conn, SYSTEM, user_id=one.id, made=stored, asked=email.encode(), name="Phone")
     page = await owner.get("/team")
     bo, cy = (page.words.partition(email)[2][:150] for email in ("bo@example.com", "cy@example.com"))
-    assert "off has a passkey, but the password alone signs in too" in bo
+    assert "turned off has a passkey, but the password alone signs in too" in bo
+    assert "desligado tem uma chave" in (await owner.get("/team", Accept_Language="pt")).words
     assert ("passkey" in cy, "no authenticator app yet" in cy) == (True, False)
     assert "Members do not need a second factor. 2 members have none." in page.words
     # As required, it is an authenticator app: those who sign in by passkey are asked for one.

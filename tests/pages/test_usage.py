@@ -52,6 +52,8 @@ async def test_a_month_is_exported_and_adds_up_to_the_usage_list(
     assert "All changes add up to 990, which is what is left." in page.words
     assert "Mozambique 3 3 75 %" in page.words
     assert "test 4 4 100 %" in page.words
+    # A refund has no key, and is no message.
+    assert "sent by hand" not in page.words
     made = {}
     for kind in ("csv", "json"):
         file = await fetch(pool, owner, page, "/usage/export", by="country", format=kind)

@@ -161,7 +161,8 @@ async def _page(request: Request, shown: Days, problem: Invalid | None) -> Answe
             (
                 by,
                 words.USAGE_SPLITS[by],
-                [_row(request, by, one, sms + whatsapp, is_mixed=is_mixed) for one in rows],
+                # Without those whose only change is the refund of an earlier message.
+                [_row(request, by, one, sms + whatsapp, is_mixed=is_mixed) for one in rows if one.messages],
             )
             for by, rows in tables
         ],

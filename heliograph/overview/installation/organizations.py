@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.accounts.quota import Quota
 from heliograph.base.database.pool import Connection
 from heliograph.traffic import LOST
 
@@ -54,6 +55,11 @@ class Listed(msgspec.Struct, frozen=True):
     def share_used(self) -> float:
         """The fraction of the quota used, 0 to 1; 1 without a quota."""
         return self.used / self.total if self.total > 0 else 1.0
+
+    @property
+    def percent_used(self) -> int:
+        """As the organization's own pages show it."""
+        return Quota(self.total, self.used, self.resets_at).percent_used
 
     def percent(self, count: int) -> float | None:
         """`count` as a percentage of the messages of DAYS; None: there were none."""
