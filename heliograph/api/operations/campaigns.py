@@ -48,8 +48,9 @@ COLLECTION = "campaigns"
 Text = Annotated[str, Meta(min_length=1, max_length=MAX_LENGTH, extra_json_schema={"pattern": r"\S"})]
 SenderName = Annotated[str, Meta(min_length=1, max_length=64)]
 Moment = Annotated[datetime, Meta(tz=True)]
-#: In JSON 60.0 is the same number as 60, so it is accepted as an integer.
+#: In JSON 60.0 is the same number as 60, so these are accepted as integers.
 Pace = Annotated[float, Meta(ge=1, le=MAX_PACE, multiple_of=1, extra_json_schema={"type": "integer"})]
+Days = Annotated[float, Meta(ge=1, le=MOST_DAYS, multiple_of=1, extra_json_schema={"type": "integer"})]
 
 #: The other names that fields may be given under.
 OTHER_NAMES = {
@@ -64,8 +65,6 @@ OTHER_NAMES = {
     "not_written_days": "notWrittenDays",
     "messages_per_minute": "messagesPerMinute",
 }
-#: Likewise, in JSON 7.0 is the same number as 7.
-Days = Annotated[float, Meta(ge=1, le=MOST_DAYS, multiple_of=1, extra_json_schema={"type": "integer"})]
 _MODES = Literal["any", "all"]
 _Tag = Annotated[str, Meta(min_length=1, max_length=MAX_TAG)]
 _Audience = Annotated[list[_Tag], Meta(min_length=1, max_length=MAX_TAGS)]
