@@ -76,8 +76,10 @@ class Flights:
         until its lease expires.
         """
         at = monotonic()
-        for key in [key for key, one in self._given_up.items() if at - one.since > self._late]:
-            del self._given_up[key]
+        over = [key for key, one in self._given_up.items() if at - one.since > self._late]
+        for key in over:
+            if key not in self._open:  # until it is recorded that there was no answer, any answer is a late one
+                del self._given_up[key]
         old = [one.attempt.lease for one in self._open.values() if at - one.since > seconds / 3]
         if old:
             async with writing, pool.acquire() as conn:

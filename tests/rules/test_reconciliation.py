@@ -136,6 +136,22 @@ async def test_an_answer_that_comes_late_counts_once(pool: Pool, recorded: bool)
     assert len(ids) == 2
 
 
+async def test_an_answer_that_comes_late_counts_once_however_long_the_database_was_away(pool: Pool) -> None:
+    """After the grace period it was taken for the first answer to its attempt."""
+    bench = Bench(pool, supplier("main"), grace=0.0)
+    await message(pool, await organization(pool))
+    bench.only.script = lambda one: Outcome(Verdict.UNKNOWN, doubtful=(1,))
+    async with bench.results.writing:
+        await bench.dispatcher.round()
+        for _ in range(10):  # until the batch with the first answer waits for the database
+            await asyncio.sleep(0)
+        assert bench.results.waiting == 0
+        await bench.dispatcher.renew()
+        bench.answer(bench.only.submitted[0], accepted("a"))
+    await bench.settle()
+    assert await counts(pool) == {"accepted": 1}
+
+
 async def test_a_receipt_that_shows_what_an_answer_did_not_say_counts_as_one(pool: Pool) -> None:
     bench = Bench(pool, supplier("main"), grace=0.0)
     id = await message(pool, await organization(pool))
@@ -165,6 +181,23 @@ async def test_a_receipt_for_an_answer_that_died_with_its_worker_takes_nothing_a
     frozen.answer(frozen.only.submitted[0], Outcome(Verdict.UNKNOWN, doubtful=(1,)))
     await frozen.settle()
     assert await counts(pool) == {"accepted": 1, "delivered": 1}
+
+
+async def test_a_late_answer_beside_the_lack_of_one_counts_as_a_second_acceptance(pool: Pool) -> None:
+    row = supplier("main")
+    frozen, bench = Bench(pool, row, grace=0.0), Bench(pool, row, grace=0.0)
+    frozen.only.script = lambda one: None
+    await message(pool, await organization(pool))
+    await frozen.round()
+    for _ in range(2):
+        await bench.later(seconds=120)
+        await bench.round()
+    assert await counts(pool) == {"accepted": 1}
+    # Both are recorded together.
+    frozen.answer(frozen.only.submitted[0], Outcome(Verdict.UNKNOWN, doubtful=(1,)))
+    frozen.answer(frozen.only.submitted[0], accepted("late"))
+    await frozen.settle()
+    assert await counts(pool) == {"accepted": 1, "doubled": 1}
 
 
 async def test_a_late_refusal_of_what_a_receipt_showed_to_be_accepted_counts_nothing(pool: Pool) -> None:

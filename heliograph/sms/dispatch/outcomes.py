@@ -160,10 +160,13 @@ SELECT item.message_id, item.attempt
 async def _refuted(conn: Connection, answered: Sequence[AnsweredAttempt]) -> set[tuple[UUID, int]]:
     """The attempts, as (message, attempt), whose late or missing answer is not that the supplier has the message,
     although it is known from elsewhere that it does. They are counted as accepted already."""
+    late = {(one.attempt.lease.id, one.attempt.number) for one in answered if one.is_late}
     some = [
         one.attempt
         for one in answered
-        if one.outcome.verdict is Verdict.UNKNOWN or (one.is_late and one.outcome.verdict is not Verdict.ACCEPTED)
+        if (one.is_late and one.outcome.verdict is not Verdict.ACCEPTED)
+        # With a late answer in the same batch, which takes it back, it has to be counted.
+        or (one.outcome.verdict is Verdict.UNKNOWN and (one.attempt.lease.id, one.attempt.number) not in late)
     ]
     if not some:
         return set()
