@@ -18,7 +18,7 @@ from heliograph.queue import timers
 from heliograph.sms import retention
 from heliograph.sms.reports import reconciliation as reports
 from heliograph.sms.reports import silence, waiting
-from heliograph.suppliers.contract import Outcome, ReceiptState, Submission, Verdict
+from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Submission, Verdict
 from heliograph.traffic import reconciliation
 from heliograph.traffic.reconciliation import Counted, Query, add, hour_of
 from tests.rules.dispatching import Bench
@@ -148,6 +148,21 @@ async def test_an_answer_that_comes_late_counts_once_however_long_the_database_w
         assert bench.results.waiting == 0
         await bench.dispatcher.renew()
         bench.answer(bench.only.submitted[0], accepted("a"))
+    await bench.settle()
+    assert await counts(pool) == {"accepted": 1}
+
+
+async def test_late_answers_for_two_segments_of_a_message_count_once(pool: Pool) -> None:
+    """After the first of them, there is still no answer for the other."""
+    bench = Bench(pool, supplier("main"))
+    await message(pool, await organization(pool), segments=2)
+    bench.only.script = lambda one: Outcome(Verdict.UNKNOWN, doubtful=(1, 2), total=2)
+    await bench.round()
+    assert await counts(pool) == {"unknown": 1}
+    (sent,) = bench.only.submitted
+    # Both are recorded together.
+    bench.answer(sent, Outcome(Verdict.UNKNOWN, (Part(1, "a"),), doubtful=(2,), total=2))
+    bench.answer(sent, Outcome(Verdict.ACCEPTED, (Part(1, "a"), Part(2, "b")), total=2))
     await bench.settle()
     assert await counts(pool) == {"accepted": 1}
 

@@ -124,6 +124,7 @@ async def reconcile(conn: Connection, answered: Sequence[AnsweredAttempt], moved
     at = now()
     events: list[tuple[UUID, str, str, int]] = []
     late: list[AnsweredAttempt] = []
+    answered = _last(answered)
     refuted = await _refuted(conn, answered)
     for one in answered:
         verdict, supplier_id = one.outcome.verdict, one.attempt.target_id
@@ -146,6 +147,17 @@ async def reconcile(conn: Connection, answered: Sequence[AnsweredAttempt], moved
         await reconciliation.count(conn, events, at)
 
 
+def _last(answered: Sequence[AnsweredAttempt]) -> Sequence[AnsweredAttempt]:
+    """The last answer for each attempt; late if one was recorded before this batch."""
+    firsts: dict[tuple[UUID, int], bool] = {}
+    for one in answered:
+        firsts.setdefault((one.attempt.lease.id, one.attempt.number), one.is_late)
+    if len(firsts) == len(answered):
+        return answered
+    lasts = {(one.attempt.lease.id, one.attempt.number): one for one in answered}
+    return [msgspec.structs.replace(one, is_late=firsts[key]) for key, one in lasts.items()]
+
+
 ACCEPTED = """
 SELECT item.message_id, item.attempt
   FROM unnest($1::uuid[], $2::uuid[], $3::smallint[]) AS item (organization_id, message_id, attempt)
@@ -160,13 +172,10 @@ SELECT item.message_id, item.attempt
 async def _refuted(conn: Connection, answered: Sequence[AnsweredAttempt]) -> set[tuple[UUID, int]]:
     """The attempts, as (message, attempt), whose late or missing answer is not that the supplier has the message,
     although it is known from elsewhere that it does. They are counted as accepted already."""
-    late = {(one.attempt.lease.id, one.attempt.number) for one in answered if one.is_late}
     some = [
         one.attempt
         for one in answered
-        if (one.is_late and one.outcome.verdict is not Verdict.ACCEPTED)
-        # With a late answer in the same batch, which takes it back, it has to be counted.
-        or (one.outcome.verdict is Verdict.UNKNOWN and (one.attempt.lease.id, one.attempt.number) not in late)
+        if one.outcome.verdict is Verdict.UNKNOWN or (one.is_late and one.outcome.verdict is not Verdict.ACCEPTED)
     ]
     if not some:
         return set()
