@@ -134,6 +134,13 @@ class ReaderLocale:
         """A date and time: `12 May 2026, 10:02`."""
         return f"{self.day(at)}, {self.time(at)}"
 
+    def interval(self, at: datetime) -> str:
+        """The moment at which an interval begins. When clocks go back, an hour is shown twice, so its two have their
+        offsets: `25 Oct 2026, 01:00 +01:00`."""
+        local = at.astimezone(self._zone)
+        is_twice = local.utcoffset() != local.replace(fold=1 - local.fold).utcoffset()
+        return f"{self.moment(at)} {local.isoformat()[-6:]}" if is_twice else self.moment(at)
+
     def instant(self, at: datetime) -> str:
         """A date and time in milliseconds, for events within the same second: `12 May 2026, 10:02:41.123`."""
         local = at.astimezone(self._zone)

@@ -117,7 +117,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     def _label(self, at: datetime) -> str:
         # A day is named only where the interval is one: 24 hours may begin at any time.
         is_day = self.step >= DAY and self.locale.time(at) == "00:00"
-        return self.locale.day(at) if is_day else self.locale.moment(at)
+        return self.locale.day(at) if is_day else self.locale.interval(at)
 
     def _figure(self, value: float | None) -> str:
         return "–" if value is None else self.locale.number(value, self.digits)
