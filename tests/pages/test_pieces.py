@@ -106,6 +106,19 @@ def test_a_chart_says_in_its_table_what_it_shows() -> None:
     assert ("data-plot" in empty, "Nothing happened in this period." in empty) == (False, True)
 
 
+def test_a_chart_tells_apart_the_hour_that_clocks_show_twice() -> None:
+    midnight = datetime(2026, 10, 24, 23, tzinfo=UTC)
+    times = [midnight + timedelta(hours=n) for n in range(4)]
+    found = chart(locale=locale("en", "Europe/Lisbon"), times=times, series=[Series("Sent", "way", [1] * 4)], links=())
+    assert [row[0] for row in found.rows] == [
+        "25 Oct 2026, 00:00",
+        "25 Oct 2026, 01:00 +01:00",
+        "25 Oct 2026, 01:00 +00:00",
+        "25 Oct 2026, 02:00",
+    ]
+    assert found.data["labels"] == [row[0] for row in found.rows]
+
+
 def test_the_file_of_a_chart_opens_in_a_spreadsheet_of_the_reader() -> None:
     assert charts.download(asked({}), [chart()]) is None
     assert charts.download(asked({"csv": "other"}), [chart()]) is None
