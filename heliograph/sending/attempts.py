@@ -165,11 +165,14 @@ INSERT INTO attempts AS known (organization_id, message_id, attempt, target_id, 
                                recipient_suffix, cost, cost_currency, cost_due, sent_as)
 SELECT organization_id, id, attempt, target_id, state, begun_at, now(), reference, continues, parts, decision, code,
        detail, doubtful::smallint[], supplier_message_id, recipient_suffix, cost, cost_currency, cost_due, sent_as
-  FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::uuid[], $5::text[], $6::timestamptz[], $7::integer[],
-              $8::smallint[], $9::smallint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[],
-              $15::bigint[], $16::bigint[], $17::text[], $18::text[], $19::text[])
-       AS item (organization_id, id, attempt, target_id, state, begun_at, reference, continues, parts, code, detail,
-                doubtful, supplier_message_id, recipient_suffix, decision, cost, cost_currency, cost_due, sent_as)
+  FROM (SELECT unnest($1::uuid[]) AS organization_id, unnest($2::uuid[]) AS id, unnest($3::smallint[]) AS attempt,
+               unnest($4::uuid[]) AS target_id, unnest($5::text[]) AS state, unnest($6::timestamptz[]) AS begun_at,
+               unnest($7::integer[]) AS reference, unnest($8::smallint[]) AS continues,
+               unnest($9::smallint[]) AS parts, unnest($10::text[]) AS code, unnest($11::text[]) AS detail,
+               unnest($12::text[]) AS doubtful, unnest($13::text[]) AS supplier_message_id,
+               unnest($14::text[]) AS recipient_suffix, unnest($15::bigint[]) AS decision,
+               unnest($16::bigint[]) AS cost, unnest($17::text[]) AS cost_currency, unnest($18::text[]) AS cost_due,
+               unnest($19::text[]) AS sent_as OFFSET 0) item
 """
 END = f"""{INSERT}ON CONFLICT (organization_id, message_id, attempt) DO UPDATE
    SET state = CASE known.state WHEN 'accepted' THEN 'accepted' ELSE excluded.state END,

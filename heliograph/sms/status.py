@@ -162,11 +162,13 @@ UPDATE messages m
                             WHEN v.receipt IS NOT NULL THEN v.status END,
        receipt_error = CASE WHEN m.receipt IS NULL THEN v.receipt_error ELSE m.receipt_error END,
        receipt_at = CASE WHEN m.receipt IS NOT NULL THEN m.receipt_at WHEN v.receipt IS NOT NULL THEN v.at END
-  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::text[], $6::boolean[], $7::boolean[],
-              $8::uuid[], $9::uuid[], $10::smallint[], $11::text[], $12::uuid[], $13::text[], $14::bigint[],
-              $15::text[], $16::text[], $17::text[]) WITH ORDINALITY
-       AS v (organization_id, id, status, at, failure_code, unsent, was_sent, supplier_id, receipt, receipt_attempt,
-             receipt_error, event_id, network, cost, cost_currency, cost_due, route, n)
+  FROM (SELECT unnest($1::uuid[]) AS organization_id, unnest($2::uuid[]) AS id, unnest($3::text[]) AS status,
+               unnest($4::timestamptz[]) AS at, unnest($5::text[]) AS failure_code, unnest($6::boolean[]) AS unsent,
+               unnest($7::boolean[]) AS was_sent, unnest($8::uuid[]) AS supplier_id, unnest($9::uuid[]) AS receipt,
+               unnest($10::smallint[]) AS receipt_attempt, unnest($11::text[]) AS receipt_error,
+               unnest($12::uuid[]) AS event_id, unnest($13::text[]) AS network, unnest($14::bigint[]) AS cost,
+               unnest($15::text[]) AS cost_currency, unnest($16::text[]) AS cost_due, unnest($17::text[]) AS route,
+               generate_series(1, cardinality($1::uuid[])) AS n OFFSET 0) v
  WHERE m.organization_id = v.organization_id AND m.id = v.id AND {guard("m.status", "v.status")}
    AND (NOT v.unsent OR m.status = 'accepted')
 RETURNING v.n, m.event_id = v.event_id AS raises, m.receipt = v.receipt AS notes, m.mode, m.segments, m.country,

@@ -59,9 +59,10 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 # of each. None is leased while any hold by an operator is in force: the claim checks which.
 RECORD = """
 WITH event AS MATERIALIZED (
-    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::uuid[],
-                         $8::text[])
-        WITH ORDINALITY AS event (organization_id, id, kind, request_id, data, created_at, message_id, mode, n)
+    SELECT unnest($1::uuid[]) AS organization_id, unnest($2::uuid[]) AS id, unnest($3::text[]) AS kind,
+           unnest($4::text[]) AS request_id, unnest($5::text[]) AS data, unnest($6::timestamptz[]) AS created_at,
+           unnest($7::uuid[]) AS message_id, unnest($8::text[]) AS mode,
+           generate_series(1, cardinality($1::uuid[])) AS n
 ), stored AS (
     INSERT INTO events (organization_id, id, kind, request_id, data, created_at, message_id, mode)
     SELECT organization_id, id, kind, request_id, data, created_at, message_id, mode FROM event
