@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from typing import Any
 
 from heliograph.api.shapes.refusals import InvalidJson
 
@@ -15,6 +16,19 @@ _WORDS = {"object keys must be strings": "a name must be in double quotes"}
 
 class DuplicateName(ValueError):
     """An object has a name twice."""
+
+
+def distinct_names(body: Any) -> int:
+    """The number of names in all objects of a body; in one object, each counts once."""
+    count, values = 0, [body]
+    for value in values:  # which grows meanwhile
+        kind = type(value)
+        if kind is dict:
+            count += len(value)
+            values += value.values()
+        elif kind is list:
+            values += value
+    return count
 
 
 def refusal(raw: bytes, error: Exception) -> InvalidJson:
