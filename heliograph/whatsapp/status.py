@@ -156,11 +156,14 @@ UPDATE whatsapp_messages m
        canceled_at = v.canceled_at,
        charge = v.charge, reserved = v.reserved, consumed = v.consumed,
        deadline_at = CASE v.status WHEN 'canceled' THEN NULL ELSE m.deadline_at END
-  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[],
-              $7::timestamptz[], $8::text[], $9::text[], $10::uuid[], $11::boolean[], $12::text[], $13::text[],
-              $14::timestamptz[], $15::text[], $16::bigint[], $17::bigint[])
-       AS v (organization_id, id, status, sent_at, delivered_at, read_at, failed_at, failure_code, failure_evidence,
-             event_id, delivered_event, pricing, priced_by, canceled_at, charge, reserved, consumed)
+  FROM (SELECT unnest($1::uuid[]) AS organization_id, unnest($2::uuid[]) AS id, unnest($3::text[]) AS status,
+               unnest($4::timestamptz[]) AS sent_at, unnest($5::timestamptz[]) AS delivered_at,
+               unnest($6::timestamptz[]) AS read_at, unnest($7::timestamptz[]) AS failed_at,
+               unnest($8::text[]) AS failure_code, unnest($9::text[]) AS failure_evidence,
+               unnest($10::uuid[]) AS event_id, unnest($11::boolean[]) AS delivered_event,
+               unnest($12::text[]) AS pricing, unnest($13::text[]) AS priced_by,
+               unnest($14::timestamptz[]) AS canceled_at, unnest($15::text[]) AS charge,
+               unnest($16::bigint[]) AS reserved, unnest($17::bigint[]) AS consumed OFFSET 0) v
  WHERE m.organization_id = v.organization_id AND m.id = v.id
 """
 

@@ -42,7 +42,8 @@ async def test_a_file_is_asked_for_written_and_read(api: Api, tenant: Tenant, po
     status, body = await ask("POST", "/exports", json={"kind": "contacts", "tag": " T1"})
     export = body["export"]
     assert (status, export["status"], export["kind"], export["format"]) == (202, "running", "contacts", "jsonl")
-    assert (await ask("GET", f"/exports/{export['id']}/content"))[0] == 404
+    status, body = await ask("GET", f"/exports/{export['id']}/content")
+    assert (status, body["error"]["message"]) == (404, "The file of this export is not finished yet.")
     await write(pool)
     _, body = await ask("GET", f"/exports/{export['id']}")
     assert (body["export"]["status"], body["export"]["rows"], body["export"]["parts"]) == ("finished", 1, 1)

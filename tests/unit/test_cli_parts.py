@@ -94,12 +94,17 @@ def test_the_environments_key_wins_over_the_files(data_dir: Path) -> None:
 def test_commands_allow_the_webhooks_that_up_allows(data_dir: Path) -> None:
     smsc = credentials.Smsc("127.0.0.1", 2775, "heliograph", "word")
     made = credentials.Credentials("http://127.0.0.1:8080", "", "", "", "", smsc, has_local_webhooks=True)
-    for has_local, chosen, allowed in ((True, {}, True), (False, {}, False), (True, {"HTTP": "false"}, False)):
+    for has_local, chosen, allowed in (
+        (True, {}, (True, True)),
+        (False, {}, (False, False)),
+        (True, {"HTTP": "false"}, (False, True)),
+        (True, {"NETWORKS": ""}, (True, False)),
+    ):
         made.has_local_webhooks = has_local
         credentials.write_credentials(data_dir / "credentials.json", made)
         given = {f"HELIOGRAPH_WEBHOOK_ALLOW_{name}": value for name, value in chosen.items()}
         found = settings_of(data_dir, environment=given)
-        assert (found.webhook_allow_http, "127.0.0.0/8" in found.webhook_allow_networks) == (allowed, allowed)
+        assert (found.webhook_allow_http, "127.0.0.0/8" in found.webhook_allow_networks) == allowed
 
 
 def test_an_address_in_a_file_names_the_database_too(

@@ -92,8 +92,8 @@ class NoDatabase(Problem):
 #: Commands that log to stderr, with the format of their logs unless it is set. What reads lines of JSON there has to be
 #: able to read all of them.
 LOGS = {"api": "json", "worker": "json", "up": "text"}
-#: Variables that control where webhooks may be sent.
-WEBHOOK_RULES = {"HELIOGRAPH_WEBHOOK_ALLOW_HTTP", "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS"}
+#: What `up` on a loopback address allows webhooks, as settings, unless their variables are set.
+LOCAL_WEBHOOKS = {"webhook_allow_http": True, "webhook_allow_networks": LOOPBACK}
 
 
 def settings_of(
@@ -122,8 +122,9 @@ def settings_of(
                 settings, database_url=url_of(here), owner_database_url=owner_url_of(here), database_direct_url=""
             )
         known = read_credentials(data_dir / "credentials.json")
-        if known is not None and known.has_local_webhooks and not WEBHOOK_RULES & environment.keys():
-            settings = msgspec.structs.replace(settings, webhook_allow_http=True, webhook_allow_networks=LOOPBACK)
+        if known is not None and known.has_local_webhooks:
+            usual = {name: of for name, of in LOCAL_WEBHOOKS.items() if f"HELIOGRAPH_{name.upper()}" not in environment}
+            settings = msgspec.structs.replace(settings, **usual)
         try:
             settings = secret_keys.completed(settings, data_dir)
         except UpError as error:

@@ -41,11 +41,13 @@ BEGIN
     END IF;
 
     -- 2. Lock the organization's balance, and debit it, as in the usual case: one UPDATE costs less than a lock and an
-    -- UPDATE.
+    -- UPDATE. Daily limits, which few have, are left to `sms_accept`.
     IF NOT p_billed THEN
         SELECT quotas.total - quotas.used INTO remaining FROM quotas WHERE organization_id = p_organization FOR UPDATE;
     ELSIF p_eligible THEN
-        UPDATE quotas SET used = quotas.used + 1 WHERE organization_id = p_organization AND quotas.used < quotas.total
+        UPDATE quotas SET used = quotas.used + 1
+         WHERE organization_id = p_organization AND quotas.used < quotas.total
+           AND NOT EXISTS (SELECT FROM spend_limits WHERE organization_id = p_organization)
         RETURNING quotas.total - quotas.used INTO remaining;
     END IF;
 
@@ -56,8 +58,7 @@ BEGIN
     v_unusual := NOT p_eligible OR (p_billed AND remaining IS NULL);
     IF NOT v_unusual THEN
         SELECT EXISTS (SELECT FROM send_keys WHERE organization_id = p_organization AND key_hash = p_key
-                          AND made_on BETWEEN v_first AND v_today + 1)
-               OR (p_billed AND EXISTS (SELECT FROM spend_limits WHERE organization_id = p_organization)),
+                          AND made_on BETWEEN v_first AND v_today + 1),
                EXISTS (SELECT FROM opt_outs WHERE organization_id = p_organization)
           INTO v_unusual, v_opted_out;
         -- Many organizations have no opt-outs at all: for them, nothing is looked up by the recipient.
