@@ -61,6 +61,12 @@ async def test_a_number_that_nobody_has_is_given_to_an_organization(
         assert told in page.words, page.words
     for hidden in ("my code", TO[1:]):
         assert hidden not in page.text
+    async with pool.acquire() as conn:
+        assert {one.recipient: one.why for one in await unassigned.listed(conn)} == {
+            FREE: "nobody",
+            shared: "several",
+            "258800006666": "not_approved",
+        }
     # Texts are shown only for a reason.
     assert (await root.submit(page, f"{HERE}/reveal", reason=" ")).status == 422
     shown = await root.submit(page, f"{HERE}/reveal", reason="ticket 815")
@@ -83,8 +89,14 @@ async def test_a_number_that_nobody_has_is_given_to_an_organization(
     async with pool.acquire() as conn:
         found = await inbound.received(conn, organization_id=tenant.id, limit=9)
     assert sorted(one.text or "" for one in found) == ["again", "my code is 4711"]
+    await sender(pool, other, "258800007777", status="pending")
+    await receive_and_process(pool, handset_message("d", to="258800007777"))
+    await pool.execute("UPDATE sender_ids SET status = 'approved' WHERE value = '258800007777'")
+    assert "The number now belongs to an organization: check again." in (await root.get(HERE)).words
+    async with pool.acquire() as conn:
+        assert {one.why for one in await unassigned.listed(conn)} == {"several", "not_approved", "approved_since"}
     page = await root.submit(page, f"{HERE}/retry")
-    assert "2 messages are checked again." in page.words
+    assert "3 messages are checked again." in page.words
     # If two operators have to approve, the number belongs to nobody until the second one does.
     await receive_and_process(pool, handset_message("x", to="258866666666"))
     await work(pool)

@@ -63,7 +63,8 @@ def list_(
 def numbers(json: Json = False, data_dir: DataDir = None) -> None:
     """List the numbers that unassigned messages came to, and why they belong to no organization.
 
-    why: nobody (no organization has the number as a sender ID), not_approved, or several.
+    why: nobody (no organization has the number as a sender ID), not_approved, several, or approved_since (the number
+    has an owner by now: run `heliograph inbound retry`).
 
     \b
     Example:

@@ -32,7 +32,8 @@ OFTEN, WITHIN, FLOODS, SCANNED = 20, timedelta(hours=1), 20, 20_000
 #: Keywords are counted over this time, among at most this many messages.
 COUNTED, KEYWORDS = timedelta(days=1), 10_000
 
-Why = Literal["nobody", "not_approved", "several"]
+#: `approved_since`: one organization has the number by now, and the messages can be retried.
+Why = Literal["nobody", "not_approved", "several", "approved_since"]
 
 
 class UnassignedNumber(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +89,7 @@ async def listed(conn: Connection) -> list[UnassignedNumber]:
                 supplier=names.get(row["supplier_id"], ""),
                 recipient=row["recipient"],
                 number=some[-1],
-                why="several" if len(approved) > 1 else "not_approved" if of and not approved else "nobody",
+                why=_why(of, len(approved)),
                 organizations=[one["name"] for one in of],
                 count=row["count"],
                 last_at=row["last_at"],
@@ -96,6 +97,13 @@ async def listed(conn: Connection) -> list[UnassignedNumber]:
             )
         )
     return found
+
+
+def _why(holders: Sequence[asyncpg.Record], approved: int) -> Why:
+    """Why a number belonged to no organization, by who has it now, and how many of these are approved."""
+    if not approved:
+        return "not_approved" if holders else "nobody"
+    return "several" if approved > 1 else "approved_since"
 
 
 PLACED = "SELECT supplier_id, recipient_ton FROM inbound_messages WHERE state = 'unassigned' AND recipient = $1 LIMIT 1"
