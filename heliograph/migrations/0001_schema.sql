@@ -807,6 +807,7 @@ COMMENT ON COLUMN tag_changes.contacts IS 'number of contacts changed so far';
 --
 -- Most numbers have one spelling. The others are left to a function that is not inlined into statements (PL/pgSQL is
 -- not): each statement would set up every expression in it, whatever the numbers.
+-- Its schema is named, since a dump is restored with an empty search path.
 CREATE FUNCTION person_respelled(p_address text) RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
     RETURN CASE left(p_address, 3)
@@ -838,7 +839,7 @@ COMMENT ON FUNCTION person_respelled(text) IS 'part of person_of: the key of a n
 
 CREATE FUNCTION person_of(p_address text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN left(p_address, 3) IN ('+55', '+52', '+22', '+54') OR strpos(substr(p_address, 4, 2), '0') > 0
-                THEN person_respelled(p_address) ELSE p_address END
+                THEN public.person_respelled(p_address) ELSE p_address END
 $$;
 COMMENT ON FUNCTION person_of(text) IS 'the key that all spellings of a phone number share, never dialed; a user id is its own key';
 

@@ -33,6 +33,7 @@ from heliograph.base.embedded.install import PostgresError
 from heliograph.cli import app
 from heliograph.cli.running.backup import _prune, passphrase_of
 from heliograph.cli.terminal.console import Problem
+from heliograph.consent import optouts
 from heliograph.sms.dispatch import suppliers
 from tests.certificates import Authority
 from tests.database import Cluster
@@ -50,6 +51,8 @@ SEALED = bytes.fromhex(
     "4f29ea2f59d4177d61bc34e150aa325bb622a42b54f18c269fec4e05f37b265910a6e6d91537b2960b86dcab8946a1d540053c2603706257"
     "9c01d1bb630e9e74906a0a1098c61bb27cba91d69ee0f522e9b0ed0884b54ff97f23c59a22580e3b727c3237c593231b4b99a248637fd47e"
 )
+#: A number with another spelling: its person is computed when it is restored.
+RESPELLED, PERSON = "+5511998765432", "+551198765432"
 #: The cost of one guess of a passphrase.
 GUESS = store._SCRYPT_N
 
@@ -62,9 +65,11 @@ def cheap_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def dump(pool: Pool, owner_url: str, tmp_path: Path) -> Backup:
-    """A backup of a database with one organization, a message in its queue, and a mail that waits."""
+    """A backup of a database with one organization, a message in its queue, an opt-out, and a mail that waits."""
     acme = await organization(pool)
     await message(pool, acme)
+    async with pool.acquire() as conn:
+        await optouts.add(conn, acme, phone=RESPELLED)
     await pool.execute(
         "INSERT INTO mails (id, kind, sealed, created_at, due_at, deadline)"
         " VALUES (gen_random_uuid(), 'link', '\\x00', now(), now(), now() + interval '1 hour')"
@@ -96,6 +101,8 @@ async def test_a_dump_is_restored_with_everything_held(
         assert holds[0]["reason"].startswith("restored from the backup of 20")
         acts = [row["action"] for row in await conn.fetch("SELECT action FROM audit_log ORDER BY at")]
         assert acts[-2:] == ["queue.held", "backup.restored"]
+        opted_out = await conn.fetchrow("SELECT recipient, person FROM opt_outs")
+        assert tuple(opted_out) == (RESPELLED, PERSON)
     finally:
         await conn.close()
     assert await pool.fetchval("SELECT count(*) FROM queue_holds") == 0, "the running installation is left alone"
