@@ -93,7 +93,7 @@ SELECT asked.number_id, other.id
 
 WAMIDS = """
 INSERT INTO whatsapp_wamids (number_id, wamid, organization_id, message_id, born_on, created_at)
-SELECT *, now() FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[], $5::date[])
+SELECT unnest($1::uuid[]), unnest($2::text[]), unnest($3::uuid[]), unnest($4::uuid[]), unnest($5::date[]), now()
 ON CONFLICT DO NOTHING
 """
 EARLY = """

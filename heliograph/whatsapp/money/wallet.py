@@ -150,8 +150,8 @@ SELECT item.id, booked.movement, booked.key
 
 BOOK = """
 INSERT INTO wallet_movements (organization_id, id, movement, message_id, key, available, reserved, consumed, created_at)
-SELECT v.*, $9 FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::uuid[], $5::text[], $6::bigint[], $7::bigint[],
-                           $8::bigint[]) AS v
+SELECT unnest($1::uuid[]), unnest($2::uuid[]), unnest($3::text[]), unnest($4::uuid[]), unnest($5::text[]),
+       unnest($6::bigint[]), unnest($7::bigint[]), unnest($8::bigint[]), $9
 """
 
 # A separate statement, and the last one: accepting for these organizations waits from here until the commit. Rows are
