@@ -233,7 +233,7 @@ async def test_what_was_scheduled_is_replayed_after_its_time(api: Api, tenant: T
     spec = await campaigns.canonical(reader(campaigns.CreateCampaign)(msgspec.json.encode(campaign)))
     for path, body, meant, field in (
         ("/sms/send", send, msgspec.convert(send, SendSms), "sendAt"),
-        ("/campaigns", campaign, [spec, None, None], "scheduled_at"),
+        ("/campaigns", campaign, [spec, None, None], "scheduledAt"),
     ):
         status, _, answer = await ask(api, tenant.headers, "one", "POST", path, body)
         assert (status, answer["error"]["details"]["fields"][0]["field"]) == (400, field)
