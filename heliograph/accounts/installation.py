@@ -7,7 +7,7 @@ settings are in the database, and take effect in every process within two second
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 
 import msgspec
 
@@ -146,7 +146,7 @@ def _checked(given: Mapping[str, str]) -> dict[str, str]:
         if (value := values.get(name, "")) and not _is_address(value):
             said = f"`{name}` must be an http:// or https:// address of at most {LONGEST_ADDRESS} characters"
             wrong.append((name, "format", said))
-    if (until := values.get("announcement_until")) and (at := _moment(until)) is None:
+    if (until := values.get("announcement_until")) and (at := clock.time_in(until)) is None:
         wrong.append(("announcement_until", "format", "`announcement_until` must be a time such as 2027-01-31T18:00Z"))
     elif until:
         assert at is not None
@@ -164,15 +164,6 @@ def _checked(given: Mapping[str, str]) -> dict[str, str]:
 def _is_address(value: str) -> bool:
     scheme, _, rest = value.partition("://")
     return scheme in ("http", "https") and len(rest) > 0 and len(value) <= LONGEST_ADDRESS and value.isprintable()
-
-
-def _moment(value: str) -> datetime | None:
-    """A time with its time zone, in UTC."""
-    try:
-        at = datetime.fromisoformat(value.replace("Z", "+00:00"))
-        return at.astimezone(UTC) if at.tzinfo is not None else None
-    except (ValueError, OverflowError):
-        return None
 
 
 __all__ = ["NAMES", "PRODUCT", "Installation", "SettingsCache", "change", "load"]

@@ -187,8 +187,7 @@ async def rename(conn: Connection, *, id: UUID, name: str, by: Principal = SYSTE
 
 
 FIND = f"""
-SELECT {_COLUMNS} FROM organizations
- WHERE $1::text IS NULL OR id::text = lower($1) OR lower(name) = lower(normalize($1)) ORDER BY lower(name) LIMIT $2
+SELECT {_COLUMNS} FROM organizations WHERE $1::text IS NULL OR {naming.IS_CALLED} ORDER BY lower(name) LIMIT $2
 """
 NAMES = "SELECT name FROM organizations ORDER BY lower(name) LIMIT $1"
 #: How many organizations an error lists.

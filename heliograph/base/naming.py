@@ -23,6 +23,9 @@ BLANK = frozenset("\u115f\u1160\u3164\uffa0\U0001d159\u2800")
 #: Marks that change nothing that is seen, or only how a neighbor is drawn.
 _UNSEEN_MARK = re.compile("[\u034f\u17b4\u17b5\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 
+#: An SQL condition: a row has this name ($1), regardless of case and of how accents are encoded, or this id.
+IS_CALLED = "(lower(name) = lower(normalize($1)) OR id::text = lower($1))"
+
 #: Characters that NFC composes into one, at most.
 _MOST_DECOMPOSED = 4
 

@@ -14,6 +14,8 @@ from heliograph.base.process import private_files
 
 #: The networks of this machine only.
 LOOPBACK = "127.0.0.0/8,::1/128"
+#: What `up` on a loopback address allows webhooks, unless these variables are set.
+LOCAL_WEBHOOKS = {"HELIOGRAPH_WEBHOOK_ALLOW_HTTP": "true", "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": LOOPBACK}
 
 
 class Smsc(msgspec.Struct):

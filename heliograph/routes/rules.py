@@ -188,8 +188,7 @@ async def add(conn: Connection, route: Route, *, note: str = "", by: Principal =
     return made
 
 
-# Names are compared regardless of case and of how accents are encoded.
-ID = "SELECT id FROM routes WHERE lower(name) = lower(normalize($1)) OR id::text = lower($1)"
+ID = f"SELECT id FROM routes WHERE {naming.IS_CALLED}"
 LOCK = f"{ID} FOR UPDATE"
 
 

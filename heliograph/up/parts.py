@@ -17,7 +17,7 @@ from uuid import UUID
 from heliograph.base.embedded.waiting import QUIET, ends
 from heliograph.base.process.settings import Settings, unknown_names
 from heliograph.base.process.signals import end_with_parent
-from heliograph.demo.credentials import LOOPBACK, Credentials, Smsc
+from heliograph.demo.credentials import LOCAL_WEBHOOKS, Credentials, Smsc
 from heliograph.up import ports
 
 #: Initial and maximum pause before a part that ended is restarted, in seconds.
@@ -165,7 +165,7 @@ def part_environment(settings: Settings, *, host: str) -> dict[str, str]:
         "HELIOGRAPH_NOT_READY_SECONDS": "0",  # no load balancer in front of it has to be informed
     }
     if ports.is_loopback(host):
-        usual |= {"HELIOGRAPH_WEBHOOK_ALLOW_HTTP": "true", "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": LOOPBACK}
+        usual |= LOCAL_WEBHOOKS
     found = {"HELIOGRAPH_DATABASE_URL": settings.database_url, "HELIOGRAPH_SECRET_KEY": settings.secret_key}
     if settings.other_secret_key:
         found["HELIOGRAPH_OTHER_SECRET_KEY"] = settings.other_secret_key

@@ -135,9 +135,17 @@ def iso_or_none(at: datetime | None) -> str | None:
 
 def moment_in(text: str) -> datetime | None:
     """The time in a text: a date, meaning its midnight in UTC, or a time with a zone. None if it is neither."""
+    if len(text) != len("2026-01-01"):
+        return time_in(text)
     try:
-        if len(text) == len("2026-01-01"):
-            return midnight(date.fromisoformat(text))
+        return midnight(date.fromisoformat(text))
+    except ValueError:
+        return None
+
+
+def time_in(text: str) -> datetime | None:
+    """The time with a zone in a text, in UTC. None if it is none, or one that UTC cannot represent."""
+    try:
         at = datetime.fromisoformat(text)
         return at.astimezone(UTC) if at.tzinfo is not None else None
     except (ValueError, OverflowError):

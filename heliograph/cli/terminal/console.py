@@ -38,7 +38,7 @@ from heliograph.base.network.connecting import connect
 from heliograph.base.network.failures import reason
 from heliograph.base.process.settings import Settings, SettingsError, demand_secret_key, from_environment, unknown_names
 from heliograph.cli.terminal.printing import as_plain, cell, plain_letters, say, say_as_log
-from heliograph.demo.credentials import LOOPBACK, read_credentials
+from heliograph.demo.credentials import LOCAL_WEBHOOKS, read_credentials
 from heliograph.sealing import text_keys
 from heliograph.up import secret_keys
 from heliograph.up.errors import UpError
@@ -92,8 +92,6 @@ class NoDatabase(Problem):
 #: Commands that log to stderr, with the format of their logs unless it is set. What reads lines of JSON there has to be
 #: able to read all of them.
 LOGS = {"api": "json", "worker": "json", "up": "text"}
-#: What `up` on a loopback address allows webhooks, as settings, unless their variables are set.
-LOCAL_WEBHOOKS = {"webhook_allow_http": True, "webhook_allow_networks": LOOPBACK}
 
 
 def settings_of(
@@ -123,8 +121,12 @@ def settings_of(
             )
         known = read_credentials(data_dir / "credentials.json")
         if known is not None and known.has_local_webhooks:
-            usual = {name: of for name, of in LOCAL_WEBHOOKS.items() if f"HELIOGRAPH_{name.upper()}" not in environment}
-            settings = msgspec.structs.replace(settings, **usual)
+            local = from_environment({**LOCAL_WEBHOOKS, **environment})
+            settings = msgspec.structs.replace(
+                settings,
+                webhook_allow_http=local.webhook_allow_http,
+                webhook_allow_networks=local.webhook_allow_networks,
+            )
         try:
             settings = secret_keys.completed(settings, data_dir)
         except UpError as error:

@@ -1,5 +1,5 @@
-"""What the commands for both channels' campaigns share: options, warnings, list rows, and a progress line that is
-redrawn until a campaign ends."""
+"""What the commands for both channels' campaigns share: options, list rows, and a progress line that is redrawn until a
+campaign ends."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -33,11 +33,7 @@ def moment(text: str, option: str) -> datetime:
     ago = re.fullmatch(r"(\d{1,5})([mhd])", text)
     if ago:
         return clock.now() - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-    try:
-        at = datetime.fromisoformat(text)
-        if at.tzinfo is None:
-            raise ValueError(text)
-        return at.astimezone(UTC)
-    except (ValueError, OverflowError):
-        said = "must be a time such as 2027-01-31T00:00:00Z, or 90m, 2h, 7d ago"
-        raise typer.BadParameter(said, param_hint=option) from None
+    at = clock.time_in(text)
+    if at is None:
+        raise typer.BadParameter("must be a time such as 2027-01-31T00:00:00Z, or 90m, 2h, 7d ago", param_hint=option)
+    return at

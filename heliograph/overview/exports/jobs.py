@@ -203,16 +203,14 @@ async def stop(conn: Connection, actor: Actor, *, id: UUID) -> None:
 CHUNK = "SELECT bytes FROM export_chunks WHERE organization_id = $1 AND export_id = $2 AND number = $3"
 
 
-#: Why there is no file, by whether the export is running.
-_NO_FILE = ("There is no file of this export.", "The file of this export is not finished yet.")
-
-
 async def hand_out(conn: Connection, actor: Actor, *, id: UUID) -> Export:
     """A finished export whose file is about to be read; the download is recorded. Raises NotFound."""
     async with conn.transaction():
         found = await get(conn, actor, id=id)
         if found.state != "finished":
-            raise NotFound(_NO_FILE[found.state == "running"], resource="export", id=str(id))
+            is_early = found.state == "running"
+            said = "The file of this export is not finished yet." if is_early else "There is no file of this export."
+            raise NotFound(said, resource="export", id=str(id))
         after = {"file": found.file, "rows": found.rows}
         await audit.record(conn, actor, "export.fetched", object_id=id, name=found.kind, after=after)
     return found

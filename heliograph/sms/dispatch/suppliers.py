@@ -109,11 +109,7 @@ async def add(
     return id
 
 
-# By name or id. Names are compared regardless of case and of how accents are encoded.
-ID = """
-SELECT id, name, state FROM suppliers
- WHERE (lower(name) = lower(normalize($1)) OR id::text = lower($1)) AND state <> 'removed'
-"""
+ID = f"SELECT id, name, state FROM suppliers WHERE {naming.IS_CALLED} AND state <> 'removed'"
 LOCK = f"{ID} FOR UPDATE"
 
 

@@ -120,11 +120,7 @@ async def add(
     return id
 
 
-# Names are compared regardless of case and of how accents are encoded.
-ID = """
-SELECT id FROM lookup_suppliers
- WHERE (lower(name) = lower(normalize($1)) OR id::text = lower($1)) AND state <> 'removed'
-"""
+ID = f"SELECT id FROM lookup_suppliers WHERE {naming.IS_CALLED} AND state <> 'removed'"
 LOCK = f"{ID} FOR UPDATE"
 CHANGE = """
 UPDATE lookup_suppliers SET settings = $2::text::jsonb, secret = coalesce($3, secret), changed_at = clock_timestamp()
