@@ -26,7 +26,7 @@ VALUES (uuidv7(), '+25884' || :recipient::text, '{TEXT}', now());
 # letter or digit is a variable.
 NAIVE = """
 \\set recipient random(1000000, 9999999)
-SELECT verdict FROM sms_accept_one(now(), interval '72 hours', '{organization}', uuidv7(), true, true,
+SELECT sms_accept_one(now(), interval '72 hours', '{organization}', uuidv7(), true, true,
   gen_random_uuid(), sha256(:recipient::text::bytea), '+25884' || :recipient::text, 'MZ', 'HELIOGRAPH', '{sender}',
   NULL, NULL, 'gsm7', 1::smallint, 'at_least_once', gen_random_uuid()::text, NULL, NULL, 0::smallint, '{text}',
   'sms_send', '{sender}', 2000000000, '{sender}', NULL, 'transactional', NULL, NULL, NULL, true);

@@ -9,7 +9,7 @@ Signed data (cursors, cookies, forms) is not stored, and is verified with both k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -174,17 +174,35 @@ async def rekey(
     by: Principal = SYSTEM,
 ) -> list[Rekeyed]:
     """Reseal everything under the secret key, one commit per batch; safe to repeat, and while the service is running.
-    `check`: only count. `say`: called with progress."""
-    found = [await _in_place(conn, place, place.key(settings), check, batch, say) for place in PLACES]
-    if not check and any(one.rekeyed for one in found):
-        after = {"rekeyed": sum(one.rekeyed for one in found), "unknown": sum(one.unknown for one in found)}
+    `check`: only count. `say`: called with progress. The audit log says that it began, with the first values replaced,
+    and how it ended: a run that is killed has replaced some."""
+    is_begun = False
+
+    async def record(after: dict[str, object]) -> None:
         await audit.record(conn, by, "secrets.rekeyed", object_id="secret_key", after=after)
+
+    async def begin() -> None:
+        nonlocal is_begun
+        if not is_begun:
+            await record({"state": "begun"})
+        is_begun = True
+
+    found = [await _in_place(conn, place, place.key(settings), check, batch, say, begin) for place in PLACES]
+    if is_begun:
+        await record({"rekeyed": sum(one.rekeyed for one in found), "unknown": sum(one.unknown for one in found)})
     return found
 
 
 async def _in_place(
-    conn: Connection, place: Place, key: Key, check: bool, batch: int, say: Callable[[str], None]
+    conn: Connection,
+    place: Place,
+    key: Key,
+    check: bool,
+    batch: int,
+    say: Callable[[str], None],
+    begin: Callable[[], Awaitable[None]],
 ) -> Rekeyed:
+    """`begin`: called in each transaction that replaces values."""
     rekeyed = unknown = 0
     last = [_FIRST] * len(place.ids)
     foreign, replace = place.sql(FOREIGN), place.sql(REPLACE)
@@ -198,8 +216,9 @@ async def _in_place(
                 unknown += 1
                 continue
             resealed.append((sealed, row["found"], *last))
-        if not check:
+        if resealed and not check:
             async with conn.transaction():
+                await begin()
                 await conn.executemany(replace, resealed)
         rekeyed += len(resealed)
         say(f"{place.name}: {rekeyed}" + (f", and {unknown} that no key opens" if unknown else ""))

@@ -148,7 +148,8 @@ class Worker:
     def _timers(self) -> list[Timer | SharedTimer]:
         return [
             Timer("beat", self._beat, heartbeat.BEAT),
-            Timer("renew", self._renew, self._settings.lease_seconds / 3),
+            # One each: what fails or hangs in one part ends the leases of no other.
+            *(Timer("renew", part.renew, self._settings.lease_seconds / 3) for part in self._parts),
             SharedTimer("keys", self._forget_keys, 600.0, in_steps=True),
             SharedTimer(traffic.TIMER, _fold, traffic.EVERY, when=_ANY_DELTAS, in_steps=True),
             SharedTimer(timers.FORGET, self._forget, 3600.0, in_steps=True),
@@ -244,10 +245,6 @@ class Worker:
             log.info("drain requested", then=told)
             self.stays = told == "stay"
             self._halt()
-
-    async def _renew(self) -> None:
-        for part in self._parts:
-            await part.renew()
 
     async def _tell(self, conn: Connection) -> None:
         await telling.tell(conn, box=outbox.of(self._settings), writes=mail.compose)

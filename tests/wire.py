@@ -38,7 +38,8 @@ class Wire:
         self.made = self.encrypted = 0
 
     def freeze(self, *, answers_only: bool = False) -> None:
-        """Pass nothing on, or only requests. New connections are accepted, as by a kernel, but get no response."""
+        """Pass nothing on, neither bytes nor a connection's end, or only requests. New connections are accepted, as by
+        a kernel, but get no response."""
         self._to_client.clear()
         if not answers_only:
             self._to_server.clear()
@@ -136,6 +137,7 @@ async def _pump(
                     break
                 target.write(data.replace(SASL, asks))
                 await target.drain()
+            await gate.wait()  # nor that this end has closed the connection
     finally:
         target.close()
 

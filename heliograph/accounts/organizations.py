@@ -21,7 +21,7 @@ from heliograph.base import naming, phones
 from heliograph.base.actor import SYSTEM, Actor, Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.errors import Invalid, NotFound, Problems, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.queue import holds
 from heliograph.sealing import text_keys
@@ -141,14 +141,21 @@ async def create(
     sent to, None for all. The default is the organization's own country; only an organization without one can send
     everywhere.
 
-    Raises Invalid.
+    Raises Invalid with all errors; that the name is taken is found only if there is no other.
     """
-    name = _checked_name(name)
-    _check_state(state)
-    country = None if country is None else _checked_country(country)
+    wrong = Problems()
+    with wrong.gathering():
+        name = _checked_name(name)
+    with wrong.gathering():
+        _check_state(state)
+    with wrong.gathering():
+        country = None if country is None else _checked_country(country)
     if allowed_countries is msgspec.UNSET:
         allowed_countries = None if country is None else [country]
-    allowed_countries = _checked_countries(allowed_countries)
+    else:
+        with wrong.gathering():
+            allowed_countries = _checked_countries(allowed_countries)
+    wrong.report()
     told: dict[str, object] = {"name": name, "state": state, "country": country, "allowed_countries": allowed_countries}
     async with conn.transaction():
         row = await conn.fetchrow(INSERT, uuid7(), name, state, clock.now(), country, allowed_countries)
@@ -169,7 +176,10 @@ async def get(conn: Connection, *, id: UUID) -> Organization:
 
 
 LOCK = f"SELECT {_COLUMNS} FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
-RENAME = f"UPDATE organizations SET name = $2 WHERE id = $1 RETURNING {_COLUMNS}"
+RENAME = f"""
+UPDATE organizations SET name = $2
+ WHERE id = $1 AND {naming.IS_FREE.format(table="organizations")} RETURNING {_COLUMNS}
+"""
 
 
 async def rename(conn: Connection, *, id: UUID, name: str, by: Principal = SYSTEM) -> Organization:
@@ -178,7 +188,10 @@ async def rename(conn: Connection, *, id: UUID, name: str, by: Principal = SYSTE
     try:
         async with conn.transaction():
             before = _known(await conn.fetchrow(LOCK, id), id)
-            renamed = _known(await conn.fetchrow(RENAME, id, name), id)
+            row = await conn.fetchrow(RENAME, id, name)
+            if row is None:
+                raise await _taken(conn, name)
+            renamed = Organization(**row)
             if renamed != before:
                 await _record(conn, by, "organization.renamed", renamed, {"name": before.name}, {"name": name})
             return renamed
@@ -252,6 +265,15 @@ async def set_state(conn: Connection, *, id: UUID, state: str, by: Principal = S
     return after
 
 
+HOLD_STOPPED = "SELECT id FROM organizations WHERE id = ANY ($1) AND state = ANY ($2) FOR SHARE SKIP LOCKED"
+
+
+async def hold_stopped(conn: Connection, ids: Collection[UUID]) -> set[UUID]:
+    """Which of these organizations are stopped and remain so until the end of the caller's transaction: whoever resumes
+    one waits for it. One that somebody is changing is not among them."""
+    return {row["id"] for row in await conn.fetch(HOLD_STOPPED, list(ids), list(STOPPED))}
+
+
 RESUMES_AS = "SELECT coalesce(resumes_as, 'active') FROM organizations WHERE id = $1"
 
 
@@ -312,25 +334,30 @@ async def configure(
     None restores the default text, an empty one disables the reply; `reply_language=None` means the country's.
     `time_zone=None` means UTC; with `session_hours=None` only the sessions' own rules apply. Raises Invalid, NotFound.
     """
+    wrong = Problems()
     if opt_out_words is not None:
-        opt_out_words = _checked_words(opt_out_words)
+        with wrong.gathering():
+            opt_out_words = _checked_words(opt_out_words)
     if allowed_countries is not msgspec.UNSET:
-        allowed_countries = _checked_countries(allowed_countries)
+        with wrong.gathering():
+            allowed_countries = _checked_countries(allowed_countries)
     replies = {"stop_reply": stop_reply, "start_reply": start_reply, "help_reply": help_reply}
     values: list[object] = []
     for name, value in {"allowed_countries": allowed_countries, **replies}.items():
         values += _given(value)
         if isinstance(value, str) and not _is_text(value, LONGEST_REPLY):
-            raise Invalid((name, "length", f"`{name}` must have at most {LONGEST_REPLY} characters"))
-    values += _given(_checked_country(country) if isinstance(country, str) else country)
+            wrong.add(name, "length", f"`{name}` must have at most {LONGEST_REPLY} characters")
+    if isinstance(country, str):
+        with wrong.gathering():
+            country = _checked_country(country)
+    values += _given(country)
     if isinstance(time_zone, str) and time_zone not in available_timezones():
-        raise Invalid(
-            ("time_zone", "enum", f"`time_zone` must be an IANA name, such as Africa/Maputo, not {time_zone!r}")
-        )
+        wrong.add("time_zone", "enum", f"`time_zone` must be an IANA name, such as Africa/Maputo, not {time_zone!r}")
     if isinstance(session_hours, int) and not 1 <= session_hours <= LONGEST_SESSION:
-        raise Invalid(("session_hours", "range", f"`session_hours` must be from 1 to {LONGEST_SESSION}"))
+        wrong.add("session_hours", "range", f"`session_hours` must be from 1 to {LONGEST_SESSION}")
     if isinstance(reply_language, str) and reply_language not in REPLY_LANGUAGES:
-        raise Invalid(("reply_language", "enum", f"`reply_language` must be one of {', '.join(REPLY_LANGUAGES)}"))
+        wrong.add("reply_language", "enum", f"`reply_language` must be one of {', '.join(REPLY_LANGUAGES)}")
+    wrong.report()
     policy = [
         *_given(time_zone),
         factor_required,

@@ -19,7 +19,7 @@ from heliograph.accounts.quota import Reset
 from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import NotFound, Problems
 
 #: Longest name of a plan, characters.
 MAX_NAME = 100
@@ -54,7 +54,7 @@ class Terms(msgspec.Struct, frozen=True):
     #: Messages granted in each period; None: the plan does not change the quota.
     allowance: int | None
     #: Months of a period.
-    months: int
+    months: int = 1
 
 
 TERMS = "SELECT plan, allowance, period_months FROM organizations WHERE id = $1 AND plan IS NOT NULL"
@@ -95,6 +95,18 @@ def later(anchor: datetime, months: int) -> datetime:
     return anchor.replace(year=year, month=month + 1, day=day)
 
 
+def check(wanted: Terms) -> None:
+    """Check the terms of a plan. Raises Invalid with all errors."""
+    wrong = Problems()
+    if not 1 <= len(wanted.plan) <= MAX_NAME or "\0" in wanted.plan:
+        wrong.add("plan", "length", f"`plan` must have 1 to {MAX_NAME} characters")
+    if not 1 <= wanted.months <= MAX_MONTHS:
+        wrong.add("months", "range", f"`months` must be 1 to {MAX_MONTHS}")
+    if wanted.allowance is not None and not 0 <= wanted.allowance <= quota.MOST:
+        wrong.add("allowance", "range", "`allowance` must be a number of messages from 0 to 10^15")
+    wrong.report()
+
+
 LOCK = """
 SELECT plan, allowance, period_anchor, period_months FROM organizations WHERE id = $1 FOR NO KEY UPDATE
 """
@@ -109,28 +121,25 @@ UPDATE organizations
 async def subscribe(
     conn: Connection,
     organization_id: UUID,
+    wanted: Terms,
     *,
-    plan: str,
-    allowance: int | None,
     now: datetime,
     anchor: datetime | None = None,
-    months: int = 1,
     by: Principal = SYSTEM,
 ) -> None:
     """Subscribe an organization to a plan; its current period is the one that contains `now`. Raises Invalid, NotFound.
 
-    `allowance`: messages granted in each period, starting with this one; they replace the remaining quota. None leaves
-    the quota untouched, now and later. `anchor`: when the first period began; not after `now`, which is the default.
+    The allowance is granted in each period, starting with this one, and replaces the remaining quota. None leaves the
+    quota untouched, now and later. `anchor`: when the first period began; not after `now`, which is the default.
     """
-    plan, anchor = plan.strip(), anchor or now
-    if not 1 <= len(plan) <= MAX_NAME or "\0" in plan:
-        raise Invalid(("plan", "length", f"`plan` must have 1 to {MAX_NAME} characters"))
-    if not 1 <= months <= MAX_MONTHS:
-        raise Invalid(("months", "range", f"`months` must be 1 to {MAX_MONTHS}"))
-    if allowance is not None and not 0 <= allowance <= quota.MOST:
-        raise Invalid(("allowance", "range", "`allowance` must be a number of messages from 0 to 10^15"))
+    wanted = msgspec.structs.replace(wanted, plan=wanted.plan.strip())
+    anchor, wrong = anchor or now, Problems()
+    with wrong.gathering():
+        check(wanted)
     if anchor > now:
-        raise Invalid(("anchor", "range", "a plan cannot begin in the future"))
+        wrong.add("anchor", "range", "a plan cannot begin in the future")
+    wrong.report()
+    plan, allowance, months = wanted.plan, wanted.allowance, wanted.months
     start, end = period(anchor, months, now)
     async with conn.transaction():
         before = await _lock(conn, organization_id)

@@ -18,7 +18,7 @@ from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Actor, Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.errors import Invalid, NotFound, Problems, Refusal
 from heliograph.base.ids import uuid7
 
 
@@ -90,10 +90,13 @@ async def adjust(conn: Connection, organization_id: UUID, *, amount: int, reason
 
 
 async def _change(conn: Connection, organization_id: UUID, kind: str, amount: int, reason: str, by: Principal) -> Quota:
+    wrong = Problems()
     if amount == 0 or abs(amount) > MOST:
-        raise Invalid(("amount", "range", "`amount` must be a number of messages other than 0, up to 10^15"))
+        wrong.add("amount", "range", "`amount` must be a number of messages other than 0, up to 10^15")
     if (why := reasons.normalized(reason)) is None:
-        raise Invalid(("reason", "length", f"`reason` must have 1 to {reasons.LONGEST} printable characters"))
+        wrong.add("reason", "length", f"`reason` must have 1 to {reasons.LONGEST} printable characters")
+    wrong.report()
+    assert why is not None
     async with conn.transaction():
         row = await conn.fetchrow(CHANGE, organization_id, amount)
         if row is None:

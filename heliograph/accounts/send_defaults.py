@@ -14,7 +14,7 @@ import msgspec
 from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import NotFound, Problems
 from heliograph.classes import quiet
 
 GUARANTEES = ("at_least_once", "at_most_once")
@@ -83,10 +83,11 @@ async def change(
 ) -> SendDefaults:
     """Change the given settings; None restores the installation's. Takes effect in every process within a second.
     Raises Invalid, NotFound."""
+    wrong = Problems()
     if guarantee is not None and guarantee not in GUARANTEES:
-        raise Invalid(("guarantee", "enum", f"`guarantee` must be one of {', '.join(GUARANTEES)}"))
+        wrong.add("guarantee", "enum", f"`guarantee` must be one of {', '.join(GUARANTEES)}")
     if quiet_hours is not None and not quiet.is_setting(quiet_hours):
-        raise Invalid(("quiet_hours", "pattern", "`quiet_hours` must be country, off, or hours such as 20:00-08:00"))
+        wrong.add("quiet_hours", "pattern", "`quiet_hours` must be country, off, or hours such as 20:00-08:00")
     for name, value, (least, most) in (
         ("validity_seconds", validity_seconds, VALIDITY),
         ("text_days", text_days, TEXT_DAYS),
@@ -94,7 +95,8 @@ async def change(
         ("approval_above", approval_above, APPROVAL),
     ):
         if isinstance(value, int) and not least <= value <= most:
-            raise Invalid((name, "range", f"`{name}` must be from {least} to {most}"))
+            wrong.add(name, "range", f"`{name}` must be from {least} to {most}")
+    wrong.report()
     async with conn.transaction():
         row = await conn.fetchrow(LOCK, organization_id)
         if row is None:

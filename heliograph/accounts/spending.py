@@ -113,6 +113,9 @@ SELECT $1, $2::uuid, $3, $4, today.day,
 ON CONFLICT (organization_id, key_id) DO UPDATE SET segments = excluded.segments, by_operator = excluded.by_operator
 """
 LIFT = "DELETE FROM spend_limits WHERE organization_id = $1 AND key_id = $2"
+NOTE = """
+UPDATE quotas SET is_limited = EXISTS (SELECT FROM spend_limits WHERE organization_id = $1) WHERE organization_id = $1
+"""
 
 
 async def limit(
@@ -140,6 +143,7 @@ async def limit(
             await conn.execute(LIFT, organization_id, which)
         else:
             await conn.execute(SET, organization_id, which, segments, by_operator)
+        await conn.execute(NOTE, organization_id)
         await _record(conn, by, organization_id, key_id, before=before, after=segments)
         return await limits(conn, organization_id)
 

@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit.actions import ACTIONS, TOLD_CUSTOMERS
+from heliograph.base import naming
 from heliograph.base.database import bounded_scan
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
@@ -73,7 +74,7 @@ _FITS = """
 (looked_at.who = ANY ($6::text[]) OR $6 IS NULL)
  AND (looked_at.who_id::text = $7 OR looked_at.who_name = $7 OR $7 IS NULL)
  AND (looked_at.action = $8 OR $8 IS NULL) AND (starts_with(looked_at.action, $9 || '.') OR $9 IS NULL)
- AND (looked_at.object_id = $10 OR lower(looked_at.object_name) = lower($10) OR $10 IS NULL)
+ AND (looked_at.object_id = $10 OR lower(normalize(looked_at.object_name)) = lower($10) OR $10 IS NULL)
 """
 OF_ORGANIZATION = bounded_scan.statement("audit_log", _COLUMNS, fits=_FITS)
 OF_EVERYBODY = bounded_scan.statement("audit_log", _COLUMNS, fits=_FITS, whose="$1::uuid IS NULL")
@@ -106,7 +107,7 @@ async def list_page(
     `is_for_customers`: which operator acted is hidden and cannot be searched for, as are parts of a change that concern
     only Meta or the operator.
     """
-    who, kinds = wanted.who, None
+    who, kinds = wanted.who and naming.sought(wanted.who), None
     if who in KINDS:
         kinds = list(OPERATORS) if is_for_customers and who in OPERATORS else [who]
         who = None
@@ -130,7 +131,7 @@ async def list_page(
         who,
         action,
         object_kind,
-        wanted.object,
+        wanted.object and naming.sought(wanted.object),
     )
     found, seen = bounded_scan.judged(rows, limit=limit, look=look)
     listed = [AuditEntry(**{name: row[name] for name in AuditEntry.__struct_fields__}) for row in found]

@@ -6,31 +6,22 @@ The rule nobody may break: a reason is readable. Spaces, joiners, marks without 
 
 from __future__ import annotations
 
-import unicodedata
-
 from heliograph.base import naming
 from heliograph.base.errors import Invalid
 
 #: Maximum characters of a reason.
 LONGEST = 500
-#: Categories visible by themselves: a mark (M) needs a letter; separators (Z) and others (C) are invisible.
-_SEEN = frozenset("LNPS")
-
-
-def is_readable(text: str) -> bool:
-    """True if a text shows anything at all."""
-    return any(unicodedata.category(sign)[0] in _SEEN and sign not in naming.BLANK for sign in text)
 
 
 def normalized(text: str) -> str | None:
     """A reason without surrounding spaces; None: it is not readable, or too long."""
     reason = text.strip()
-    return reason if len(reason) <= LONGEST and "\0" not in reason and is_readable(reason) else None
+    return reason if len(reason) <= LONGEST and "\0" not in reason and naming.is_readable(reason) else None
 
 
 def check_optional(text: str) -> None:
     """Check a reason that may be omitted. Raises Invalid on `reason` if one was given that is not readable."""
-    if text.strip() and not is_readable(text):
+    if text.strip() and not naming.is_readable(text):
         raise Invalid(("reason", "blank", "This reason contains nothing readable. Give one in words."))
 
 

@@ -17,8 +17,9 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.backup import store
-from heliograph.backup.store import Backup, BackupError, Kind
+from heliograph.backup.store import Backup, BackupError, Kind, Secrets
 from heliograph.base.actor import Principal
+from heliograph.base.crypto import derive_key
 from heliograph.base.database import clock
 from heliograph.base.database.pool import QUERY_SEMANTICS, Connection, follow_clock
 from heliograph.base.embedded import archive as archives
@@ -68,6 +69,8 @@ class Restored(msgspec.Struct, frozen=True):
     until: datetime | None = None
     #: The segment at which the replay ended although there are later ones: missing or damaged.
     unreplayed: str | None = None
+    #: True if the secret key in the backup does not open what is encrypted: it was changed since.
+    needs_other_key: bool = False
 
 
 async def into_directory(
@@ -80,12 +83,14 @@ async def into_directory(
     say: Callable[[str], None],
     before: Callable[[], None] = lambda: None,
     pause: bool = False,
+    secrets: Secrets | None = None,
 ) -> Restored:
     """Restore a copy of the embedded PostgreSQL below `home`, where there must be no database yet. `before` is called
     once everything has succeeded, before the database becomes available to others.
 
     `archive`: also replay the archived WAL that continues the backup, to its end or up to `until`. `pause`: also pause
-    all suppliers. Raises BackupError, and then leaves nothing behind.
+    all suppliers. `secrets`: the backup's, to find out whether they are those of the restored moment. Raises
+    BackupError, and then leaves nothing behind.
     """
     _demand(backup, "cluster", "an embedded PostgreSQL: give --data-dir")
     if until is not None and archive is None:
@@ -106,7 +111,7 @@ async def into_directory(
             conn,
             keep,
         ):
-            restored = await _settle(conn, backup, by, pause=pause)
+            restored = await _settle(conn, backup, by, pause=pause, secrets=secrets)
             if archive is not None:
                 restored = await _replayed(conn, restored, archive, to_its_end=until is None)
             before()
@@ -120,9 +125,11 @@ async def into_directory(
         raise BackupError(_why(error, home)) from None
 
 
-async def into_database(backup: Backup, owner_url: str, *, by: Principal, pause: bool = False) -> Restored:
-    """Restore a dump into an empty database, as the role that will own the tables: all of it, or nothing. `pause`: also
-    pause all suppliers.
+async def into_database(
+    backup: Backup, owner_url: str, *, by: Principal, pause: bool = False, secrets: Secrets | None = None
+) -> Restored:
+    """Restore a dump into an empty database, as the role that will own the tables: all of it, or nothing. `pause` and
+    `secrets`: as for `into_directory`.
 
     Raises BackupError, and Unreachable.
     """
@@ -136,7 +143,7 @@ async def into_database(backup: Backup, owner_url: str, *, by: Principal, pause:
             raise BackupError("the database is not empty: restore into one without any tables")
         await asyncio.to_thread(store.check, backup)
         await _load(backup, owner_url)
-        return await _settle(conn, backup, by, pause=pause)
+        return await _settle(conn, backup, by, pause=pause, secrets=secrets)
     except (PostgresError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise BackupError(str(error)) from None
     finally:
@@ -221,7 +228,7 @@ async def _load(backup: Backup, url: str) -> None:
         await dumps.load(backup.path / store.DUMP, where, password=password, then=hold)
 
 
-async def _settle(conn: Connection, backup: Backup, by: Principal, *, pause: bool) -> Restored:
+async def _settle(conn: Connection, backup: Backup, by: Principal, *, pause: bool, secrets: Secrets | None) -> Restored:
     """Hold all outgoing work, and record where the data came from, in one transaction."""
     await follow_clock(conn)
     async with conn.transaction():
@@ -231,7 +238,9 @@ async def _settle(conn: Connection, backup: Backup, by: Principal, *, pause: boo
         mails = int((await conn.execute(DROP_MAILS)).split()[-1])
         taken = {"taken_at": clock.iso(backup.manifest.taken_at)}
         await audit.record(conn, by, "backup.restored", object_id=backup.manifest.id, after=taken)
-    return msgspec.structs.replace(await _count(conn), mails=mails)
+    # `heliograph rekey` begins with the suppliers' passwords.
+    other = secrets is not None and not await suppliers.all_open(conn, derive_key(secrets.keys, "suppliers"))
+    return msgspec.structs.replace(await _count(conn), mails=mails, needs_other_key=other)
 
 
 async def _count(conn: Connection) -> Restored:

@@ -20,6 +20,7 @@ from heliograph import __version__
 from heliograph.audit import recording as audit
 from heliograph.backup import store
 from heliograph.backup.store import Backup, BackupError, Kind, Manifest, Secrets
+from heliograph.base import crypto
 from heliograph.base.actor import Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -42,8 +43,8 @@ PAUSE = 1.1
 #: Seconds without a new segment after which an archive is assumed to belong to no running cluster.
 LEFT_AFTER = 86400.0
 RECORD = """
-INSERT INTO backups (id, kind, taken_at, finished_at, bytes, place, archive, first_wal)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+INSERT INTO backups (id, kind, taken_at, finished_at, bytes, place, archive, first_wal, secret_key)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 """
 
 
@@ -115,7 +116,8 @@ async def take(
                 async with conn.transaction():
                     continued = manifest.archive, manifest.first_wal
                     at = str(final.absolute())
-                    await conn.execute(RECORD, id, kind, taken_at, manifest.finished_at, size, at, *continued)
+                    key = None if sealed is None else crypto.fingerprints([sealed.secret_key])[0]
+                    await conn.execute(RECORD, id, kind, taken_at, manifest.finished_at, size, at, *continued, key)
                     await audit.record(conn, by, "backup.taken", object_id=id, after={"kind": kind, "bytes": size})
                 return backup
         except PostgresError as error:

@@ -66,6 +66,12 @@ def derive_key(secret_keys: str | Sequence[str], purpose: str) -> Key:
     return Key([HKDF(SHA256(), length=32, salt=None, info=info).derive(one.encode()) for one in given])
 
 
+def fingerprints(secret_keys: Sequence[str]) -> list[bytes]:
+    """What tells secret keys apart: ids of keys derived for this purpose alone, which say nothing about the secret
+    keys, nor about what is sealed."""
+    return derive_key(secret_keys, "fingerprint").ids
+
+
 def seal(key: Key, plaintext: bytes | bytearray, context: str) -> bytes:
     """Encrypt and authenticate with the key's first part. `context`: where the value is stored (table and id)."""
     nonce, head = os.urandom(_NONCE_BYTES), _VERSION + key.id

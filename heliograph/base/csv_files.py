@@ -14,7 +14,7 @@ from typing import TextIO
 # Spreadsheets in Chinese, Japanese or Korean also accept the wide forms of these signs (U+FF0B, FF0D, FF1D, FF20).
 _WIDE = "\uff0b\uff0d\uff1d\uff20"
 _is_formula = re.compile(rf"[=@\t\r\n{_WIDE}]|[+-](?![0-9 ().-]*$)").match
-_is_guarded = re.compile(rf"'[=@\t\r\n{_WIDE}+-]").match
+_is_guarded = re.compile(rf"'+[=@\t\r\n{_WIDE}+-]").match
 # A spreadsheet whose language separates lists with the other sign splits a cell there, quoted or not: `Ana;=1+1` in a
 # file with commas is two cells in Portuguese. Words that only begin with a sign (`- milk`, `@ana`) compute nothing.
 _INSIDE = r"[=\uff1d]|[+@\uff0b\uff0d\uff20-][^;,\t\r\n]*[(|!]"
@@ -38,6 +38,11 @@ _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+#: Control characters except white space, the end of a file from DOS, and the escapes of encodings that switch.
+_controls = re.compile(r"[\x00-\x08\x0e-\x19\x1c-\x1f\x7f]").findall
+#: One in at most this many characters is a control character in a binary file: in pictures and compressed ones, one in
+#: ten. In a table, a stray one costs the row that it is in.
+_BINARY = 20
 
 
 def marked_encoding(beginning: bytes) -> str | None:
@@ -46,11 +51,17 @@ def marked_encoding(beginning: bytes) -> str | None:
     return next((encoding for mark, encoding in _BYTE_ORDER_MARKS if beginning.startswith(mark)), None)
 
 
+def is_binary(text: str) -> bool:
+    """Whether bytes that were decoded as this text are those of a picture or another binary file."""
+    return len(_controls(text)) * _BINARY > len(text)
+
+
 def guarded(cell: str) -> str:
     """A cell that no spreadsheet evaluates: text that begins like a formula is prefixed with an apostrophe, as is one
-    after a separator or a line break within it. Numbers are unchanged."""
+    after a separator or a line break within it, and text that `unguarded` would take for prefixed. Numbers are
+    unchanged."""
     cell = _formula_inside.sub(r"\g<0>'", cell)
-    return f"'{cell}" if _is_formula(cell) else cell
+    return f"'{cell}" if _is_formula(cell) or _is_guarded(cell) else cell
 
 
 def unguarded(cell: str) -> str:

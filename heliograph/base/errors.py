@@ -16,6 +16,7 @@ Each concept declares its own refusals next to its rules; only shared ones are h
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
@@ -66,6 +67,39 @@ class Invalid(Refusal):
         return Invalid(
             *((names.get(field, field), issue, text) for field, issue, text in fields), message=said(self.message)
         )
+
+
+class Problems:
+    """Gathers what is wrong with the fields of a request, so that all of them are reported at once, each with the first
+    thing that is wrong with it."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[str, str, str]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def add(self, field: str, issue: str, message: str) -> None:
+        """Something is wrong with a field."""
+        self._found.setdefault(field, (field, issue, message))
+
+    @contextlib.contextmanager
+    def gathering(self) -> Iterator[None]:
+        """Keeps an Invalid raised within, and continues behind it."""
+        try:
+            yield
+        except Invalid as refusal:
+            for one in refusal.details["fields"]:
+                self.add(one["field"], one["issue"], one["message"])
+
+    def refusal(self) -> Invalid:
+        """Everything gathered."""
+        return Invalid(*self._found.values())
+
+    def report(self) -> None:
+        """Raises Invalid with everything gathered, if there is anything."""
+        if self._found:
+            raise self.refusal()
 
 
 #: Texts for missing resources that several rules look up, by kind.

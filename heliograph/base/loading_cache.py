@@ -42,7 +42,10 @@ class LoadingCache(Generic[Key, Value]):
         self._max_age = max_age
         self._limit = limit
         self._values: dict[Key, tuple[float, Value | None]] = {}
-        self._loads: dict[Key, asyncio.Future[Value | None]] = {}
+        #: The latest load of each key, and when it was asked for.
+        self._loads: dict[Key, tuple[float, asyncio.Future[Value | None]]] = {}
+        #: The keys that were forgotten since the query in progress began.
+        self._forgotten: set[Key] = set()
         self._batcher: Batcher[Key, Value | None] = Batcher(self._fill, indivisible=indivisible)
 
     def peek(self, key: Key) -> tuple[bool, Value | None]:
@@ -59,28 +62,34 @@ class LoadingCache(Generic[Key, Value]):
             if fresh:
                 return value
             under_way = self._loads.get(key)
-            if under_way is not None:
-                return await asyncio.shield(under_way)
-        load = self._batcher.put(key)
+            # A load that takes longer may miss a change that was made since.
+            if under_way is not None and monotonic() - under_way[0] < self._max_age:
+                return await asyncio.shield(under_way[1])
+        load = monotonic(), self._batcher.put(key)
         self._loads[key] = load
         try:
-            return await asyncio.shield(load)
+            return await asyncio.shield(load[1])
         finally:
             if self._loads.get(key) is load:
                 del self._loads[key]
 
     def forget(self, key: Key) -> None:
-        """Reload this value when it is next requested."""
+        """Reload this value when it is next requested, also if a load is in progress: it may have missed a change."""
         self._values.pop(key, None)
+        self._loads.pop(key, None)
+        if not self._batcher.is_idle:
+            self._forgotten.add(key)
 
     async def _fill(self, keys: list[Key]) -> list[Value | None]:
         # The age counts from before the query, so that changes during it are not missed.
         asked_at = monotonic()
+        self._forgotten.clear()
         found = await self._load(list(dict.fromkeys(keys)))
         if len(self._values) > self._limit:
             self._values.clear()
         for key in keys:
-            self._values[key] = (asked_at, found.get(key))
+            if key not in self._forgotten:
+                self._values[key] = (asked_at, found.get(key))
         return [found.get(key) for key in keys]
 
 

@@ -20,14 +20,19 @@ _HIDDEN = re.compile(f"[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff{_TURNS
 _TURNING = re.compile(f"[{_TURNS}\ufeff]")
 #: Invisible letters and symbols: Hangul fillers, the null notehead, the Braille blank.
 BLANK = frozenset("\u115f\u1160\u3164\uffa0\U0001d159\u2800")
+#: Categories visible by themselves: a mark (M) needs a letter; separators (Z) and others (C) are invisible.
+_SEEN = frozenset("LNPS")
 #: Marks that change nothing that is seen, or only how a neighbor is drawn.
 _UNSEEN_MARK = re.compile("[\u034f\u17b4\u17b5\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 
 #: An SQL condition: a row has this name ($1), regardless of case and of how accents are encoded, or this id.
 IS_CALLED = "(lower(name) = lower(normalize($1)) OR id::text = lower($1))"
+#: An SQL condition: no row of {table} except the one with the id $1 has the name $2. A violated index would leave an
+#: ERROR in PostgreSQL's log for each refusal; of two changes at the same moment, it refuses one all the same.
+IS_FREE = "NOT EXISTS (SELECT FROM {table} other WHERE lower(other.name) = lower($2) AND other.id <> $1)"
 
-#: Characters that NFC composes into one, at most.
-_MOST_DECOMPOSED = 4
+#: Characters that NFC composes into one, at most, and those of the longest name of anything.
+_MOST_DECOMPOSED, _LONGEST_NAME = 4, 200
 
 
 def is_plain(text: str) -> bool:
@@ -44,6 +49,11 @@ def is_visible(text: str) -> bool:
     )
 
 
+def is_readable(text: str) -> bool:
+    """Whether a text shows anything at all."""
+    return any(unicodedata.category(sign)[0] in _SEEN and sign not in BLANK for sign in text)
+
+
 def bare(text: str) -> str:
     """A text without bidirectional controls: for files, since mail programs wrap names in them."""
     return text if text.isascii() else _TURNING.sub("", text)
@@ -56,6 +66,12 @@ def composed(text: str, *, longest: int) -> str:
     with the square of its marks.
     """
     return unicodedata.normalize("NFC", text) if len(text) <= _MOST_DECOMPOSED * longest else text
+
+
+def sought(text: str) -> str:
+    """A text that is looked for in names: trimmed and in NFC, as they are. Keyboards and files of some systems give
+    accents of their own, and `Joa\u0303o` would find no `João`."""
+    return composed(text.strip(), longest=_LONGEST_NAME)
 
 
 def fitting(text: str, *, longest: int) -> str | None:

@@ -8,6 +8,7 @@ says what it found, and a failed one names the remedy.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal, Self, TypeAlias, TypeVar
@@ -20,6 +21,8 @@ from heliograph.base.database.clock import iso
 LATE = 60.0
 #: Maximum characters of quoted text in shortened sentences.
 SHORT = 200
+#: An option of a command in a text, such as `--org`: where it is shown, no line ends within it.
+OPTION = re.compile(r"(?<![\w-])(--?[a-z][\w-]*)")
 
 State = Literal["ok", "warning", "failed"]
 #: A value in a sentence: quoted text, which is the same in every language, a number, a time, a sentence.

@@ -35,7 +35,8 @@ def check(template: str, field: str, *, smart: bool, accents: bool = False) -> N
     if len(template) > MAX_LENGTH:
         raise Invalid((field, "length", f"`{field}` must have at most {MAX_LENGTH} characters"))
     check_places(template, field)
-    if measure(_PLACE.sub("", template), smart=smart, accents=accents) is None:
+    rest = _PLACE.sub("", template)
+    if rest.strip() and measure(rest, smart=smart, accents=accents) is None:
         raise Invalid(
             (
                 field,
@@ -114,8 +115,9 @@ def filler(template: str) -> Filler:
 
 
 def measure(text: str, *, smart: bool, accents: bool = False) -> tuple[encoding.Encoding, int] | None:
-    """Encoding and segments, counted as in `sms.accept`; None: the text cannot be sent."""
-    if len(text) > MAX_LENGTH:
+    """Encoding and segments, counted as in `sms.accept`; None: the text cannot be sent. A blank one, of
+    placeholders for which a recipient has no values, says nothing and would cost as much as any other."""
+    if len(text) > MAX_LENGTH or not text.strip():
         return None
     kind, segments = encoding.count(text, smart=smart, accents=accents)
     return (kind, segments) if segments <= MAX_SEGMENTS else None

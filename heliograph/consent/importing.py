@@ -15,6 +15,7 @@ from heliograph.consent.history import Statement
 from heliograph.consent.optouts import ORGANIZATION, OptOut
 from heliograph.contacts.importing import Batch, Result
 from heliograph.contacts.imports.drafts import Draft
+from heliograph.contacts.undoing import UNDONE
 
 #: People per transaction of an undo.
 STEP = 2_000
@@ -47,10 +48,10 @@ class OptOutImports:
             last = people[-1]
         async with conn.transaction():
             lifted = await conn.fetchval(LIFTED, actor.organization_id, draft.id)
-            await conn.execute(UNDONE, actor.organization_id, draft.id)
-            await audit.record(
-                conn, actor, "contacts.import_undone", object_id=draft.id, name=draft.file, after={"lifted": lifted}
-            )
+            if await conn.fetchval(UNDONE, actor.organization_id, draft.id):
+                await audit.record(
+                    conn, actor, "contacts.import_undone", object_id=draft.id, name=draft.file, after={"lifted": lifted}
+                )
 
 
 async def _take_back(conn: Connection, actor: Actor, draft: Draft, people: list[str]) -> None:
@@ -84,4 +85,3 @@ LIFT = """
 DELETE FROM opt_outs WHERE organization_id = $1 AND import_id = $2 AND person = ANY ($3) RETURNING recipient
 """
 LIFTED = "SELECT count(*)::int FROM consent_history WHERE organization_id = $1 AND import_id = $2 AND said = 'in'"
-UNDONE = "UPDATE contact_imports SET undone_at = now(), state = 'undone' WHERE organization_id = $1 AND id = $2"

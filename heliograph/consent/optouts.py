@@ -100,7 +100,7 @@ SELECT item.*
 ON CONFLICT DO NOTHING
 RETURNING organization_id, recipient
 """
-# An opt-out that the organization may lift becomes one that it may not.
+# An opt-out that the organization may lift becomes one that it may not: also one that it recorded at the same moment.
 OWN_WORD = """
 UPDATE opt_outs SET since = item.since, source = item.source, keyword = item.keyword, message_id = item.message_id,
                     import_id = NULL
@@ -110,7 +110,7 @@ UPDATE opt_outs SET since = item.since, source = item.source, keyword = item.key
        CROSS JOIN LATERAL (
        SELECT ctid AS place FROM opt_outs
         WHERE opt_outs.organization_id = item.organization_id AND opt_outs.person = names.name LIMIT 1) held
- WHERE opt_outs.ctid = held.place AND opt_outs.source = 'organization' AND item.source IN ('keyword', 'operator')
+ WHERE opt_outs.ctid = held.place AND opt_outs.source = 'organization' AND item.source <> 'organization'
 """
 
 
@@ -133,9 +133,9 @@ async def suppress(conn: Connection, wanted: Sequence[OptOut], *, by: Principal 
         *(organizations, recipients, [one.since for one in wanted], [one.source for one in wanted]),
         *([one.keyword for one in wanted], [one.message_id for one in wanted]),
     )
-    if any(one.source in (KEYWORD, OPERATOR) for one in wanted):
-        await conn.execute(OWN_WORD, *columns)
     rows = await conn.fetch(SUPPRESS, *columns, [one.import_id for one in wanted])
+    if any(one.source != ORGANIZATION for one in wanted):
+        await conn.execute(OWN_WORD, *columns)
     new = {tuple(row) for row in rows}
     by_pair = {(one.organization_id, one.recipient): one for one in wanted}
     return await events.record(conn, [_event(one) for pair, one in by_pair.items() if pair in new])
@@ -241,9 +241,10 @@ def _columns(pairs: Collection[Pair]) -> tuple[list[UUID], list[str]]:
     return [organization for organization, _ in pairs], [recipient for _, recipient in pairs]
 
 
+# A person may have opted out under several names before these were linked: what counts is what they said themselves.
 GET = f"""
 SELECT {COLUMNS} FROM opt_outs JOIN names_of_person($1, $2) names ON opt_outs.person = names.name
- WHERE organization_id = $1 ORDER BY since LIMIT 1
+ WHERE organization_id = $1 ORDER BY source = 'organization', since LIMIT 1
 """
 
 

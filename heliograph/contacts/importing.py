@@ -54,15 +54,14 @@ DATE = "there is a date in place of the phone number"
 NO_COUNTRY = "the phone number has no country code: write it with + and the country code, or import with --country"
 NO_SUCH = "the phone number is invalid, or has no country code"
 LONG_NAME = f"the name has more than {MAX_NAME} characters"
-NUL_NAME = "the name contains NUL"
+CONTROL_NAME = "the name contains control characters"
 LONG_TAG = f"each of `tags` must have 1 to {MAX_TAG} characters"
 CONTROL_TAG = "`tags` must not contain control characters"
 MANY_TAGS = f"`tags` must list at most {MAX_TAGS} tags"
 OVERFULL = f"its contact would have more than {MAX_TAGS} tags"
 REASONS = (
-    *(sheets.OPEN_QUOTE, sheets.LONG_LINE),
-    *(MORE_CELLS, NO_NUMBER, ROUNDED, DATE, NO_COUNTRY, NO_SUCH, LONG_NAME, NUL_NAME, LONG_TAG, CONTROL_TAG, MANY_TAGS),
-    OVERFULL,
+    *(sheets.OPEN_QUOTE, sheets.LONG_LINE, MORE_CELLS, NO_NUMBER, ROUNDED, DATE, NO_COUNTRY, NO_SUCH),
+    *(LONG_NAME, CONTROL_NAME, LONG_TAG, CONTROL_TAG, MANY_TAGS, OVERFULL),
 )
 
 
@@ -201,8 +200,7 @@ async def run(
         while (batch := await reading).rows:
             reading = asyncio.create_task(asyncio.to_thread(_next_batch, reader, layout, options))
             async with conn.transaction():
-                place = (id, summary.rows)
-                result = await write(conn, actor, place=place, batch=batch, options=options)
+                result = await write(conn, actor, id=id, batch=batch, options=options)
                 await advance(conn, actor, id=id, batch=batch, result=result)
             sink.add(result.rejected)
             summary.rows += batch.rows
@@ -243,6 +241,9 @@ LISTED = """
 SELECT ARRAY(SELECT held.id FROM unnest($3::text[]) AS given (phone) CROSS JOIN LATERAL (
              SELECT id FROM contacts WHERE organization_id = $1 AND phone = given.phone AND mode = $2 LIMIT 1) held)
 """
+NEXT_BATCH = """
+SELECT coalesce(max(batch), 0) + 1 FROM contact_import_batches WHERE organization_id = $1 AND import_id = $2
+"""
 BATCHED = """
 INSERT INTO contact_import_batches (organization_id, import_id, batch, written_at, created, people)
 VALUES ($1, $2, $3, $4, $5, $6)
@@ -258,11 +259,11 @@ class Result(msgspec.Struct, frozen=True):
     rejected: list[tuple[Row, str]]
 
 
-async def write(conn: Connection, actor: Actor, *, place: tuple[UUID, int], batch: Batch, options: Options) -> Result:
-    """Write a batch, and the data needed to undo it, in the caller's transaction. `place`: the import, and the number
-    of the batch, unique and increasing."""
+async def write(conn: Connection, actor: Actor, *, id: UUID, batch: Batch, options: Options) -> Result:
+    """Write a batch of the import `id`, and the data needed to undo it, in the caller's transaction, which holds the
+    import. Rows of the file and corrected ones are numbered in the order in which they are written."""
     entries = [entry for entry, _ in batch.entries.values()]
-    where = (actor.organization_id, *place)
+    where = (actor.organization_id, id, await conn.fetchval(NEXT_BATCH, actor.organization_id, id))
     known: set[UUID] = set()
     if options.on_duplicate == "update":
         images = await conn.fetch(IMAGES, *where, list(batch.entries), actor.mode)
@@ -374,10 +375,10 @@ def _number(cell: str, country: str | None) -> str:
 def _name(cell: str) -> str:
     if not cell:
         return cell
-    cell = naming.bare(unguarded(" ".join(cell.split())))
-    if "\0" in cell:
-        raise Invalid(("name", "nul", NUL_NAME))
-    return cell
+    name = naming.composed(naming.bare(unguarded(" ".join(cell.split()))), longest=MAX_NAME)
+    if not naming.is_plain(name):
+        raise Invalid(("name", "pattern", CONTROL_NAME))
+    return name
 
 
 # Most rows of a file have the same tags as many others.

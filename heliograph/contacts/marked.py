@@ -21,6 +21,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.contacts import records
 from heliograph.contacts.records import MAX_TAGS
+from heliograph.contacts.tags import HELD, LOCKED
 
 #: Maximum contacts changed at once.
 MOST = 200
@@ -40,15 +41,10 @@ class Change(msgspec.Struct, frozen=True):
     ids: Sequence[UUID] = ()
 
 
-# In the order of numbers, like all code that writes several contacts.
-HELD = """
-SELECT id, phone, tags FROM contacts WHERE organization_id = $1 AND mode = $2 AND id = ANY ($3)
- ORDER BY phone FOR UPDATE
-"""
-ADD = """
+ADD = f"""
 WITH changed AS (
     UPDATE contacts SET tags = tags || $4::text, updated_at = $6
-     WHERE organization_id = $1 AND mode = $2 AND id = ANY ($3) RETURNING id
+     WHERE {LOCKED} RETURNING id
 ), tagged AS (
     INSERT INTO contact_tags (organization_id, mode, tag, contact_id) SELECT $1, $2, $4, id FROM changed
         ON CONFLICT DO NOTHING
@@ -56,10 +52,10 @@ WITH changed AS (
 INSERT INTO contact_changes (organization_id, mode, change_id, contact_id, what, tag, changed_at)
 SELECT $1, $2, $5, id, 'tagged', $4, now() FROM changed
 """
-REMOVE = """
+REMOVE = f"""
 WITH changed AS (
     UPDATE contacts SET tags = array_remove(tags, $4::text), updated_at = $6
-     WHERE organization_id = $1 AND mode = $2 AND id = ANY ($3) RETURNING id
+     WHERE {LOCKED} RETURNING id
 ), untagged AS (
     DELETE FROM contact_tags WHERE organization_id = $1 AND mode = $2 AND tag = $4 AND contact_id = ANY ($3)
 )
@@ -68,7 +64,7 @@ SELECT $1, $2, $5, id, 'untagged', $4, now() FROM changed
 """
 DELETE = f"""
 WITH gone AS (
-    DELETE FROM contacts WHERE organization_id = $1 AND mode = $2 AND id = ANY ($3) RETURNING *
+    DELETE FROM contacts WHERE {LOCKED} RETURNING *
 ), untagged AS ({records.untag("gone")})
 INSERT INTO contact_changes (organization_id, mode, change_id, contact_id, what, name, first_name, last_name, phone,
                              tags, notes, created_at, updated_at, written_at, written_id, delivered_at, changed_at)

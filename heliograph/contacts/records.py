@@ -274,7 +274,7 @@ async def find(conn: Connection, actor: Actor, *, text: str, country: str | None
     number = phones.read(text, region=country) or phones.parse(text)
     whose = (actor.organization_id, actor.mode)
     if number is None:
-        rows = await conn.fetch(FIND_NAME, *whose, text, limit)
+        rows = await conn.fetch(FIND_NAME, *whose, naming.sought(text), limit)
     else:
         rows = await conn.fetch(FIND_PHONE, *whose, phones.spellings(number), limit)
     return [Contact(*row.values()) for row in rows]
@@ -358,10 +358,12 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes) 
         phone = changes.phone or row["phone"]
         names = (phone if name == row["phone"] else name, *parts)  # the name of a contact without one is its number
         tags = list(row["tags"]) if changes.tags is None else list(changes.tags)
+        if phone != row["phone"] and (other := await conn.fetchval(OTHER, actor.organization_id, actor.mode, phone)):
+            raise ContactAlreadyExists(id=str(other))
         try:
             async with conn.transaction():
                 await conn.execute(CHANGE, *place, *names, phone, tags, clock.now())
-        except asyncpg.UniqueViolationError:
+        except asyncpg.UniqueViolationError:  # created at the same moment
             other = await conn.fetchval(OTHER, actor.organization_id, actor.mode, phone)
             raise ContactAlreadyExists(id=str(other)) from None
         if phone != row["phone"]:
@@ -374,9 +376,7 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes) 
         if changes.names is not None and names[0] != row["name"]:
             after["name"] = "(changed)"  # records that outlive people's erasure do not name them
         await audit.record(conn, actor, "contact.changed", object_id=id, before=before, after=after)
-        found = await conn.fetchrow(BY_ID, *place)
-    assert found is not None
-    return Contact(*found.values())
+        return await get(conn, actor, id=id)
 
 
 FORGET_LAST = "DELETE FROM contact_last_messages WHERE organization_id = $1 AND mode = $2 AND contact_id = $3"

@@ -15,7 +15,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base import phones
+from heliograph.base import naming, phones
 from heliograph.base.actor import Actor
 from heliograph.base.database import bounded_scan, clock
 from heliograph.base.database.pool import Connection
@@ -176,7 +176,7 @@ async def pages(
 
 def _read(filters: Filters) -> tuple[list[str] | None, str | None, str | None]:
     """(spellings of the number searched for, part of the name searched for, digits that may be part of a number)"""
-    text = filters.text.strip()
+    text = naming.sought(filters.text)
     if not text:
         return None, None, None
     number = phones.read(text, region=filters.home) or phones.parse(text)

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from heliograph.base.csv_files import LONGEST, Lines, LongLine, OpenRow, marked_encoding
+from heliograph.base.csv_files import LONGEST, Lines, LongLine, OpenRow, is_binary, marked_encoding
 from heliograph.base.errors import Invalid
 
 #: The fields that a column can contain, and their known headers: lower case, letters and digits only, without accents.
@@ -70,6 +70,7 @@ LONG_LINE = f"the line has more than {LONGEST:,} characters"
 #: First bytes of workbooks, which are not text tables, and the error message about them.
 WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 WORKBOOK = "This is a workbook. In the spreadsheet, save the sheet as CSV and choose that file."
+BINARY = "This is not a text table. Save it as CSV and choose that file."
 #: The encoding used by western spreadsheets when they do not write UTF-8.
 FALLBACK = "cp1252"
 
@@ -114,6 +115,8 @@ def layout(path: Path, *, columns: Mapping[str, str] | None = None, encoding: st
     try:
         with path.open("rb") as raw, _text(raw, encoding) as text:
             sample = text.read(_HEADER)
+            raw.seek(0)
+            _demand_text(sample, raw.read(_HEADER))
     except LookupError:
         raise Invalid(("encoding", "unknown", f"{encoding!r} is not an encoding of texts")) from None
     except UnicodeError as error:
@@ -130,7 +133,8 @@ def detect_layout(
     Raises Invalid (`file`, `encoding`): it is empty, or cannot be read that way.
     """
     try:
-        text = codecs.getincrementaldecoder(encoding)(errors="replace").decode(sample[:_HEADER])
+        text = _decoded(sample, encoding)
+        _demand_text(text, sample)
     except LookupError:
         raise Invalid(("encoding", "unknown", f"{encoding!r} is not an encoding of texts")) from None
     except UnicodeError as error:
@@ -154,6 +158,20 @@ def encoding_of(start: bytes, *, is_utf8: bool) -> str:
     if b"\0" in start[:4]:
         return "utf-16-be" if b"\0" in start[:4:2] else "utf-16-le"
     return "utf-8" if is_utf8 else FALLBACK
+
+
+def _demand_text(text: str, start: bytes) -> None:
+    """Raises Invalid if neither this text nor what the same bytes are in UTF-16 can begin a table: nothing but a person
+    notices UTF-16 without a mark if its first letters are not ASCII."""
+    if not is_binary(text):
+        return
+    others = (_decoded(start, one) for one in ("utf-16-le", "utf-16-be"))
+    if not any("\n" in wide and "\ufffd" not in wide and not is_binary(wide) for wide in others):
+        raise Invalid(("file", "format", BINARY))
+
+
+def _decoded(start: bytes, encoding: str) -> str:
+    return codecs.getincrementaldecoder(encoding)(errors="replace").decode(start[:_HEADER])
 
 
 def _unreadable(encoding: str, error: UnicodeError) -> Invalid:

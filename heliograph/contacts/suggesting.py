@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.base import naming
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 
@@ -53,7 +54,7 @@ SELECT name, phone FROM (
 
 async def suggest(conn: Connection, actor: Actor, *, text: str) -> list[Suggestion]:
     """Contacts with `text` in their name, or its digits in their number; exact names come first."""
-    text = text.strip()
+    text = naming.sought(text)
     if len(text) < SHORTEST:
         return []
     digits = "".join(one for one in text if one.isascii() and one.isdigit())

@@ -180,17 +180,30 @@ async def go_on(conn: Connection, actor: Actor, *, id: UUID) -> None:
 SOME = """
 SELECT contact_id FROM contact_tags WHERE organization_id = $1 AND mode = $2 AND tag = $3 ORDER BY contact_id LIMIT $4
 """
-# In the order of numbers, like all code that writes several contacts.
+# In the order of numbers, like all code that writes several contacts. Each is looked up by its whole key, here and once
+# locked: before there are statistics, the index in the order of numbers, with all contacts, looks better (7 s for 2,000
+# of 100,000).
 HELD = """
-SELECT id FROM contacts WHERE organization_id = $1 AND mode = $2 AND id = ANY ($3) ORDER BY phone FOR UPDATE
+SELECT held.* FROM (
+       SELECT wanted.id FROM (SELECT DISTINCT unnest($3::uuid[]) AS id) wanted CROSS JOIN LATERAL (
+              SELECT phone FROM contacts WHERE organization_id = $1 AND mode = $2 AND id = wanted.id LIMIT 1) known
+        ORDER BY known.phone) one
+       CROSS JOIN LATERAL (
+       SELECT id, phone, tags FROM contacts
+        WHERE organization_id = $1 AND mode = $2 AND id = one.id LIMIT 1 FOR UPDATE) held
 """
-CHANGE = """
+#: An SQL condition: this is one of the locked contacts $3.
+LOCKED = """ctid = ANY (ARRAY(
+           SELECT place FROM unnest($3::uuid[]) AS wanted (id) CROSS JOIN LATERAL (
+                  SELECT ctid AS place FROM contacts
+                   WHERE organization_id = $1 AND mode = $2 AND id = wanted.id LIMIT 1) c))"""
+CHANGE = f"""
 WITH changed AS (
     UPDATE contacts
        SET tags = CASE WHEN $5::text IS NULL OR $5 = ANY (tags) THEN array_remove(tags, $4)
                        ELSE array_replace(tags, $4, $5) END,
            updated_at = $6
-     WHERE organization_id = $1 AND mode = $2 AND id = ANY ($3) AND $4 = ANY (tags) RETURNING id
+     WHERE {LOCKED} AND $4 = ANY (tags) RETURNING id
 ), gone AS (
     DELETE FROM contact_tags WHERE organization_id = $1 AND mode = $2 AND tag = $4 AND contact_id = ANY ($3)
 ), added AS (

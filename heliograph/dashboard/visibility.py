@@ -11,6 +11,7 @@ from typing import Literal
 from uuid import UUID
 
 from heliograph.accounts.api_keys import issued
+from heliograph.base import naming
 from heliograph.base.database.pool import Connection
 from heliograph.campaigns import record
 from heliograph.pages.requests import Request
@@ -51,14 +52,16 @@ async def people_called(conn: Connection, request: Request, text: str) -> list[U
     """The members with this name or e-mail address, for readers who may see the team: two of them are enough."""
     if not request.may(permission=TEAM):
         return []
+    text = naming.sought(text)
     listed = await memberships.list_page(conn, request.actor, search=text, limit=PEOPLE_OFFERED)
-    return [one.user_id for one in listed if text.casefold() in (one.name.casefold(), one.email.casefold())][:2]
+    called = text.casefold()
+    return [one.user_id for one in listed if called in (one.name.casefold(), naming.sought(one.email).casefold())][:2]
 
 
 async def called(conn: Connection, request: Request, person_id: UUID) -> str:
-    """What `people_called` finds a member by: their name, or their e-mail address if they share it; "": they have left,
+    """What `people_called` finds a member by: their name, or their e-mail address if they share it; "": they are none,
     or the reader may not see the team."""
-    if person_id not in await names(conn, request, [person_id]) or not request.may(permission=TEAM):
+    if not request.may(permission=TEAM) or not await memberships.names(conn, request.actor, ids=[person_id]):
         return ""
     one = await memberships.get(conn, request.actor, user_id=person_id)
     return one.name if await people_called(conn, request, one.name) == [person_id] else one.email

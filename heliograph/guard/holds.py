@@ -46,12 +46,16 @@ class Hold(msgspec.Struct, frozen=True):
     until: datetime
     #: When an operator released it; its range is then left alone for a day.
     released_at: datetime | None
+    #: Whether the policy applies to messages to it now. If they are only noted, they go out.
+    stands: bool
     #: Number of messages that met it, and of those that are waiting now.
     met: int
     waiting: int
 
 
-STANDING = "SELECT organization_id, range, id FROM guard_holds WHERE until > now() AND released_at IS NULL"
+# One that begins later is from before the clock was set back, and would last until that time comes again.
+_STANDS = "h.until > now() AND h.begun_at <= now() AND h.released_at IS NULL"
+STANDING = f"SELECT organization_id, range, id FROM guard_holds h WHERE {_STANDS}"
 
 
 async def standing(conn: Connection) -> list[tuple[UUID, str, UUID]]:
@@ -63,7 +67,7 @@ REFUSING = f"""
 SELECT h.organization_id, h.range, h.until, {POLICY} AS policy
   FROM guard_holds h JOIN organizations o ON o.id = h.organization_id
   LEFT JOIN guard_settings s ON s.organization_id = h.organization_id
- WHERE h.until > now() AND h.released_at IS NULL AND s.policy IN ('refuse', 'ask')
+ WHERE {_STANDS} AND s.policy IN ('refuse', 'ask')
 """
 
 
@@ -98,7 +102,7 @@ OF_NUMBER = f"""
 SELECT {POLICY} AS policy, h.until
   FROM guard_holds h JOIN organizations o ON o.id = h.organization_id
   LEFT JOIN guard_settings s ON s.organization_id = h.organization_id
- WHERE h.organization_id = $1 AND h.range = ANY ($2) AND h.until > now() AND h.released_at IS NULL
+ WHERE h.organization_id = $1 AND h.range = ANY ($2) AND {_STANDS}
    AND NOT EXISTS (SELECT FROM contacts c WHERE c.organization_id = $1 AND c.phone = $3 AND c.mode = 'live')
    AND NOT EXISTS (SELECT FROM unnest(s.safe) AS one WHERE starts_with(substr($3, 2), one))
  ORDER BY h.until DESC
@@ -126,11 +130,13 @@ async def challenged(conn: Connection, passed: Sequence[tuple[UUID, UUID]]) -> N
 
 
 # Some rows become visible after later ones: a few seconds are read again, which is harmless. The newest, as many as
-# there can be messages to which they belong: a reader that took the oldest ones would never catch up.
+# there can be messages to which they belong: a reader that took the oldest ones would never catch up. Those of times to
+# come are from before the clock was set back.
 CONVERTED = """
 SELECT * FROM (
     SELECT organization_id, recipient, converted_at FROM guard_conversions
-     WHERE converted_at > coalesce($1, now() - interval '1 hour') - interval '5 seconds' AND mode = 'live'
+     WHERE converted_at > coalesce($1, now() - interval '1 hour') - interval '5 seconds'
+       AND converted_at < now() + interval '5 seconds' AND mode = 'live'
      ORDER BY converted_at DESC LIMIT $2) newest
  ORDER BY converted_at
 """
@@ -155,7 +161,8 @@ SELECT item.organization_id, item.id, item.range, item.kind, string_to_array(ite
   JOIN organizations o ON o.id = item.organization_id
   LEFT JOIN guard_settings s ON s.organization_id = item.organization_id
  CROSS JOIN LATERAL (
-       SELECT count(*) AS count, coalesce(bool_or(h.until > now() OR h.released_at IS NOT NULL), false) AS is_known
+       SELECT count(*) FILTER (WHERE h.begun_at <= now()) AS count,
+              coalesce(bool_or(h.released_at IS NOT NULL OR {_STANDS}), false) AS is_known
          FROM guard_holds h
         WHERE h.organization_id = item.organization_id AND h.range = item.range
           AND h.begun_at > now() - interval '1 day') earlier
@@ -190,7 +197,8 @@ async def begin(conn: Connection, found: Sequence[Found]) -> dict[tuple[UUID, st
 
 # Contacts of the organization, safe ranges, challenged people (`ask`), and messages that were held and released before
 # pass. If holds are only recorded (`monitor`), the message is released as it is recorded. A hold whose transaction was
-# rolled back has no effect.
+# rolled back has no effect, nor has one that was released after the worker read it: nobody would release the message.
+# The hold is locked, so that a release at the same moment waits, and sees the message.
 MEET = f"""
 INSERT INTO guard_held (organization_id, message_id, hold_id, held_at, released_at)
 SELECT item.organization_id, item.message_id, item.hold_id, now(), CASE WHEN {POLICY} = 'monitor' THEN now() END
@@ -198,12 +206,14 @@ SELECT item.organization_id, item.message_id, item.hold_id, now(), CASE WHEN {PO
   JOIN guard_holds h ON h.organization_id = item.organization_id AND h.id = item.hold_id
   JOIN organizations o ON o.id = item.organization_id
   LEFT JOIN guard_settings s ON s.organization_id = item.organization_id
- WHERE NOT EXISTS (SELECT FROM contacts c WHERE c.organization_id = item.organization_id AND c.phone = item.phone
+ WHERE h.released_at IS NULL
+   AND NOT EXISTS (SELECT FROM contacts c WHERE c.organization_id = item.organization_id AND c.phone = item.phone
                       AND c.mode = 'live')
    AND NOT EXISTS (SELECT FROM unnest(s.safe) AS one WHERE starts_with(substr(item.phone, 2), one))
    AND NOT (s.policy IS NOT DISTINCT FROM 'ask' AND EXISTS (
             SELECT FROM guard_challenges p
              WHERE p.organization_id = item.organization_id AND p.message_id = item.message_id))
+   FOR SHARE OF h
     ON CONFLICT DO NOTHING
 RETURNING message_id, released_at IS NULL AS is_held
 """
@@ -281,7 +291,8 @@ async def usual(conn: Connection, wanted: Sequence[tuple[UUID, str]]) -> list[tu
 
 LIST = f"""
 SELECT h.id, h.organization_id, o.name AS organization, h.range, h.kind, h.rules, h.score, h.policy,
-       {POLICY} AS policy_now, h.begun_at, h.until, h.released_at, met.total::int AS met, met.waiting::int AS waiting
+       {POLICY} AS policy_now, h.begun_at, h.until, h.released_at, {_STANDS} AS stands, met.total::int AS met,
+       met.waiting::int AS waiting
   FROM guard_holds h JOIN organizations o ON o.id = h.organization_id
   LEFT JOIN guard_settings s ON s.organization_id = h.organization_id
  CROSS JOIN LATERAL (
@@ -332,10 +343,10 @@ async def waiting(conn: Connection, one: Hold, *, limit: int = 1000) -> list[UUI
     return [row["message_id"] for row in rows]
 
 
+# A statement of its own, which waits for workers that are putting messages under the hold: the next one sees those.
+END = "UPDATE guard_holds SET released_at = now() WHERE organization_id = $1 AND id = $2 AND released_at IS NULL"
 RELEASE = """
-WITH ended AS (
-    UPDATE guard_holds SET released_at = now() WHERE organization_id = $1 AND id = $2 AND released_at IS NULL
-), held AS MATERIALIZED (
+WITH held AS MATERIALIZED (
     SELECT ctid AS place FROM guard_held WHERE organization_id = $1 AND hold_id = $2 AND released_at IS NULL
      LIMIT $5 FOR UPDATE
 ), let_go AS (
@@ -359,6 +370,7 @@ async def release(conn: Connection, id: UUID, *, by: Principal = SYSTEM) -> tupl
     queued, released = 0, BATCH
     while released == BATCH:
         async with conn.transaction():
+            await conn.execute(END, one.organization_id, one.id)
             row = await conn.fetchrow(RELEASE, one.organization_id, one.id, GUARDED, UNROUTED, BATCH)
             assert row is not None
             released = row["released"]

@@ -40,12 +40,14 @@ SELECT item.organization_id, item.id, $1, item.class, now(),
   FROM unnest($2::uuid[], $3::uuid[], $6::int[], $7::int[], $8::text[])
        AS item (organization_id, id, first, last, class)
 """
-# The newest, as many as the windows hold: ten minutes of full load would take a starting worker seconds to read.
+# The newest, as many as the windows hold: ten minutes of full load would take a starting worker seconds to read. Those
+# of times to come are from before the clock was set back, and would stay in the windows until then.
 HEAR = f"""
 SELECT organization_id, id, class, at, numbers, places
   FROM (SELECT *, sum(cardinality(numbers)) OVER (ORDER BY at DESC, id DESC) AS heard
           FROM guard_seen
          WHERE at > greatest(coalesce($1::timestamptz - $2::interval, '-infinity'), now() - interval '{SPAN} seconds')
+           AND at <= now() + $2::interval
            AND worker_id <> $3 AND id <> ALL ($5::uuid[])) newest
  WHERE heard <= $4
  ORDER BY at

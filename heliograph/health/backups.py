@@ -13,6 +13,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.embedded import archive as archives
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Check, said
+from heliograph.health import keys
 
 #: A backup older than this causes a warning.
 BACKUP_AGE = timedelta(hours=26)
@@ -27,7 +28,8 @@ SELECT coalesce(max(taken_at) FILTER (WHERE taken_at <= now()), max(taken_at)),
        (SELECT taken_at FROM backups WHERE verified_at IS NOT NULL ORDER BY {NEWEST_FIRST} LIMIT 1),
        EXISTS (SELECT FROM suppliers WHERE NOT simulated AND state = 'active'),
        (SELECT archive NOT IN ('', current_setting('cluster_name'))
-          FROM backups ORDER BY {NEWEST_FIRST} LIMIT 1)
+          FROM backups ORDER BY {NEWEST_FIRST} LIMIT 1),
+       (SELECT secret_key <> $1 FROM backups WHERE secret_key IS NOT NULL ORDER BY {NEWEST_FIRST} LIMIT 1)
   FROM backups
 """
 
@@ -38,9 +40,9 @@ async def run(conn: Connection, settings: Settings) -> list[Check]:
 
 
 async def _backups(conn: Connection, settings: Settings) -> list[Check]:
-    row = await conn.fetchrow(BACKUPS)
+    row = await conn.fetchrow(BACKUPS, next(iter(keys.fingerprints(settings)), None))
     assert row is not None
-    last, age, verified, matters, earlier = row
+    last, age, verified, matters, earlier, has_other_key = row
     # A database on another machine may be backed up by other means.
     matters = matters and all(
         database_url.is_local(one.name) for one in database_url.parse(settings.database_url).hosts
@@ -59,6 +61,13 @@ async def _backups(conn: Connection, settings: Settings) -> list[Check]:
         remedy = said(
             "Take one now with `heliograph backup take --to DIRECTORY`: WAL archived since does not continue"
             " an earlier backup, so no point in time since can be restored."
+        )
+        return [Check(name, "warning", detail, remedy)]
+    if has_other_key:
+        detail = said("the last one with a secret key has an earlier one than what is encrypted now")
+        remedy = said(
+            "Take one now with `heliograph backup take --to DIRECTORY` and a passphrase: restoring an earlier one to a"
+            " later point in time needs the current key. Keep the earlier key for as long as these backups."
         )
         return [Check(name, "warning", detail, remedy)]
     if matters and (age is None or age > BACKUP_AGE):

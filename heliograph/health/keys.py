@@ -1,14 +1,13 @@
 """Detects processes with different secret keys, by the fingerprints that they report with their heartbeats.
 
-The rule nobody may break: a fingerprint is the id of a key derived for this purpose alone, so it says nothing about the
-secret key, nor about what is sealed.
+The rule nobody may break: a fingerprint says nothing about the secret key, nor about what is sealed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from heliograph.base.crypto import derive_key
+from heliograph.base import crypto
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.heartbeat import IS_ALIVE
 from heliograph.base.process.settings import Settings
@@ -17,7 +16,7 @@ from heliograph.base.sentences import Check, said
 
 def fingerprints(settings: Settings) -> list[bytes]:
     """Fingerprints of the secret key, and of the other one if set; empty if none is set."""
-    return derive_key(settings.secret_keys, "fingerprint").ids if settings.secret_key else []
+    return crypto.fingerprints(settings.secret_keys) if settings.secret_key else []
 
 
 REPORTED = f"""

@@ -45,6 +45,8 @@ _LENGTHS = frozenset(map(len, (*_MEASURES, _RETRY_AFTER, _CODING)))
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 FailureKind = Literal["blocked", "busy", "dns", "connect", "tls", "timeout", "closed", "protocol"]
+#: No attempt ends this way: it is made later, or by another process.
+Withheld = Literal["withheld"]
 
 
 class ConnectionTrace(msgspec.Struct, frozen=True, gc=False):
@@ -90,9 +92,10 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
     timeout   the deadline passed
     closed    the connection ended before an answer
     protocol  the response was not HTTP, or too large; or the given headers cannot be sent as HTTP
+    withheld  once the connection was open, the caller no longer wanted the request; nothing was sent
     """
 
-    kind: FailureKind
+    kind: FailureKind | Withheld
     detail: str
     duration: float
     #: Whether any of the request may have been sent.

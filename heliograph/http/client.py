@@ -27,12 +27,13 @@ from typing import Any
 
 import msgspec
 
+from heliograph.base.network import failures
 from heliograph.base.network.addresses import Address, Network, Target, is_allowed, parse_networks, parse_url
 from heliograph.base.network.standstill import stood_still
 from heliograph.base.network.tls import shared_client_context
 from heliograph.base.process.settings import Settings
 from heliograph.http import writer
-from heliograph.http.answers import KEPT_BYTES, Answer, AnswerReader, ConnectionTrace, Failure, FailureKind
+from heliograph.http.answers import KEPT_BYTES, Answer, AnswerReader, ConnectionTrace, Failure, FailureKind, Withheld
 from heliograph.http.client_connection import BODY_SECONDS, ClientConnection
 from heliograph.http.resolver import OURS, AddressBlocked, Lookup, Resolver
 
@@ -47,6 +48,10 @@ _IDLE_SWEEPS = 10
 #: After this, the next address of a name is tried in parallel (RFC 8305 §8), seconds.
 _STAGGER = 0.25
 _REMEMBERED = 4_096
+
+
+def _always() -> bool:
+    return True
 
 
 class ClientRules(msgspec.Struct, frozen=True):
@@ -116,24 +121,34 @@ class HttpClient:
         self._sweeps = 0
         self._closed = False
 
-    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer | Failure:
+    async def post(
+        self, url: str, body: bytes, headers: Mapping[str, str], *, wanted: Callable[[], bool] = _always
+    ) -> Answer | Failure:
         """One POST, within the time limits of the rules. `headers` are sent unchanged, Content-Type included; Host,
-        User-Agent, Accept-Encoding and Content-Length are added."""
+        User-Agent, Accept-Encoding and Content-Length are added. `wanted`: whether it is still to be sent, asked once
+        the connection is open, right before the first byte: until then, this process may have stood still for long."""
         known = self._targets.get(url) or self._remember(url)
         if isinstance(known, str):
             return Failure("blocked", known, 0.0, is_sent=False)
-        return await self._request(*known, body, headers)
+        return await self._request(*known, body, headers, wanted)
 
-    async def request(self, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> Answer | Failure:
+    async def request(
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str], *, wanted: Callable[[], bool] = _always
+    ) -> Answer | Failure:
         """As `post`, with any method, for URLs that are never used twice: nothing about them is remembered."""
         target = parse_url(url, allow_http=self._rules.allow_http, allowed_networks=self._rules.networks)
         if isinstance(target, str):
             return Failure("blocked", target, 0.0, is_sent=False)
         start = writer.start(method, _authority(target), _path(url))
-        return await self._request(self._destination(target), start, body, headers)
+        return await self._request(self._destination(target), start, body, headers, wanted)
 
     async def _request(
-        self, destination: _Destination, start: str, body: bytes, headers: Mapping[str, str]
+        self,
+        destination: _Destination,
+        start: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        wanted: Callable[[], bool],
     ) -> Answer | Failure:
         if destination.open >= self._destination_limit:
             detail = f"{self._destination_limit} requests to this destination are open"
@@ -144,6 +159,8 @@ class HttpClient:
         try:
             request = writer.request(start, headers, body)
             connection = self._kept(destination, started) or await self._connect(destination)
+            if not wanted():
+                raise _NotSent("withheld", "no longer wanted")
             self._occupy(connection)
             return await connection.send(request, started=started, deadline=started + self._seconds)
         except _NotSent as why:
@@ -270,7 +287,7 @@ class HttpClient:
                     address = sock.getpeername()[0]
                 except OSError as error:  # it was closed at once
                     sock.close()
-                    raise _NotSent("connect", _reason(error)) from None
+                    raise _NotSent("connect", failures.reason(error)) from None
                 connection = await self._open(destination, sock, address)
                 connection.way = ConnectionTrace(
                     address,
@@ -290,7 +307,7 @@ class HttpClient:
         except AddressBlocked as error:
             raise _NotSent("blocked", str(error)) from None
         except OSError as error:
-            raise _NotSent("busy" if error.errno in OURS else "dns", _reason(error)) from None
+            raise _NotSent("busy" if error.errno in OURS else "dns", failures.reason(error)) from None
 
     async def _reach(self, addresses: list[str], port: int) -> socket.socket:
         """A socket connected to one of these addresses. One that does not answer must not use up the time of all, so
@@ -333,7 +350,7 @@ class HttpClient:
         except AddressBlocked as error:
             raise _NotSent("blocked", str(error)) from None
         except OSError as error:
-            raise _NotSent("busy" if error.errno in OURS else "connect", _reason(error), address) from None
+            raise _NotSent("busy" if error.errno in OURS else "connect", failures.reason(error), address) from None
         return sock
 
     async def _open(self, destination: _Destination, sock: socket.socket, address: str) -> ClientConnection:
@@ -359,7 +376,7 @@ class HttpClient:
             if isinstance(error, ssl.SSLError | ssl.CertificateError):
                 raise _NotSent("tls", str(error), address) from None
             if isinstance(error, OSError):
-                raise _NotSent("connect", _reason(error), address) from None
+                raise _NotSent("connect", failures.reason(error), address) from None
             raise
         if self._closed:
             connection.abort()
@@ -420,16 +437,12 @@ class _Destination:
 class _NotSent(Exception):
     """There is no connection to send a request on."""
 
-    def __init__(self, kind: FailureKind, detail: str, address: str | None = None) -> None:
+    def __init__(self, kind: FailureKind | Withheld, detail: str, address: str | None = None) -> None:
         """`address`: the one that was tried, if that may be shown."""
         super().__init__(detail)
-        self.kind: FailureKind = kind
+        self.kind: FailureKind | Withheld = kind
         self.detail = detail
         self.address = address
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error)
 
 
 def _authority(target: Target) -> str:

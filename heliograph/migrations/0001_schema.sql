@@ -182,7 +182,6 @@ CREATE TABLE send_keys (
     created_at      timestamptz NOT NULL,
     PRIMARY KEY (organization_id, key_hash, made_on)
 ) PARTITION BY RANGE (made_on);
-CREATE INDEX send_keys_age ON send_keys USING brin (created_at) WITH (autosummarize = on);
 CREATE TABLE send_keys_rest PARTITION OF send_keys DEFAULT;
 COMMENT ON TABLE send_keys IS 'tenant: idempotency keys of sends, by day. A key is unique across days because accepting locks the organization''s balance or wallet and searches all days that are still valid';
 COMMENT ON COLUMN send_keys.key_hash IS 'as in idempotency';
@@ -472,9 +471,11 @@ CREATE TABLE quotas (
     used            amount NOT NULL DEFAULT 0,
     resets_at       timestamptz,
     alert_above     positive_amount,
+    is_limited      boolean NOT NULL DEFAULT false,
     CONSTRAINT quotas_not_overdrawn CHECK (used <= total)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE quotas IS 'tenant: the maintained balance; its row lock also serializes an organization''s accepts';
+COMMENT ON COLUMN quotas.is_limited IS 'whether spend_limits has rows of the organization: whoever has locked the balance need not look there';
 COMMENT ON COLUMN quotas.alert_above IS 'messages per day (UTC) above which the bell rings; NULL: never';
 
 CREATE TABLE spend_limits (
@@ -2059,7 +2060,7 @@ COMMENT ON COLUMN whatsapp_conversations.merged_into IS 'the conversation that t
 COMMENT ON COLUMN whatsapp_conversations.opened_at IS 'when the user last sent a message that opens the window for a day';
 COMMENT ON COLUMN whatsapp_conversations.closed_at IS 'when Meta reported the window as closed: only later messages from the user open it';
 COMMENT ON COLUMN whatsapp_conversations.referred_at IS 'when the user came through an advertisement: a reply within a day starts 72 free hours';
-COMMENT ON COLUMN whatsapp_conversations.pair_paid_until IS 'how far ahead the accepted messages have used up Meta''s limit for a number and a user: each moves it by 6 s';
+COMMENT ON COLUMN whatsapp_conversations.pair_paid_until IS 'how far ahead the accepted messages have used up Meta''s limit for a number and a user: each moves it by 6 s, and a refusal of Meta''s to where all is used up';
 
 CREATE TABLE whatsapp_aliases (
     organization_id uuid NOT NULL,
@@ -3104,7 +3105,8 @@ CREATE TABLE backups (
     place       text NOT NULL,
     archive     text NOT NULL,
     first_wal   text NOT NULL,
-    verified_at timestamptz
+    verified_at timestamptz,
+    secret_key  bytea
 );
 CREATE INDEX backups_by_time ON backups (taken_at);
 COMMENT ON TABLE backups IS 'control: completed backups; they may have been removed since';
@@ -3113,6 +3115,7 @@ COMMENT ON COLUMN backups.place IS 'its directory, on the machine where it was t
 COMMENT ON COLUMN backups.archive IS 'directory of archived WAL that continues it, named after its cluster; empty: a dump';
 COMMENT ON COLUMN backups.first_wal IS 'first WAL segment that restoring it needs; empty: a dump';
 COMMENT ON COLUMN backups.verified_at IS 'when it was last test-restored in a scratch directory; NULL: never';
+COMMENT ON COLUMN backups.secret_key IS 'fingerprint of the secret key that it contains; NULL: it contains none';
 
 CREATE TABLE retention_places (
     name       text PRIMARY KEY,

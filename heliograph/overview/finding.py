@@ -66,7 +66,7 @@ SELECT kind, id FROM (
     UNION ALL
     (SELECT 'campaign', id FROM (SELECT id, name, mode FROM campaigns WHERE organization_id = $1
                                   ORDER BY id DESC LIMIT $5) latest
-      WHERE lower(name) = lower($2) AND mode = $3 ORDER BY id DESC LIMIT 1)
+      WHERE lower(name) = lower(normalize($2)) AND mode = $3 ORDER BY id DESC LIMIT 1)
     UNION ALL
     (SELECT 'endpoint', id FROM webhook_endpoints
       WHERE organization_id = $1 AND url = $2 AND mode = $3 ORDER BY id DESC LIMIT 1)

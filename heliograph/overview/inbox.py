@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts import organizations
-from heliograph.base import phones
+from heliograph.base import naming, phones
 from heliograph.base.actor import Actor
 from heliograph.base.database.bounded_scan import PAGE_LOOK
 from heliograph.base.database.pool import Connection
@@ -128,17 +128,17 @@ async def search(
     are more."""
     found, seen = await threads.list_page(conn, actor, state=state, after=after, limit=SEARCHED, look=SEARCHED)
     names = await suggesting.names(conn, actor, phones=[one.peer for one in found])
-    wanted = text.strip().casefold()
+    wanted = naming.sought(text).casefold()
     digits, numbers = await _numbers(conn, actor, wanted)
     nameless = [one for one in found if one.peer not in names]
     written = {one.id: one for one in await whatsapp.by_ids(conn, actor, ids=_last(nameless, "whatsapp"))}
 
     def fits(one: Thread) -> bool:
         message = written.get(one.message_id)
-        name = names.get(one.peer) or (message.profile_name if message else None) or ""
+        name = names.get(one.peer) or _own_name(message)
         if one.peer in numbers or wanted == one.peer.casefold():
             return True
-        return wanted in name.casefold() or (digits is not None and digits in one.peer)
+        return wanted in naming.sought(name).casefold() or (digits is not None and digits in one.peer)
 
     fitting = [one for one in found if fits(one)]
     if len(fitting) > limit:
@@ -174,7 +174,7 @@ async def _lines(conn: Connection, actor: Actor, found: Sequence[Thread], names:
                 continue  # two threads that turned out to be the same person's
             shown.add(place.id if place else one.id)
             words = rendering.plain_text((message.content if message else None) or {})
-            name = names.get(one.peer) or (message.profile_name if message else None) or ""
+            name = names.get(one.peer) or _own_name(message)
             line = InboxLine(
                 one,
                 name,
@@ -304,13 +304,19 @@ async def _whatsapp(
         )
         for one in mine
     ]
-    profile = next((one.profile_name for one in mine if one.profile_name), "")
-    return bubbles, _ended(found.seen, found.messages[-1].id if len(found.messages) > limit else None), profile or ""
+    profile = next(filter(None, map(_own_name, mine)), "")
+    return bubbles, _ended(found.seen, found.messages[-1].id if len(found.messages) > limit else None), profile
 
 
 def _ended(*seen: UUID | None) -> UUID | None:
     """Where the shortest of several scans ended."""
     return max((one for one in seen if one is not None), default=None)
+
+
+def _own_name(message: whatsapp.Message | None) -> str:
+    """What a user calls themselves; empty: not known, or nothing in it can be seen, so that their number says more."""
+    name = (message.profile_name if message else None) or ""
+    return name if naming.is_readable(name) else ""
 
 
 def _window(place: reads.Conversation | None) -> Window | None:

@@ -22,6 +22,8 @@ from heliograph.base.sentences import Sentence, Value
 
 #: Context of translations of statuses that label a count: many have that status.
 COUNT = "count\x04"
+#: Contexts of statuses whose translations have the gender of what has them: a message's is another.
+SENDER, TEMPLATE = "sender\x04", "template\x04"
 #: Code and native name of each language; the first is that of the texts themselves.
 LANGUAGES = {"en": "English", "pt": "Português"}
 DEFAULT = "en"
@@ -82,8 +84,8 @@ class ReaderLocale:
         self._zone = ZoneInfo(self.zone)
 
     def text(self, english: str, **values: object) -> str:
-        """A text in the reader's language, with `%(name)s` filled in."""
-        known = self._texts.get(english, english)
+        """A text in the reader's language, with `%(name)s` filled in. It may begin with a context."""
+        known = self._texts.get(english) or english.rpartition("\x04")[2]
         found = known if isinstance(known, str) else known[0]
         return found % values if values else found
 

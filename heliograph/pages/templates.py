@@ -27,6 +27,8 @@ from markupsafe import Markup, escape
 from heliograph.audit.actions import ACTIONS
 from heliograph.base import csv_files, phones
 from heliograph.base.database.clock import iso
+from heliograph.base.ids import uuid_in
+from heliograph.base.sentences import OPTION
 from heliograph.pages import languages, words
 from heliograph.pages.assets import Assets
 from heliograph.pages.pieces import rendering
@@ -139,6 +141,7 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "sentence": _sentence,
         "commands": commands,
         "short": short,
+        "brief": brief,
         "tail": tail,
         "quoted": csv_files.quoted,
         "iso": iso,
@@ -148,11 +151,13 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "role_name": _named(words.ROLES),
         "profile_name": _named(words.PROFILES),
         "work_name": _named(words.WORK),
+        "author_name": _named(words.AUTHORS),
         "action_name": _named(ACTIONS),
         "organization_state": _named(words.ORGANIZATION_STATES),
         "mail_reason": _named(words.MAIL_REASONS),
         "campaign_status": _named(words.CAMPAIGN_STATUSES),
         "status_name": _named(words.STATUSES),
+        "sender_status": _named(words.SENDER_STATUSES),
         "result_name": _named(words.RESULTS),
         "replay_name": _named(words.REPLAYS),
         "device": device,
@@ -202,6 +207,11 @@ def short(id: object) -> str:
     """An id as shown: its beginning and its end."""
     text = str(id)
     return f"{text[:8]}…{text[-4:]}"
+
+
+def brief(id: str) -> str:
+    """What identifies an object: an id as shown, anything else as it is."""
+    return short(id) if uuid_in(id) is not None else id
 
 
 def tail(phone: str) -> str:
@@ -309,11 +319,20 @@ def _number(context: Context, value: float, digits: int = 0) -> str:
 
 
 def commands(text: str) -> Markup:
-    """A text in which whatever is between backticks, as in Markdown, becomes code."""
+    """A text in which whatever is between backticks, as in Markdown, becomes code. Lines do not end within an option of
+    a command, such as behind one of the hyphens of `--org`."""
     parts = text.split("`")
     if len(parts) % 2 == 0:  # an unpaired backtick is an ordinary character
         return escape(text)
-    return Markup().join(Markup("<code>{}</code>").format(one) if n % 2 else one for n, one in enumerate(parts))
+    return Markup().join(
+        Markup("<code>{}</code>").format(_options(one)) if n % 2 else one for n, one in enumerate(parts)
+    )
+
+
+def _options(command: str) -> Markup:
+    whole = Markup('<span class="nowrap">{}</span>')
+    parts = OPTION.split(command)
+    return Markup().join(whole.format(one) if n % 2 else escape(one) for n, one in enumerate(parts))
 
 
 @pass_context

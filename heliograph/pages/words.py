@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from heliograph.pages import languages
+
 MODES: Mapping[str, str] = {"live": "Live", "test": "Test"}
 ROLES: Mapping[str, str] = {
     "owner": "Owner",
@@ -256,6 +258,14 @@ AUTHORS: Mapping[str, str] = {
 SENDER_FORM: Mapping[str, str] = {
     "value": "Use 3 to 11 letters, digits, spaces or . - _ & with at least one letter, or 3 to 15 digits.",
 }
+#: What a supplier's rule does with senders, and which kinds of them it may be for.
+SENDER_RULES: Mapping[str, str] = {
+    "allow": "sent unchanged",
+    "replace": "replaced",
+    "refuse": "refused",
+    "register": "sent once it is registered",
+}
+SENDER_KINDS: Mapping[str, str] = {"alphanumeric": "names", "numeric": "numbers and short codes"}
 #: What happens to a name as a sender, by `senders.places.Standing`.
 NAME_PLACES: Mapping[str, str] = {
     "free": "Shown as it is",
@@ -285,6 +295,10 @@ SEND_FORM: Mapping[str, str] = {
     "template.unknown": "Choose one of those that are offered.",
     "number.unknown": "Choose one of those that are offered.",
     "p.required": "Enter a value.",
+    "p.format": "WhatsApp refuses this value. It must not contain line breaks, tabs or more than four spaces in a row. "
+    "Headings are limited to 60 characters, addresses to 2,000 and codes to 15, and codes must not contain links or "
+    "emojis.",
+    "template.format": "With these values, a part of the template is longer than WhatsApp allows.",
     "code.ended": "This code is no longer valid. Ask for a new one.",
     "code.wrong": "This is not the code that was sent.",
     "own.pattern": "This is not a phone number with a country code, such as +258841234567.",
@@ -432,7 +446,7 @@ QUALITIES: Mapping[str, str] = {
 TEMPLATE_STATUSES: Mapping[str, str] = {
     "approved": "Approved",
     "pending": "Under review",
-    "rejected": "Rejected",
+    "rejected": languages.TEMPLATE + "Rejected",
     "paused": "Paused",
     "disabled": "Disabled",
     "in_appeal": "In appeal",
@@ -520,6 +534,13 @@ STATUSES: Mapping[str, str] = {
     "revoked": "Revoked",
     "pending": "Pending",
     "approved": "Approved",
+}
+#: Statuses of sender IDs.
+SENDER_STATUSES: Mapping[str, str] = {
+    "pending": "Pending",
+    "approved": "Approved",
+    "rejected": languages.SENDER + "Rejected",
+    "suspended": languages.SENDER + "Suspended",
 }
 #: Statuses of campaigns.
 CAMPAIGN_STATUSES: Mapping[str, str] = {

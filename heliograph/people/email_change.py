@@ -100,11 +100,11 @@ async def withdraw(conn: Connection, *, user_id: UUID) -> None:
         await outbox.drop(conn, subject_id=_subject(user_id))
 
 
-# A request is void once its session has ended, whoever ended it.
+# A request is void once its session has ended, whoever ended it, or by itself: its row stays until retention's turn.
 USE = """
 DELETE FROM email_changes WHERE token_hash = $1 AND expires_at > now()
-   AND (EXISTS (SELECT FROM sessions WHERE id = session_id)
-        OR EXISTS (SELECT FROM operator_sessions WHERE id = session_id))
+   AND (EXISTS (SELECT FROM sessions WHERE id = session_id AND ends_at > now())
+        OR EXISTS (SELECT FROM operator_sessions WHERE id = session_id AND ends_at > now()))
 RETURNING user_id, email, session_id, organization_id
 """
 
@@ -132,7 +132,10 @@ async def confirm(conn: Connection, box: Outbox | None, *, token: str, by: Princ
         )
 
 
-CHANGE = "UPDATE users SET email = $2 WHERE id = $1"
+CHANGE = """
+UPDATE users SET email = $2
+ WHERE id = $1 AND NOT EXISTS (SELECT FROM users other WHERE other.email = $2 AND other.id <> $1) RETURNING id
+"""
 
 
 async def _change(
@@ -147,9 +150,11 @@ async def _change(
 ) -> User:
     try:
         async with conn.transaction():
-            await conn.execute(CHANGE, user.id, email)
-    except asyncpg.UniqueViolationError:
-        raise Invalid(("email", "taken", "Somebody else has this e-mail address.")) from None
+            changed = await conn.fetchval(CHANGE, user.id, email)
+    except asyncpg.UniqueViolationError:  # taken at the same moment
+        changed = None
+    if changed is None:
+        raise Invalid(("email", "taken", "Somebody else has this e-mail address."))
     await links.end(conn, user_id=user.id)
     await outbox.drop(conn, subject_id=user.id)
     await sessions.end_all(conn, by, user_id=user.id, keep=keep)

@@ -17,7 +17,7 @@ from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor, Principal
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.errors import Invalid, NotFound, Problems, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.mail import outbox
 from heliograph.mail.outbox import Outbox
@@ -107,16 +107,22 @@ async def invite(
 
     Raises Invalid, AlreadyMember, RoleRequired.
     """
-    address = users.checked_email(email)
-    roles.checked(role)
+    wrong = Problems()
+    with wrong.gathering():
+        address = users.checked_email(email)
+    with wrong.gathering():
+        roles.checked(role)
     if len(note) > LONGEST_NOTE or "\0" in note:
-        raise Invalid(("note", "length", "A note can have at most 500 characters."))
-    await memberships.demand_team(conn, actor, role)
-    if await conn.fetchval(MEMBER, actor.organization_id, address):
-        raise AlreadyMember
+        wrong.add("note", "length", "A note can have at most 500 characters.")
+    wrong.report()
     token = secrets.token_urlsafe(32)
     values = (address, role, note.strip(), hash_secret(token), actor.user_id, LIFE)
     async with conn.transaction():
+        # The lock comes first: whoever loses the role, and their invitations with it, must not leave another one.
+        await conn.fetchval(memberships.LOCK_ORGANIZATION, actor.organization_id)
+        await memberships.demand_team(conn, actor, role)
+        if await conn.fetchval(MEMBER, actor.organization_id, address):
+            raise AlreadyMember
         id: UUID = await conn.fetchval(INVITE, actor.organization_id, uuid7(), *values)
         await audit.record(conn, actor, "invitation.made", object_id=id, name=address, after={"role": role})
         is_mailed = box is not None and await _mail(conn, actor, box, id=id, token=token, language=language)
@@ -176,7 +182,8 @@ async def admit(conn: Connection, actor: Actor, *, email: str, name: str, role: 
         return user, await links.make(conn, actor, user_id=user.id) if is_new else None
 
 
-FIND = "SELECT email, role, note FROM invitations WHERE organization_id = $1 AND id = $2"
+# Locked: an invitation that is accepted or withdrawn at the same moment must not come back.
+FIND = "SELECT email, role, note FROM invitations WHERE organization_id = $1 AND id = $2 FOR UPDATE"
 
 
 async def renew(
@@ -184,10 +191,12 @@ async def renew(
 ) -> tuple[str, str, bool]:
     """Renew an invitation for three more days; the old link ends. Returns (e-mail, new token, whether a mail will be
     sent). Raises NotFound, RoleRequired."""
-    row = await conn.fetchrow(FIND, actor.organization_id, id)
-    if row is None:
-        raise NotFound("There is no such invitation.", resource="invitation", id=str(id))
-    _, token, is_mailed = await invite(conn, actor, **row, box=box, language=language)
+    async with conn.transaction():
+        await conn.fetchval(memberships.LOCK_ORGANIZATION, actor.organization_id)
+        row = await conn.fetchrow(FIND, actor.organization_id, id)
+        if row is None:
+            raise NotFound("There is no such invitation.", resource="invitation", id=str(id))
+        _, token, is_mailed = await invite(conn, actor, **row, box=box, language=language)
     return row["email"], token, is_mailed
 
 

@@ -8,6 +8,7 @@ factor, so a person who has one must enter its code after using a mailed link.
 from __future__ import annotations
 
 import secrets
+import urllib.parse
 from datetime import timedelta
 from typing import Literal
 from uuid import UUID
@@ -96,6 +97,7 @@ DELETE FROM sign_in_links WHERE token_hash IN (SELECT token_hash FROM sign_in_li
 """
 
 
-def address(base_url: str, token: str, *, realm: Realm = "dashboard") -> str:
-    """The link itself. `base_url`: the dashboard's or the console's."""
-    return f"{base_url.rstrip('/')}{PATHS[realm]}#{token}"
+def address(base_url: str, token: str, *, realm: Realm = "dashboard", following: str = "") -> str:
+    """The link itself. `base_url`: the dashboard's or the console's; `following`: the page that it leads to."""
+    query = f"?{urllib.parse.urlencode({'next': following})}" if following else ""
+    return f"{base_url.rstrip('/')}{PATHS[realm]}{query}#{token}"

@@ -17,6 +17,7 @@ from heliograph.accounts.api_keys import issued, lifecycle
 from heliograph.accounts.api_keys.issued import ApiKey
 from heliograph.audit import reading
 from heliograph.audit import recording as audit
+from heliograph.base import naming
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound, Refusal
@@ -53,7 +54,8 @@ class Colleague(msgspec.Struct, frozen=True):
         return self.has_passkey and not self.has_password
 
 
-_BY_PASSKEY = "u.password IS NULL AND EXISTS (SELECT FROM passkeys WHERE user_id = u.id)"
+#: An SQL condition: the user `u` signs in by passkey, and has no password that could be stolen.
+BY_PASSKEY = "u.password IS NULL AND EXISTS (SELECT FROM passkeys WHERE user_id = u.id)"
 _TEAM = "FROM memberships m CROSS JOIN LATERAL (SELECT * FROM users WHERE id = m.user_id LIMIT 1) u"
 # Sessions and passkeys are looked up only for the members returned.
 _LISTED = f"""
@@ -69,7 +71,7 @@ SELECT m.user_id, m.email, m.name, m.role, m.has_totp,
 # $3: the last member of the page before; $4: the beginning of a name or address.
 PAGE = _LISTED.format(
     which="""($3::uuid IS NULL OR (u.name, u.email) > (SELECT name, email FROM users WHERE id = $3))
-           AND (starts_with(lower(u.name), lower($4)) OR starts_with(u.email, lower($4)))"""
+           AND (starts_with(lower(u.name), lower($4)) OR starts_with(normalize(u.email), lower($4)))"""
 )
 GET = _LISTED.format(which="m.user_id = $3")
 
@@ -78,7 +80,9 @@ async def list_page(
     conn: Connection, actor: Actor, *, search: str = "", after: UUID | None = None, limit: int
 ) -> list[Colleague]:
     """Members by name, after the member `after`. `search`: the beginning of a name or an e-mail address."""
-    return [Colleague(**row) for row in await conn.fetch(PAGE, actor.organization_id, limit, after, search)]
+    return [
+        Colleague(**row) for row in await conn.fetch(PAGE, actor.organization_id, limit, after, naming.sought(search))
+    ]
 
 
 NAMES = f"SELECT m.user_id, u.name {_TEAM} WHERE m.organization_id = $1 AND m.user_id = ANY ($2)"
@@ -99,7 +103,7 @@ async def get(conn: Connection, actor: Actor, *, user_id: UUID) -> Colleague:
 
 
 WITHOUT_FACTOR = f"""
-SELECT count(*) {_TEAM} WHERE m.organization_id = $1 AND u.totp IS NULL AND ($2 OR NOT ({_BY_PASSKEY}))
+SELECT count(*) {_TEAM} WHERE m.organization_id = $1 AND u.totp IS NULL AND ($2 OR NOT ({BY_PASSKEY}))
 """
 
 
@@ -111,7 +115,7 @@ async def without_factor(conn: Connection, actor: Actor, *, is_required: bool) -
 
 HAS_COLLEAGUES = "SELECT count(*) > 1 FROM (SELECT FROM memberships WHERE organization_id = $1 LIMIT 2) few"
 HAS_FACTOR = f"""
-SELECT EXISTS (SELECT {_TEAM} WHERE m.organization_id = $1 AND (u.totp IS NOT NULL OR {_BY_PASSKEY}))
+SELECT EXISTS (SELECT {_TEAM} WHERE m.organization_id = $1 AND (u.totp IS NOT NULL OR {BY_PASSKEY}))
 """
 
 
@@ -247,6 +251,20 @@ async def demand_team(conn: Connection, actor: Actor, *touched: str) -> None:
     Queries the database, because the session may be half a second old.
     """
     await _demand(conn, actor, *touched)
+
+
+HELD = """
+SELECT m.role, o.developer_keys FROM memberships m JOIN organizations o ON o.id = m.organization_id
+ WHERE m.organization_id = $1 AND m.user_id = $2
+"""
+
+
+async def demand_scope(conn: Connection, actor: Actor, scope: str) -> None:
+    """Check that the acting person holds a scope now. Raises RoleRequired."""
+    row = await conn.fetchrow(HELD, actor.organization_id, actor.user_id)
+    own = None if row is None else roles.held(row["role"], developer_keys=row["developer_keys"])
+    if own is None or scope not in own.scopes(actor.mode):
+        raise RoleRequired(required=roles.holders(scope=scope, mode=actor.mode))
 
 
 async def demand(conn: Connection, actor: Actor, permission: str) -> None:

@@ -40,7 +40,7 @@ class WrongSignIn(Refusal):
 
 
 class TooManyTries(Refusal):
-    """Too many failed attempts. Wait a moment, then try again."""
+    """Too many attempts. Wait a moment, then try again."""
 
     code, status = "sign_in_paused", 429
 

@@ -21,7 +21,7 @@ from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.mail import outbox
-from heliograph.people import links, passwords, sessions, tries
+from heliograph.people import links, memberships, passwords, sessions, tries
 from heliograph.people.operators import sessions as operator_sessions
 
 LANGUAGES = ("en", "pt")
@@ -51,6 +51,13 @@ class Member(msgspec.Struct, frozen=True):
     organization_id: UUID
     organization: str
     role: str
+    #: Signs in by passkey, and has no password that could be stolen.
+    is_by_passkey: bool
+
+    @property
+    def has_factor(self) -> bool:
+        """Whether a password alone is not enough to sign in."""
+        return self.user.has_totp or self.is_by_passkey
 
 
 _COLUMNS = (
@@ -98,7 +105,7 @@ async def get(conn: Connection, *, id: UUID) -> User:
 
 
 LIST = f"""
-SELECT {_COLUMNS}, m.organization_id, o.name AS organization, m.role
+SELECT {_COLUMNS}, m.organization_id, o.name AS organization, m.role, {memberships.BY_PASSKEY} AS is_by_passkey
   FROM memberships m CROSS JOIN LATERAL (SELECT * FROM users WHERE id = m.user_id LIMIT 1) u
        CROSS JOIN LATERAL (SELECT * FROM organizations WHERE id = m.organization_id LIMIT 1) o
  WHERE $1::uuid IS NULL OR m.organization_id = $1
@@ -109,7 +116,10 @@ SELECT {_COLUMNS}, m.organization_id, o.name AS organization, m.role
 async def list_everywhere(conn: Connection, *, organization_id: UUID | None, limit: int = 1000) -> list[Member]:
     """For operators: the members of one organization, or of all (None)."""
     rows = await conn.fetch(LIST, organization_id, limit)
-    return [Member(user_of(row), row["organization_id"], row["organization"], row["role"]) for row in rows]
+    return [
+        Member(user_of(row), row["organization_id"], row["organization"], row["role"], row["is_by_passkey"])
+        for row in rows
+    ]
 
 
 REMOVE = "DELETE FROM users WHERE id = $1 RETURNING email"

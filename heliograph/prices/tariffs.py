@@ -189,9 +189,11 @@ async def list_tariffs(conn: Connection, kind: Literal["cost", "price"]) -> list
 async def find(
     conn: Connection, kind: Literal["cost", "price"], *, name: str = "", supplier_id: UUID | None = None
 ) -> Listed:
-    """A supplier's rate card, or a price list by name. Raises NotFound."""
+    """A supplier's rate card, or a price list by name, regardless of case and of how accents are encoded. Raises
+    NotFound."""
+    wanted = naming.sought(name).lower()
     for one in await list_tariffs(conn, kind):
-        if one.supplier_id == supplier_id if supplier_id else one.name.lower() == name.lower():
+        if one.supplier_id == supplier_id if supplier_id else one.name.lower() == wanted:
             return one
     raise NotFound("There are no rates of this supplier." if supplier_id else "There is no such price list.", name=name)
 

@@ -54,6 +54,10 @@ h.kind = queue.kind AND (h.line IS NULL OR h.line = queue.line)
 """
 #: An SQL condition: an operator holds this row. Cheap while there are no holds at all.
 HELD = f"(SELECT EXISTS (SELECT FROM queue_holds)) AND EXISTS (SELECT FROM queue_holds h WHERE {FITS})"
+#: An SQL condition: this row of `queue` waits behind others of an endpoint that fails. Until one of them succeeds, they
+#: are tried one at a time, so a receiver that hangs makes its own events late, for days, whatever the workers do.
+WAITS_FOR_RECEIVER = """(queue.kind = 'webhook' AND queue.line IN (
+    SELECT id FROM webhook_endpoints WHERE status = 'active' AND failing_since IS NOT NULL))"""
 #: An SQL condition: this row is held since a restore. It may have been sent after the backup, so it must not expire.
 RESTORED = f"EXISTS (SELECT FROM queue_holds h WHERE h.restored AND {FITS})"
 _FREE = f"(lease_until IS NULL OR lease_until < now()) AND NOT ({HELD})"

@@ -21,7 +21,7 @@ from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.queue import leases
-from heliograph.queue.backlog import FITS, HELD
+from heliograph.queue.backlog import FITS, HELD, WAITS_FOR_RECEIVER
 
 #: Kinds of work that leave this installation: to suppliers, to Meta, to customers' endpoints.
 OUTGOING = ("sms", "whatsapp", "webhook")
@@ -206,7 +206,7 @@ async def _record(
     )
 
 
-LATE = leases.OLDEST.format(counts=f"NOT ({HELD})", **leases.OF_ALL)
+LATE = leases.OLDEST.format(counts=f"NOT ({HELD}) AND NOT {WAITS_FOR_RECEIVER}", **leases.OF_ALL)
 LATE_BY_LINE = leases.OLDEST.format(counts=f"NOT ({HELD})", **leases.OF_EACH)
 
 
@@ -218,7 +218,7 @@ async def late(
     looked: int = leases.LOOKED,
     places: int = leases.PLACES,
 ) -> float:
-    """Like `leases.oldest`, but without held work."""
+    """Like `leases.oldest`, but without held work, and without what waits behind a receiver that fails."""
     age: float = await conn.fetchval(LATE, kind, list(without), looked, places)
     return age
 
@@ -252,6 +252,8 @@ async def hurry(conn: Connection, *, id: UUID, by: Principal = SYSTEM) -> bool:
 
 #: Seconds after which a message of a suspended organization, or of a paused account, is examined again.
 STOPPED_PAUSE = 60.0
+#: The same for one that seems to be stopped, but is being resumed.
+RESUMING = 1.0
 #: Maximum messages that `resume` looks at: the others are due within STOPPED_PAUSE.
 MOST_RESUMED = 5_000
 # What was put back keeps its order. Scheduled messages and those of a campaign with a pace are due at their times, and

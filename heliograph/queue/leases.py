@@ -201,15 +201,22 @@ RENEW = (
     HELD.format(columns="", arrays="", names="")
     + """
 UPDATE queue SET lease_until = now() + make_interval(secs => $4)
- WHERE ctid = ANY (ARRAY(SELECT place FROM held)) RETURNING id
+ WHERE ctid = ANY (ARRAY(SELECT place FROM held)) RETURNING line, id
 """
 )
 
 
-async def renew(conn: Connection, leases: Sequence[Lease], *, seconds: float) -> set[UUID]:
-    """Extend leases by `seconds`; returns the ids of those still held."""
-    rows = await conn.fetch(RENEW, *_columns(leases), seconds)
-    return {row["id"] for row in rows}
+async def renew(conn: Connection, leases: Sequence[Lease], *, seconds: float) -> set[tuple[UUID, UUID]]:
+    """Extend leases by `seconds`; returns those still held, as (line, id)."""
+    return {(line, id) for line, id in await conn.fetch(RENEW, *_columns(leases), seconds)}
+
+
+RENEW_PICKED = "UPDATE queue SET lease_until = now() + make_interval(secs => $2) WHERE ctid = ANY ($1)"
+
+
+async def renew_picked(conn: Connection, picked: Sequence[Lease], *, seconds: float) -> None:
+    """Extend the leases of rows that this transaction picked, although they had ended."""
+    await conn.execute(RENEW_PICKED, [lease.place for lease in picked], seconds)
 
 
 PUT = """

@@ -33,11 +33,9 @@ RETRY = "UPDATE timers SET next_at = least(next_at, now() + make_interval(secs =
 
 REACH = "UPDATE timers SET done_until = $2 WHERE name = $1"
 
-# If a worker hangs while holding the row, the server terminates its session, so that another worker can continue.
-HOLD = """
-WITH impatient AS MATERIALIZED (SELECT set_config('idle_in_transaction_session_timeout', '30s', true))
-SELECT name FROM timers, impatient WHERE name = $1 FOR UPDATE OF timers SKIP LOCKED
-"""
+# If a worker hangs while holding the row, the server terminates its session (`base.network.connecting`), so that
+# another worker can continue.
+HOLD = "SELECT name FROM timers WHERE name = $1 FOR UPDATE SKIP LOCKED"
 
 
 async def ensure(conn: Connection, name: str) -> None:

@@ -206,10 +206,10 @@ async def find(conn: Connection, *, route: str, query: str = ID) -> StoredRoute:
     return found
 
 
-CHANGE = """
+CHANGE = f"""
 UPDATE routes SET name = $2, prefix = $3, country = $4, network = $5, organization_id = $6, sender = $7, class = $8,
        priority = $9, adaptive = $10, rated = $11, note = $12, changed_at = clock_timestamp()
- WHERE id = $1
+ WHERE id = $1 AND {naming.IS_FREE.format(table="routes")} RETURNING id
 """
 FORGET = "DELETE FROM route_suppliers WHERE route_id = $1"
 
@@ -224,7 +224,8 @@ async def change(
         return
     try:
         async with conn.transaction():
-            await conn.execute(CHANGE, *_values(after, said))
+            if await conn.fetchval(CHANGE, *_values(after, said)) is None:
+                raise _taken(after.name)
             await conn.execute(FORGET, after.id)
             await _choose(conn, after)
             await audit.record(

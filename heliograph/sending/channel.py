@@ -35,6 +35,8 @@ class Claimed(Protocol):
         """Now, by the database's clock."""
 
     @property
+    def organization_state(self) -> str: ...
+    @property
     def is_unsent(self) -> bool:
         """True if it is not known to have been accepted by anybody."""
 

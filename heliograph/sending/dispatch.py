@@ -22,15 +22,19 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 import asyncpg
+import msgspec
 import structlog
 
 from heliograph import traces
+from heliograph.accounts import organizations
+from heliograph.accounts.organizations import STOPPED
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.process import measures, spans
 from heliograph.base.process.crash import crash_point
 from heliograph.base.process.spans import Span
 from heliograph.queue import leases
 from heliograph.queue.backlog import Backlog
+from heliograph.queue.holds import RESUMING
 from heliograph.queue.leases import Lease, Postponed
 from heliograph.sending import attempts, unsubmitted
 from heliograph.sending.attempts import Attempt
@@ -75,7 +79,7 @@ class Dispatcher(Generic[Message, Report]):
         results.landed = self._landed
         self._claim_limit = claim_limit
         self._lease_seconds = lease_seconds
-        self.flights = Flights(late=channel.grace)
+        self.flights = Flights(late=channel.grace, lease_seconds=lease_seconds)
         #: Held during a round.
         self._in_round = asyncio.Lock()
         self._stopping = False
@@ -122,6 +126,7 @@ class Dispatcher(Generic[Message, Report]):
         unrecorded = len(self.flights) + len(self._unsubmitted)
         limit = min(self._claim_limit, UNRECORDED_CLAIMS * self._claim_limit - unrecorded)
         outgoing: list[Attempt[Message]] = []
+        self._found.clear()
         crash_point(f"{channel.kind}.dispatch.before_commit")
         try:
             async with self._pool.acquire() as conn:
@@ -189,7 +194,7 @@ class Dispatcher(Generic[Message, Report]):
 
     async def renew(self) -> None:
         """Renew the leases of messages in flight; called every third of a lease."""
-        await self.flights.renew(self._pool, self._results.writing, seconds=self._lease_seconds)
+        await self.flights.renew(self._pool, self._results.writing)
 
     async def _settle_unsubmitted(self) -> None:
         """Record that nothing was sent in attempts that have begun, but were not handed over."""
@@ -260,9 +265,19 @@ class Dispatcher(Generic[Message, Report]):
         """Settle the messages that are not sent, and begin the attempts of those that are."""
         channel = self._channel
         unseen = [lease for lease in picked if lease.begun_at is not None]
+        own = [one for one in unseen if (one.id, one.attempt) in self.flights]
+        if own:
+            # Their leases have ended, since this process stood still or the database's clock was set, but they are not
+            # lost: their answers will come here.
+            await leases.renew_picked(conn, own, seconds=self._lease_seconds)
+            ids = {one.id for one in own}
+            picked = [one for one in picked if one.id not in ids]
+            unseen = [one for one in unseen if one.id not in ids]
         if unseen:
             await attempts.mark_unknown(conn, unseen)
         messages = await channel.load(conn, picked)
+        stopped = {one.lease.organization_id for one in messages if one.organization_state in STOPPED}
+        resuming = stopped - await organizations.hold_stopped(conn, stopped) if stopped else stopped
         moves: list[Any] = []
         steps: dict[UUID, Step] = {}
         lost = [one for one in messages if one.is_unsent and one.attempt_state == "unknown"]
@@ -283,7 +298,9 @@ class Dispatcher(Generic[Message, Report]):
                     if move is not None:
                         moves.append(move)
                 case Postponed() as postponed:
-                    back.append(postponed)
+                    # Resuming does not find what a worker has at that moment.
+                    is_soon = message.lease.organization_id in resuming and postponed.pause > RESUMING
+                    back.append(msgspec.structs.replace(postponed, pause=RESUMING) if is_soon else postponed)
                 case Attempt() as attempt:
                     outgoing.append(attempt)
         begun = await self._still_free(conn, outgoing, finished)
@@ -296,7 +313,7 @@ class Dispatcher(Generic[Message, Report]):
             if spans.on():
                 marked = [one.lease for one in begun if spans.is_marked(one.lease.id)]
                 if marked:
-                    self._found = await traces.find(conn, [(one.organization_id, one.id) for one in marked])
+                    self._found |= await traces.find(conn, [(one.organization_id, one.id) for one in marked])
         # After the dispatcher's own writes, since moves lock messages and balances; the channel's notes about attempts
         # come after those, in the same order as when their answers are recorded.
         if moves and await channel.move(conn, moves):

@@ -28,11 +28,15 @@ class Flights:
     """Attempts under way, by message and number. An answer that arrives after its attempt was recorded as `unknown`
     still counts for a while."""
 
-    def __init__(self, *, late: float) -> None:
+    def __init__(self, *, late: float, lease_seconds: float) -> None:
         """`late`: seconds during which an answer still counts after the attempt was given up."""
         self._late = late
+        self._lease_seconds = lease_seconds
         self._open: dict[Key, _Flight] = {}
         self._given_up: dict[Key, _Flight] = {}
+        #: When the last successful renewal began, and what was lost before it; monotonic seconds.
+        self._renewed_at = monotonic()
+        self._lost_until = float("-inf")
 
     def __len__(self) -> int:
         return len(self._open)
@@ -63,14 +67,23 @@ class Flights:
         """Record that its outcome is unknown; an answer may still arrive."""
         self._given_up[key] = _Flight(self._open[key].attempt, monotonic())
 
+    def lost_until(self) -> float:
+        """See `suppliers.contract.LostUntil`. Leases are renewed every third of their duration. If that is overdue,
+        because this process stood still or cannot reach the database, what was handed over more than a third ago counts
+        as lost; it was handed over within half of its lease (`Dispatcher._hand_over`), so that a sixth of it is left.
+        """
+        now = monotonic()
+        if now - self._renewed_at > self._lease_seconds / 2:
+            return max(self._lost_until, now - self._lease_seconds / 3)
+        return self._lost_until
+
     def landed(self, keys: Iterable[Key]) -> None:
         """Forget attempts whose outcome has been recorded, or never can be."""
         for key in keys:
             self._open.pop(key, None)
 
-    async def renew(self, pool: Pool, writing: asyncio.Lock, *, seconds: float) -> None:
-        """Renew the leases of attempts that have been under way for a third of the lease of `seconds`; called at that
-        interval.
+    async def renew(self, pool: Pool, writing: asyncio.Lock) -> None:
+        """Renew the leases of attempts that have been under way for a third of a lease; called at that interval.
 
         Never during `writing`: a row renewed while it is being finished would have a new version by then, and remain
         until its lease expires.
@@ -80,7 +93,10 @@ class Flights:
         for key in over:
             if key not in self._open:  # until it is recorded that there was no answer, any answer is a late one
                 del self._given_up[key]
-        old = [one.attempt.lease for one in self._open.values() if at - one.since > seconds / 3]
+        old = [one.attempt.lease for one in self._open.values() if at - one.since > self._lease_seconds / 3]
         if old:
             async with writing, pool.acquire() as conn:
-                await leases.renew(conn, old, seconds=seconds)
+                await leases.renew(conn, old, seconds=self._lease_seconds)
+        # What had ended by now was not renewed, and stays lost.
+        self._lost_until = self.lost_until()
+        self._renewed_at = at

@@ -90,14 +90,16 @@ class Intake(Generic[Item]):
         """Whether the database had no room for the last batch, although it may answer queries."""
         return self._failed_at is not None and monotonic() - self._failed_at < REFUSES_FOR
 
-    async def put(self, item: Item) -> Answer:
+    async def put(self, item: Item, *, with_others: bool = True) -> Answer:
         """The answer to the item, once it is committed. Raises its refusal, and Unavailable.
 
-        If the caller is cancelled, the message is stored completely or not at all.
+        `with_others`: others are put at the same time, so it waits until they are in its batch. If the caller is
+        cancelled, the message is stored completely or not at all.
         """
+        batcher = self._apart_from.get(item.send.actor.organization_id, self._batcher)
         try:
-            # A cancelled caller cancels only its future: the batch continues regardless.
-            return await self._apart_from.get(item.send.actor.organization_id, self._batcher).put(item)
+            # A cancelled caller cancels only its own item: a batch with others continues regardless.
+            return await (batcher.put(item) if with_others else batcher.run(item))
         except Exception as error:
             if is_down(error):
                 raise Unavailable from error
@@ -133,6 +135,8 @@ class Intake(Generic[Item]):
 
     async def _commit(self, items: list[Item]) -> list[Answer | BaseException]:
         """One batch. Duplicates (items with the same key) get the first one's outcome."""
+        if len(items) == 1:
+            return await self._apart(items)
         results: dict[int, Answer | BaseException] = {}
         duplicates = await self._lead(items, list(range(len(items))), results)
         if duplicates:

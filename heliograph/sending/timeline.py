@@ -8,6 +8,7 @@ break: this is for operators only. What a customer may see of a message is defin
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -88,10 +89,17 @@ SELECT found.*, o.name AS organization_name, sent_by.name AS person_name{columns
 """
 
 
+def snapshot(conn: Connection) -> AbstractAsyncContextManager[object]:
+    """The transaction in which a timeline is read. What ends meanwhile is in all of it or in none: otherwise a delivery
+    that was recorded while it was read could be neither queued nor made."""
+    return conn.transaction(isolation="repeatable_read")
+
+
 async def of_message(
     conn: Connection, source: Source, *, id: UUID, with_text: bool, by: Principal = SYSTEM
 ) -> Timeline:
-    """The timeline of a message. Raises NotFound. Reading its text is recorded in the audit log."""
+    """The timeline of a message, in the caller's `snapshot`. Raises NotFound. Reading its text is recorded in the audit
+    log."""
     row = await conn.fetchrow(source.message, id)
     if row is None:
         raise NotFound(resource="message", id=str(id))

@@ -302,6 +302,12 @@ async def cancel_many(conn: Connection, actor: Actor, *, ids: Collection[UUID]) 
     Their queue rows are deleted first, after waiting for any claim that is being committed: from then on no worker can
     claim them.
     """
+    rows, taken = await _cancel(conn, actor, ids)
+    return {row["id"]: row["id"] in taken or row["status"] == "canceled" for row in rows}
+
+
+async def _cancel(conn: Connection, actor: Actor, ids: Collection[UUID]) -> tuple[list[asyncpg.Record], set[UUID]]:
+    """(the messages as they were, the ids of those that were canceled just now)"""
     for _ in range(TRIES):
         rows = await conn.fetch(STATES, actor.organization_id, list(ids), list(actor.modes))
         unsent = [
@@ -314,19 +320,24 @@ async def cancel_many(conn: Connection, actor: Actor, *, ids: Collection[UUID]) 
                     taken = await withdrawal.withdraw(conn, unsent, at=clock.now(), reason="canceled")
             except AlreadyAttempted:
                 continue
-        return {row["id"]: row["id"] in taken or row["status"] == "canceled" for row in rows}
-    return {row["id"]: row["status"] == "canceled" for row in rows}
+        return rows, taken
+    return rows, set()
 
 
 async def cancel(conn: Connection, actor: Actor, *, id: UUID) -> Message:
     """Cancel and refund a message that no supplier has yet, like `cancel_many`. Raises NotFound, and
     MessageNotCancelable once it is on its way or has ended."""
-    await cancel_many(conn, actor, ids=[id])
+    return (await cancel_now(conn, actor, id=id))[0]
+
+
+async def cancel_now(conn: Connection, actor: Actor, *, id: UUID) -> tuple[Message, bool]:
+    """Like `cancel`; also whether it was canceled just now, and not before by somebody else."""
+    _, taken = await _cancel(conn, actor, [id])
     row = await _row(conn, actor, id)
     if row["status"] != "canceled":
         # One that is still `accepted` is being handed over by a worker.
         raise MessageNotCancelable(status=SENDING if row["status"] == "accepted" else row["status"])
-    return _message(row)
+    return _message(row), id in taken
 
 
 async def _row(conn: Connection, actor: Actor, id: UUID) -> asyncpg.Record:

@@ -24,7 +24,7 @@ from heliograph.base.money import Charge, charge_of, columns
 from heliograph.base.process import spans
 from heliograph.base.sentences import said
 from heliograph.prices import margins
-from heliograph.sending.attempts import MAY_HAVE_ARRIVED
+from heliograph.sending.attempts import MAY_HAVE_ARRIVED, WORKER_DIED
 from heliograph.sms import refunds
 from heliograph.sms.arrivals import Arrival, change, due, event, is_found, taken_back
 from heliograph.suppliers.contract import ReceiptState, Verdict
@@ -179,6 +179,10 @@ RETURNING v.n, m.event_id = v.event_id AS raises, m.receipt = v.receipt AS notes
 """
 
 
+#: An SQL condition on a row of `attempts` without an answer: it was counted as unanswered. One that another worker
+#: found so was not: the supplier is not to blame. The row is locked first: that may be being recorded, and counted.
+WAS_COUNTED = f"detail <> '{WORKER_DIED}'"
+
 # Messages that had ended without a known supplier, and the attempt that turns out to have delivered them: that of the
 # supplier whose receipt said so, or one that may have been accepted.
 TURNED_OUT = f"""
@@ -186,10 +190,12 @@ WITH found AS MATERIALIZED (
     SELECT v.organization_id, v.id, a.*
       FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS v (organization_id, id, supplier_id)
            CROSS JOIN LATERAL (
-           SELECT attempt, continues, target_id, state, ended_at, cost, cost_currency, cost_due FROM attempts
+           SELECT attempt, continues, target_id, state, ended_at, cost, cost_currency, cost_due,
+                  {WAS_COUNTED} AS was_counted FROM attempts
             WHERE organization_id = v.organization_id AND message_id = v.id
               AND (target_id = v.supplier_id OR v.supplier_id IS NULL AND state IN {MAY_HAVE_ARRIVED})
-            ORDER BY state = 'accepted' DESC, state = 'unknown' DESC, attempt DESC LIMIT 1) a
+            ORDER BY state = 'accepted' DESC, state = 'unknown' DESC, attempt DESC LIMIT 1
+              FOR NO KEY UPDATE) a
 ), marked AS (
     UPDATE attempts SET state = 'accepted', detail = '{said("its message was delivered")}' FROM found
      WHERE attempts.organization_id = found.organization_id AND attempts.message_id = found.id
@@ -199,30 +205,36 @@ UPDATE messages m
    SET supplier_id = found.target_id, cost = found.cost, cost_currency = found.cost_currency, cost_due = found.cost_due
   FROM found WHERE m.organization_id = found.organization_id AND m.id = found.id
 RETURNING m.id, found.target_id, found.cost, found.cost_currency, found.cost_due, found.state, found.ended_at,
-          coalesce(found.continues, found.attempt) AS series
+          coalesce(found.continues, found.attempt) AS series, found.was_counted
 """
 
 
 # An attempt without an answer, of a message that still waits for one.
-AFTER_ALL = """
-UPDATE attempts a SET state = 'accepted', detail = $4 FROM messages m
- WHERE a.organization_id = $1 AND a.message_id = $2 AND a.attempt = $3 AND a.state = 'unknown'
+AFTER_ALL = f"""
+WITH doubtful AS MATERIALIZED (
+    SELECT {WAS_COUNTED} AS was_counted FROM attempts
+     WHERE organization_id = $1 AND message_id = $2 AND attempt = $3 AND state = 'unknown'
+       FOR NO KEY UPDATE
+)
+UPDATE attempts a SET state = 'accepted', detail = $4 FROM doubtful, messages m
+ WHERE a.organization_id = $1 AND a.message_id = $2 AND a.attempt = $3
    AND m.organization_id = $1 AND m.id = $2 AND m.status = 'accepted'
-RETURNING a.target_id, a.cost, a.cost_currency, a.cost_due, m.country
+RETURNING a.target_id, a.cost, a.cost_currency, a.cost_due, m.country, doubtful.was_counted
 """
 
 
 async def after_all(
     conn: Connection, organization_id: UUID, message_id: UUID, attempt: int, *, at: datetime, detail: str
 ) -> Move | None:
-    """Record that a supplier has a message although its attempt had no answer: it was counted as unanswered, and the
-    move to `sent` that is returned here counts it as accepted. `detail`: how that is known. None if its outcome is not
-    in doubt. The caller makes the move, in the same transaction."""
+    """Record that a supplier has a message although its attempt had no answer: it does not count as unanswered any
+    more, and the move to `sent` that is returned here counts it as accepted. `detail`: how that is known. None if its
+    outcome is not in doubt. The caller makes the move, in the same transaction."""
     row = await conn.fetchrow(AFTER_ALL, organization_id, message_id, attempt, detail)
     if row is None:
         return None
     supplier_id = row["target_id"]
-    await reconciliation.count(conn, [(supplier_id, row["country"], Verdict.UNKNOWN.value, -1)], now())
+    if row["was_counted"]:
+        await reconciliation.count(conn, [(supplier_id, row["country"], Verdict.UNKNOWN.value, -1)], now())
     taken = SupplierAcceptance(after_others=True, cost=charge_of(row["cost"], row["cost_currency"], row["cost_due"]))
     return Move(organization_id, message_id, "sent", at, supplier_id=supplier_id, taken=taken)
 
@@ -346,7 +358,7 @@ async def _with_suppliers(conn: Connection, arrived: list[Arrival], moves: Seque
         if one.mode != "live":
             continue
         place = (row["target_id"], one.country)
-        if row["state"] == "unknown":
+        if row["state"] == "unknown" and row["was_counted"]:
             key = reconciliation.Counted(place[0], reconciliation.hour_of(one.at), place[1], Verdict.UNKNOWN.value)
             reconciliation.add(sums, key, -1)
         elif row["state"] == "accepted":

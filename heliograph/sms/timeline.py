@@ -96,12 +96,13 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by:
 
     `with_text`: include its raw receipts, which may quote the text, and what suppliers were sent, octet by octet.
     """
-    found = await timeline.of_message(conn, SOURCE, id=id, with_text=with_text, by=by)
-    whose = found.message["organization_id"]
-    text = (await text_keys.opened_of(conn, whose, "messages", [(id, found.text)]))[id]
-    came = await rebuilding.of_message(conn, whose, id, whole=with_text)
-    if with_text:
-        came += await _written(conn, whose, id, found.message["accepted_at"] - timedelta(days=1))
+    async with timeline.snapshot(conn):
+        found = await timeline.of_message(conn, SOURCE, id=id, with_text=with_text, by=by)
+        whose = found.message["organization_id"]
+        text = (await text_keys.opened_of(conn, whose, "messages", [(id, found.text)]))[id]
+        came = await rebuilding.of_message(conn, whose, id, whole=with_text)
+        if with_text:
+            came += await _written(conn, whose, id, found.message["accepted_at"] - timedelta(days=1))
     amounts = {name: decimal(amount) for name in AMOUNTS if (amount := found.message[name]) is not None}
     message = found.message | amounts
     message.update(expires_at=deadline(message["accepted_at"], message["expires_at"]))

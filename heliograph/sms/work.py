@@ -75,7 +75,7 @@ class SmsWork(Work):
         self._suppliers = SupplierPool(
             pool,
             worker_id,
-            factories=kinds.factories(late=grace),
+            factories=kinds.factories(late=grace, lost_until=lambda: self._dispatcher.flights.lost_until()),
             account=lambda supplier: Account(
                 supplier.id,
                 supplier.settings,

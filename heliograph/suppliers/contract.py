@@ -9,6 +9,7 @@ duplicate it.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
@@ -346,6 +347,16 @@ class Connector(Protocol):
 
         Whatever is still unanswered then ends as UNKNOWN.
         """
+
+
+#: Monotonic seconds: the lease of what was handed over by then may have ended. Another worker may have sent it, or be
+#: about to, so nothing more of it may be sent.
+LostUntil = Callable[[], float]
+
+
+def never_lost() -> float:
+    """The LostUntil of messages that no other process can take."""
+    return -math.inf
 
 
 #: Builds a connector for an account: (account, on_outcome, on_receipts, on_inbound). Raises SettingsError.

@@ -17,6 +17,7 @@ from heliograph.suppliers.contract import (
     Account,
     Connector,
     ConnectorFactory,
+    LostUntil,
     OnInbound,
     OnOutcome,
     OnReceipts,
@@ -64,10 +65,11 @@ def settings_from(kind: str, values: Mapping[str, Any]) -> Any:
     return checked(SETTINGS[kind], values)
 
 
-def factories(*, late: float) -> dict[str, ConnectorFactory]:
+def factories(*, late: float, lost_until: LostUntil) -> dict[str, ConnectorFactory]:
     """The connector factory of each kind. `late`: seconds that an SMPP answer still counts after its submit timed
     out."""
-    return {SMPP: partial(smpp.connect, late=late)} | {name: partial(_http, kind) for name, kind in HTTP.items()}
+    over_smpp = partial(smpp.connect, late=late, lost_until=lost_until)
+    return {SMPP: over_smpp, **{name: partial(_http, kind, lost_until) for name, kind in HTTP.items()}}
 
 
 def read(kind: str, settings: Mapping[str, Any], body: bytes, form: str) -> str | None:
@@ -85,7 +87,12 @@ def rebuilt(kind: str, settings: Mapping[str, Any], submission: Submission) -> l
 
 
 def _http(
-    kind: HttpKind, account: Account, on_outcome: OnOutcome, on_receipts: OnReceipts, on_inbound: OnInbound
+    kind: HttpKind,
+    lost_until: LostUntil,
+    account: Account,
+    on_outcome: OnOutcome,
+    on_receipts: OnReceipts,
+    on_inbound: OnInbound,
 ) -> Connector:
     """Receipts and handsets' messages arrive through the callback door, not through the connector."""
-    return http.connect(kind, account, on_outcome)
+    return http.connect(kind, account, on_outcome, lost_until=lost_until)

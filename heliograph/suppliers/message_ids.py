@@ -7,6 +7,8 @@ from typing import Literal
 
 Base = Literal["text", "hex", "dec"]
 
+#: What may stand around an id: white space, NUL, quotes.
+_AROUND = " \t\n\r\v\f\x1c\x1d\x1e\x1f\x85\xa0\0\"'"
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.I)
 _HEX = re.compile(r"[0-9a-f]+", re.I)
 
@@ -15,9 +17,9 @@ def id_key(raw: str, base: Base = "text") -> str:
     """A supplier's message id in the form that is stored and looked up; "" if there is none.
 
     hex and dec become decimal, of any length; text loses case and leading zeros, and a UUID its hyphens, which
-    suppliers change at will.
+    suppliers change at will. Some put it in quotes in receipts only.
     """
-    text = raw.strip().rstrip("\0").strip()
+    text = raw if raw.isalnum() else raw.strip(_AROUND)
     if len(text) == 36 and _UUID.fullmatch(text):
         text = text.replace("-", "")
     if base != "text" and text.isascii() and text.isalnum():

@@ -43,6 +43,10 @@ from heliograph.up.errors import UpError, unusable
 from heliograph.up.parts import LONGEST_PAUSE, PAUSE, Part
 from heliograph.up.welcome import Welcome
 
+#: The credentials in the data directory, once the API answers; and until then, for a start that follows one that was
+#: interrupted, which would create other keys.
+CREDENTIALS, STARTING = "credentials.json", "credentials.starting.json"
+
 
 class UpOptions(msgspec.Struct, frozen=True):
     """The command line of `heliograph up`."""
@@ -100,9 +104,8 @@ async def _run_parts(
     try:
         files.create(data_dir)
     except OSError as error:
-        raise UpError(
-            f"cannot use the data directory {data_dir}: {error.strerror}; choose another with --data-dir"
-        ) from None
+        why = "it is not a directory" if isinstance(error, FileExistsError) else error.strerror
+        raise UpError(f"cannot use the data directory {data_dir}: {why}; choose another with --data-dir") from None
     settings = await secret_keys.ensured(from_environment(), data_dir)
     demand_secret_key(settings)
     _demand_outside(settings, data_dir)
@@ -143,14 +146,15 @@ async def _run_parts(
         # In this order: the API's health status is up to two seconds old, and without a worker it is degraded.
         credentials.whatsapp.phone_number_id = await _number(settings.database_url, credentials, stop)
         await ports.answers(options.host, port, stop)
-        kept = data_dir / "credentials.json"
-        path = options.credentials_file or kept
-        try:
-            for file in {kept, path}:
-                write_credentials(file, credentials)
-        except OSError as error:
-            raise UpError(f"the credentials cannot be written to {path}: {error.strerror}") from None
         if not stop.is_set():
+            kept = data_dir / CREDENTIALS
+            path = options.credentials_file or kept
+            try:
+                for file in {kept, path}:
+                    write_credentials(file, credentials)
+                (data_dir / STARTING).unlink(missing_ok=True)
+            except OSError as error:
+                raise UpError(f"the credentials cannot be written to {path}: {error.strerror}") from None
             on_ready(Welcome(credentials, path, are_new, dashboard, console))
         await stop.wait()
         say("Stopping; a second signal ends work in progress at once.")
@@ -197,8 +201,8 @@ async def _prepare(
     settings: Settings, data_dir: Path, base_url: str, *, is_local: bool
 ) -> tuple[Credentials, UUID, bool, str, str]:
     """Credentials, the id of the simulated app, whether a key is new, and the URLs of dashboard and console."""
-    kept = data_dir / "credentials.json"
-    known = read_credentials(kept)
+    shown = read_credentials(data_dir / CREDENTIALS)
+    known = read_credentials(data_dir / STARTING) or shown
     smsc = known.smsc if known else Smsc("127.0.0.1", 0, "heliograph", secrets.token_urlsafe(6))
     graph = known.whatsapp if known else new_graph()
     # The simulators keep their ports if these are free, so that a worker that is still running finds them again.
@@ -220,9 +224,9 @@ async def _prepare(
     finally:
         await pool.close()
     credentials = Credentials(base_url, str(organization_id), live, test, settings.database_url, smsc, graph, is_local)
-    write_credentials(kept, credentials)
+    write_credentials(data_dir / STARTING, credentials)
     write_simulators(data_dir / "smsc.json", data_dir / "graph.json", credentials)
-    are_new = known is None or (known.live_key, known.test_key) != (live, test)
+    are_new = shown is None or (shown.live_key, shown.test_key) != (live, test)
     dashboard = settings.public_url or base_url
     enter = links.address(dashboard, token) if token else f"{dashboard.rstrip('/')}/"
     console = settings.console_url or (f"http://{settings.console_listen}" if settings.console_listen else dashboard)

@@ -19,7 +19,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.crypto import Key, derive_key, seal, unseal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.errors import Invalid, NotFound, Problems, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.base.network.addresses import Network, check_url, parse_networks
 from heliograph.base.process.settings import Settings
@@ -155,11 +155,14 @@ async def create(
     Raises Invalid (the URL is not allowed, a kind is unknown or none is given) and TooManyEndpoints. The addresses of
     a host name are not checked here, but each time a connection is made.
     """
-    problem = problem_of(url, rules)
-    if problem is not None:
-        raise Invalid(("url", "format", f"`url` is refused: {problem}"))
-    kinds = checked_kinds(subscribed_events)
-    description = checked_description(description)
+    wrong = Problems()
+    if (problem := problem_of(url, rules)) is not None:
+        wrong.add("url", "format", f"`url` is refused: {problem}")
+    with wrong.gathering():
+        kinds = checked_kinds(subscribed_events)
+    with wrong.gathering():
+        description = checked_description(description)
+    wrong.report()
     id, secret = uuid7(), signing.new_secret()
     sealed = seal_secret(rules, organization_id=actor.organization_id, id=id, secret=secret)
     async with conn.transaction():

@@ -211,22 +211,24 @@ class Delivery(msgspec.Struct, frozen=True):
     is_under_way: bool
 
 
-EVENT = """
-SELECT e.id, e.kind, e.request_id, e.data, e.created_at, e.message_id, q.due_at, q.lease_until > now() AS held
-  FROM events e LEFT JOIN queue q ON q.id = e.id AND q.line IS NOT DISTINCT FROM $3
- WHERE e.organization_id = $1 AND e.id = $2 AND e.mode = $4
-"""
-# $4: `successes.since` of the event.
+# One row for each attempt, newest first; one row with NULLs before the first. One statement: an attempt may end between
+# two, so that the event would be due and delivered, or over after a failure. $5: `successes.since` of the event.
 OF_EVENT = f"""
-SELECT attempt, started_at, duration_ms, status, result, detail FROM (
-    (SELECT attempt, started_at, duration_ms, status, result, detail FROM webhook_attempts
-      WHERE organization_id = $1 AND event_id = $2 AND endpoint_id = $3 ORDER BY attempt DESC LIMIT $5)
-    UNION ALL
-    SELECT 1, {successes.STARTED.format(at="s.at")}, s.duration_ms[s.at], s.status[s.at], '{DELIVERED}', ''
-      FROM (SELECT *, array_position(events, $2) AS at FROM webhook_successes s
-             WHERE {successes.HOLDING.format(organization="$1", since="$4", id="$2")}
-               AND s.endpoint_id IS NOT DISTINCT FROM $3) s) tried
- ORDER BY started_at DESC, attempt DESC LIMIT $5
+SELECT e.id, e.kind, e.request_id, e.data, e.created_at, e.message_id, q.due_at, q.lease_until > now() AS held,
+       tried.attempt, tried.started_at, tried.duration_ms, tried.status, tried.result, tried.detail
+  FROM events e LEFT JOIN queue q ON q.id = e.id AND q.line IS NOT DISTINCT FROM $3
+       LEFT JOIN LATERAL (
+       SELECT attempt, started_at, duration_ms, status, result, detail FROM (
+           (SELECT attempt, started_at, duration_ms, status, result, detail FROM webhook_attempts
+             WHERE organization_id = $1 AND event_id = $2 AND endpoint_id = $3 ORDER BY attempt DESC LIMIT $6)
+           UNION ALL
+           SELECT 1, {successes.STARTED.format(at="s.at")}, s.duration_ms[s.at], s.status[s.at], '{DELIVERED}', ''
+             FROM (SELECT *, array_position(events, $2) AS at FROM webhook_successes s
+                    WHERE {successes.HOLDING.format(organization="$1", since="$5", id="$2")}
+                      AND s.endpoint_id IS NOT DISTINCT FROM $3) s) made
+        ORDER BY started_at DESC, attempt DESC LIMIT $6) tried ON true
+ WHERE e.organization_id = $1 AND e.id = $2 AND e.mode = $4
+ ORDER BY tried.started_at DESC, tried.attempt DESC
 """
 
 
@@ -250,23 +252,23 @@ async def reveal(conn: Connection, actor: Actor, *, endpoint_id: UUID, event_id:
 async def delivery(conn: Connection, actor: Actor, *, endpoint_id: UUID, event_id: UUID) -> Delivery:
     """What became of one event at one of the actor's endpoints. Raises NotFound, also after the event is deleted."""
     endpoint = await endpoints.get(conn, actor, id=endpoint_id)
-    row = await conn.fetchrow(EVENT, actor.organization_id, event_id, endpoint_id, endpoint.mode)
-    if row is None:
+    rows = await conn.fetch(
+        OF_EVENT,
+        actor.organization_id,
+        event_id,
+        endpoint_id,
+        endpoint.mode,
+        successes.since(event_id),
+        MOST_OF_EVENT,
+    )
+    if not rows:
         raise NotFound("There is no such event.", resource="event", id=str(event_id))
-    *event, message_id, next_at, is_under_way = row.values()
+    *event, message_id, next_at, is_under_way = list(rows[0].values())[:8]
     (found,) = await feed.opened(conn, actor, [Recorded(*event)])
-    tried = await conn.fetch(
-        OF_EVENT, actor.organization_id, event_id, endpoint_id, successes.since(event_id), MOST_OF_EVENT
-    )
-    begun = [one["started_at"] for one in tried]
-    kept = await _evidence(conn, actor, event_id, endpoint_id, begun)
-    return Delivery(
-        found,
-        [AttemptEntry(event_id, row["kind"], message_id, *one.values()) for one in tried],
-        kept,
-        next_at,
-        bool(is_under_way),
-    )
+    tried = [list(row.values())[8:] for row in rows if row["attempt"] is not None]
+    entries = [AttemptEntry(event_id, found.kind, message_id, *one) for one in tried]
+    kept = await _evidence(conn, actor, event_id, endpoint_id, [one.started_at for one in entries])
+    return Delivery(found, entries, kept, next_at, bool(is_under_way))
 
 
 async def _evidence(

@@ -140,6 +140,8 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, now(), $10)
 ON CONFLICT (organization_id, endpoint_id, cause) WHERE status = 'running' DO NOTHING
 RETURNING {_COLUMNS}
 """
+# Whoever pauses or disables the endpoint waits until the replay is there, to be held or canceled.
+STAYS = "SELECT id FROM webhook_endpoints WHERE organization_id = $1 AND id = $2 FOR SHARE"
 RUNNING = """
 SELECT id FROM webhook_replays
  WHERE organization_id = $1 AND endpoint_id = $2 AND status = 'running' AND cause = 'request'
@@ -163,16 +165,21 @@ async def replay(
     only events that this endpoint never answered with a 2xx, including those never sent to it. Raises NotFound,
     EndpointDisabled, EndpointPaused, Invalid, ReplayRunning.
     """
-    endpoint = await endpoints.active(conn, actor, id=endpoint_id)
-    now = clock.now()
-    # Events being recorded at this moment are delivered anyway: the endpoint is active.
-    to_at = now if to_at is None else min(to_at, now)
-    if from_at < now - timedelta(days=REPLAY_DAYS):
-        raise Invalid(("from", "range", f"`from` must be within the last {REPLAY_DAYS} days"))
-    if from_at >= to_at:
-        raise Invalid(("from", "range", "`from` must be before `to`, and in the past"))
-    chosen = _chosen(kinds, endpoint.subscribed_events)
     async with conn.transaction():
+        # The first lock keeps other requests from starting a replay between the second and the third, under which
+        # nobody may wait for a step (see LOCK).
+        await conn.execute(endpoints.LOCK_ORGANIZATION, actor.organization_id)
+        await lock(conn, actor, endpoint_id=endpoint_id)
+        await conn.execute(STAYS, actor.organization_id, endpoint_id)
+        endpoint = await endpoints.active(conn, actor, id=endpoint_id)
+        now = clock.now()
+        # Events being recorded at this moment are delivered anyway: the endpoint is active.
+        to_at = now if to_at is None else min(to_at, now)
+        if from_at < now - timedelta(days=REPLAY_DAYS):
+            raise Invalid(("from", "range", f"`from` must be within the last {REPLAY_DAYS} days"))
+        if from_at >= to_at:
+            raise Invalid(("from", "range", "`from` must be before `to`, and in the past"))
+        chosen = _chosen(kinds, endpoint.subscribed_events)
         row = await conn.fetchrow(
             START,
             actor.organization_id,

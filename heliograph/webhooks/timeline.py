@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -44,6 +44,16 @@ async def tried(conn: Connection, organization_id: UUID, events: Iterable[asyncp
     """The webhook attempts of these events."""
     ids = [one["id"] for one in events]
     return await conn.fetch(WEBHOOKS, organization_id, ids, [successes.since(id) for id in ids])
+
+
+# By id: `kind` is written so that no index matches.
+PENDING = "SELECT EXISTS (SELECT FROM queue WHERE id = ANY ($2) AND organization_id = $1 AND kind || '' = 'webhook')"
+
+
+async def is_pending(conn: Connection, organization_id: UUID, events: Sequence[UUID]) -> bool:
+    """Whether a delivery of one of these events is queued."""
+    found: bool = await conn.fetchval(PENDING, organization_id, events) if events else False
+    return found
 
 
 def of_event(row: asyncpg.Record) -> Entry:

@@ -8,10 +8,13 @@ from typing import Any
 from heliograph.base.crypto import Key, Unsealable
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
-from heliograph.base.sentences import LATE, Check, kept, quoted, said
+from heliograph.base.sentences import LATE, Check, Sentence, kept, quoted, said
 from heliograph.queue import leases
 from heliograph.whatsapp.callbacks import dead_letters, intake
 from heliograph.whatsapp.mirror import accounts, apps, onboarding
+
+#: Codes of failures before Meta answered (`http.answers.FailureKind`).
+UNREACHED = frozenset({"dns", "connect", "tls", "timeout", "closed"})
 
 
 async def run(conn: Connection, settings: Settings) -> list[Check]:
@@ -71,6 +74,19 @@ def _account(one: dict[str, Any], key: Key | None) -> Check:
         )
     if status == "expiring":
         return Check(name, "warning", said("its token expires at %(at)s", at=one["credential_expires_at"]), new_token)
+    if one["wallet_currency"] is not None:
+        detail = said(
+            "its prices are in %(currency)s, but the organization's wallet is in %(wallet)s, so none of its messages"
+            " can be paid for",
+            currency=one["currency"],
+            wallet=one["wallet_currency"],
+        )
+        remedy = said(
+            "Run `%(command)s`, then add it again with `--currency %(wallet)s` and rates in that currency.",
+            command=_command("remove", one),
+            wallet=one["wallet_currency"],
+        )
+        return Check(name, "warning", detail, remedy)
     if one["subscribed"] is False:
         remedy = said("Run `%(command)s --subscribe`.", command=update)
         return Check(name, "warning", said("the app is not subscribed to its callbacks"), remedy)
@@ -88,11 +104,25 @@ def _account(one: dict[str, Any], key: Key | None) -> Check:
         remedy = said("Enter at Meta what `%(command)s` prints.", command=_command("show", one))
         return Check(name, "warning", said("no callback from Meta has ever arrived"), remedy)
     if one["mirror_detail"]:
-        remedy = said("Numbers and templates are as of the last sync, which is being retried.")
-        detail = said("the last sync with Meta failed: %(error)s", error=one["mirror_detail"])
-        return Check(name, "warning", detail, remedy)
+        return Check(name, "warning", *_not_read(one))
     is_known = status != "unknown"
     return Check(name, "ok", said("its token is valid") if is_known else said("its token has not been checked yet"))
+
+
+def _not_read(one: dict[str, Any]) -> tuple[Sentence, Sentence]:
+    """What kept the last sync from ending, of which each problem is `what: code detail`; and the remedy."""
+    problems = [problem.partition(": ")[2].partition(" ") for problem in one["mirror_detail"].split("; ")]
+    if all(code in UNREACHED for code, _, _ in problems):
+        remedy = said(
+            "Check the way from this machine to %(url)s: DNS, firewall, proxy, certificates. Numbers and templates are "
+            "as of the last sync, which is being retried.",
+            url=one["base_url"],
+        )
+        return said("Meta cannot be reached from here: %(error)s", error=problems[0][2] or problems[0][0]), remedy
+    return (
+        said("the last sync with Meta failed: %(error)s", error=one["mirror_detail"]),
+        said("Numbers and templates are as of the last sync, which is being retried."),
+    )
 
 
 def _command(what: str, one: dict[str, Any]) -> str:

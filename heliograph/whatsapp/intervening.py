@@ -58,12 +58,18 @@ async def give_up(conn: Connection, by: Principal, *, id: UUID, reason: str) -> 
         raise WhatsAppMessageNotEnded
     try:
         async with conn.transaction():
-            if not await withdrawal.withdraw(conn, [(actor.organization_id, id)], at=now()):
-                raise WhatsAppMessageNotEnded
-            before, after = {"status": "accepted"}, {"status": "canceled"}
-            await audit.record(conn, actor, "message.given_up", object_id=id, before=before, after=after, reason=reason)
+            if await withdrawal.withdraw(conn, [(actor.organization_id, id)], at=now()):
+                before, after = {"status": "accepted"}, {"status": "canceled"}
+                await audit.record(
+                    conn, actor, "message.given_up", object_id=id, before=before, after=after, reason=reason
+                )
+                return "canceled"
     except AlreadyAttempted:
         raise WhatsAppMessageNotEnded from None
+    # Its sender may have been first.
+    found, _ = await _whose(conn, by, id)
+    if found["status"] != "canceled":
+        raise WhatsAppMessageNotEnded
     return "canceled"
 
 
@@ -82,9 +88,13 @@ async def decide(conn: Connection, by: Principal, *, id: UUID, status: str, reas
     if found["direction"] != "outbound" or not (found["tried"] or found["status"] == "sent"):
         raise WhatsAppMessageNotEnded
     async with conn.transaction():
-        is_queued = found["status"] == "accepted"
-        if is_queued and id not in await leases.withdraw(conn, "whatsapp", [id], only="ended"):
-            raise WhatsAppMessageNotEnded
+        if found["status"] == "accepted":
+            if id not in await leases.withdraw(conn, "whatsapp", [id], only="ended"):
+                raise WhatsAppMessageNotEnded
+            # Read again once no worker can change it: an attempt that was under way may have ended without Meta.
+            found, _ = await _whose(conn, by, id)
+            if not found["tried"]:
+                raise WhatsAppMessageNotEnded
         code = "unknown" if status == "failed" else None
         moved, _ = await move_many(conn, [Move(actor.organization_id, id, status, now(), code)], rates=None)
         if not moved:

@@ -49,9 +49,10 @@ SELECT q.kind, q.due_at, q.tries, q.attempt, q.lane, q.lease_until, holder.name 
 
 async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by: Principal = SYSTEM) -> Timeline:
     """The timeline of a message in either direction. Raises NotFound."""
-    found = await timeline.of_message(conn, SOURCE, id=id, with_text=with_text, by=by)
-    whose = found.message["organization_id"]
-    text = (await text_keys.opened_of(conn, whose, TABLE, [(id, found.text)]))[id]
+    async with timeline.snapshot(conn):
+        found = await timeline.of_message(conn, SOURCE, id=id, with_text=with_text, by=by)
+        whose = found.message["organization_id"]
+        text = (await text_keys.opened_of(conn, whose, TABLE, [(id, found.text)]))[id]
     amounts = {name: decimal(found.message[name]) for name in ("reserved", "consumed")}
     entries = [_explained(one) for one in _with_code(found)]
     message, evidence = found.message | amounts, _evident(found.message, entries)

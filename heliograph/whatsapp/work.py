@@ -173,5 +173,5 @@ class WhatsAppWork(Work):
 
     def _connect(self, number: SendingNumber, credential: Credential, on_outcome: OnCloudOutcome) -> PooledConnector:
         if self._factory is None:
-            self._factory = CloudFactory()  # its connections belong to the running loop
+            self._factory = CloudFactory(self._dispatcher.flights.lost_until)  # connections belong to the running loop
         return self._factory(number, credential, on_outcome)

@@ -50,7 +50,7 @@ async def test_the_account_of_an_organization_without_a_plan(api: Api, tenant: T
 async def test_the_account_on_a_plan_in_every_state(api: Api, tenant: Tenant, pool: Pool) -> None:
     begun = now() - timedelta(days=40)
     async with pool.acquire() as conn:
-        await plans.subscribe(conn, tenant.id, plan="business", allowance=500, now=now(), anchor=begun)
+        await plans.subscribe(conn, tenant.id, plans.Terms("business", 500), now=now(), anchor=begun)
     start, end = plans.period(begun, 1, now())
     for state, standing in plans.STATUS.items():
         async with pool.acquire() as conn:

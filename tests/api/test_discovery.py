@@ -16,7 +16,9 @@ from heliograph.api.routes import OPERATIONS
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
+from heliograph.queue import holds as queue_holds
 from tests.processes import until_true
+from tests.rules.factories import endpoint, organization
 from tests.rules.whatsapp_factories import made, message
 
 from .conftest import Api, Tenant, running
@@ -103,6 +105,34 @@ WAITING = """
 INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
 SELECT $1, $2, $3, $4, now() - $5::interval, id FROM unnest($6::uuid[]) AS one (id)
 """
+
+
+async def test_an_endpoint_that_fails_is_no_fault_of_the_service(database_url: str, pool: Pool) -> None:
+    """It gets one attempt at a time, so a receiver that hangs keeps its events waiting for days."""
+    await pool.execute("INSERT INTO workers (id, name, started_at, seen_at) VALUES ($1, 'w', now(), now())", uuid7())
+    actor = await organization(pool)
+    failing, well = [await endpoint(pool, actor, "message.sent") for _ in range(2)]
+    await pool.execute("UPDATE webhook_endpoints SET failing_since = now() WHERE id = $1", failing)
+
+    async def late() -> tuple[str, bool]:
+        """The response of a process that has not checked before, and whether doctor, metrics and the console agree."""
+        async with running(database_url) as api:
+            _, _, body = await api.ask("GET", "/health")
+        async with pool.acquire() as conn:
+            return body["checks"]["queue"], await queue_holds.late(conn, "webhook", without=()) > 3_000
+
+    async def waits(line: UUID) -> None:
+        await pool.execute(WAITING, "webhook", line, 0, actor.organization_id, timedelta(hours=1), [uuid7()])
+
+    await waits(failing)
+    assert await late() == ("ok", False)
+    await waits(well)
+    assert await late() == ("degraded", True)
+    await pool.execute("DELETE FROM queue WHERE line = $1", well)
+    assert await late() == ("ok", False)
+    # What has waited is sent as soon as it answers, so then it is our turn.
+    await pool.execute("UPDATE webhook_endpoints SET failing_since = NULL WHERE id = $1", failing)
+    assert await late() == ("degraded", True)
 
 
 @pytest.mark.fresh_database

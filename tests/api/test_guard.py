@@ -33,6 +33,7 @@ from tests.rate_windows import hold_windows, seconds_left
 from .conftest import Api, Tenant, make_tenant, running
 
 SEND = {"to": "+258841234567", "message": "Hello"}
+NOBODY = "019c8f5e-0000-7000-8000-000000000000"
 UNKNOWN = spelling.new_secret("live")
 BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
@@ -82,10 +83,25 @@ async def test_both_header_forms_are_taken_and_must_agree(api: Api, tenant: Tena
     bearer = {"Authorization": f"bearer {tenant.secret}"}
     assert (await api.ask("GET", "/webhooks", headers=bearer))[0] == 200
     assert (await api.ask("GET", "/webhooks", headers=tenant.headers | bearer))[0] == 200
-    other = {"x-api-key": UNKNOWN}
-    assert (await api.ask("GET", "/webhooks", headers=bearer | other))[0] == 401
-    twice = [("x-api-key", tenant.secret), ("x-api-key", UNKNOWN)]
-    assert (await api.ask("GET", "/webhooks", headers=twice))[0] == 401
+    different, basic = "name different API keys", {"Authorization": "Basic dXNlcjpwYXNz"}
+    for headers, said in (
+        (bearer | {"x-api-key": UNKNOWN}, different),
+        ([("x-api-key", tenant.secret), ("x-api-key", UNKNOWN)], different),
+        (
+            [
+                ("x-api-key", UNKNOWN),
+                ("x-api-key", tenant.secret),
+                ("idempotency-key", "a"),
+                ("idempotency-key", "b"),
+            ],
+            different,
+        ),
+        # Whoever is behind a proxy that adds its own is told what is wrong with a good key.
+        (tenant.headers | basic, "Authorization is not `Bearer` and an API key"),
+        (basic, "Authorization is not `Bearer` and an API key"),
+    ):
+        status, _, body = await api.ask("GET", "/webhooks", headers=headers)
+        assert (status, code_of(body), said in body["error"]["message"]) == (401, "unauthorized", True), headers
 
 
 async def test_the_order_of_checks(database_url: str, pool: Pool) -> None:
@@ -123,9 +139,10 @@ async def test_the_order_of_checks(database_url: str, pool: Pool) -> None:
         assert (await api.ask("GET", "/webhooks", headers=full.headers))[0] == 200
 
 
-async def test_a_429_says_which_bucket_and_how_long(database_url: str, tenant: Tenant) -> None:
+async def test_a_429_says_which_bucket_and_how_long(database_url: str, pool: Pool, tenant: Tenant) -> None:
     async with running(database_url, rate_reads=1) as api:
         await api.ask("GET", "/webhooks", headers=tenant.headers)
+        await hold_windows(pool)
         _, headers, body = await api.ask("GET", "/webhooks", headers=tenant.headers)
     assert body["error"]["details"] == {
         "bucket": "minute",
@@ -152,7 +169,18 @@ MEDIA_TYPES = [
     ("application/json", 400),
     ("application/json; charset=utf-8", 400),
     ('Application/JSON;charset="UTF-8"', 400),
+    ("application/json ; charset=utf8 ;", 400),
+    ("application/json; foo=bar", 400),
+    ('application/json;profile="https://x.example/a;b, \\"c\\"" ; charset=UTF-8; q=1', 400),
+    ("application/json;;", 400),
     ("application/json; charset=latin-1", 415),
+    ('application/json; foo=bar; Charset="latin-1"', 415),
+    ("application/json; charset=utf-8; charset=latin-1", 415),
+    ("application/json; charset=utf-8x", 415),
+    ("application/json; foo", 415),
+    ('application/json; foo="bar', 415),
+    ("application/json foo=bar", 415),
+    ("application/jsonx", 415),
     ("text/plain", 415),
     ("application/x-www-form-urlencoded", 415),
     ("", 415),
@@ -236,12 +264,12 @@ async def test_half_of_a_surrogate_pair_is_the_fault_of_its_field(api: Api, tena
 async def test_a_long_name_above_many_values_costs_what_it_weighs(api: Api, tenant: Tenant) -> None:
     headers = tenant.headers | {"Content-Type": "application/json", "Idempotency-Key": "k"}
     name, values = b"n" * 100_000, b"1," * 75_000
-    began = time.monotonic()
+    began = time.process_time()  # how long it takes depends on the machine's other load
     status, _, answer = await api.ask(
         "POST", "/sms/send", data=b'{"%b":[%b"\\ud800"]}' % (name, values), headers=headers
     )
     assert (status, answer["error"]["details"]["fields"][0]["issue"]) == (400, "surrogate")
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
 
 
 async def test_a_limit_is_written_in_digits(api: Api, tenant: Tenant) -> None:
@@ -285,6 +313,93 @@ async def test_a_wrong_field_is_named(api: Api, tenant: Tenant) -> None:
         (named,) = body["error"]["details"]["fields"]
         assert (named["field"], named["issue"]) == (field, issue), named
         assert named["message"]
+
+
+async def test_all_wrong_fields_of_a_body_are_named(api: Api, tenant: Tenant) -> None:
+    headers = tenant.headers | {"Idempotency-Key": "k"}
+    template = {"type": "template", "to": 7, "template": {"name": "a", "langauge": "en"}, "phoneNumber": "x"}
+    for path, wrong, named in (
+        (
+            "/sms/send",
+            {"message": 7, "sendAt": "tomorrow", "validitySeconds": 5, "extra": 1, "more": 2},
+            {"to", "message", "sendAt", "validitySeconds", "extra", "more"},
+        ),
+        ("/whatsapp/messages", template, {"to", "template.langauge", "phoneNumberId", "phoneNumber"}),
+        ("/whatsapp/messages", {"type": "text", "to": 7, "text": {"body": ""}}, {"to", "text.body", "phoneNumberId"}),
+        # What says which fields there are is wrong itself.
+        ("/whatsapp/messages", {"type": "image", "to": 7}, {"type"}),
+        (
+            "/webhooks",
+            {"url": 7, "subscribed_events": [1], "description": 2},
+            {"url", "subscribed_events[0]", "description"},
+        ),
+        (
+            "/webhooks",
+            {"url": "nowhere", "subscribed_events": ["message.delivered"], "description": "x\u202e"},
+            {"url", "description"},
+        ),
+        (
+            "/campaigns",
+            {"name": 7, "message_template": "", "recipients": "x"},
+            {"name", "message_template", "recipients"},
+        ),
+        (
+            "/campaigns",
+            {"name": " ", "message_template": "{{nickname}}", "audience_tags": ["a"], "recipients": ["1"]},
+            {"name", "message_template", "audience_tags", "recipients"},
+        ),
+        (
+            "/campaigns",
+            {"name": " ", "content": "{{nickname}}", "audienceTags": ["a"], "recipients": ["1"]},
+            {"name", "content", "audienceTags", "recipients"},
+        ),
+        ("/contacts", {"name": " ", "phone": "+2100000000", "tags": ["a", "\u0001"]}, {"name", "phone", "tags"}),
+        ("/contacts", {"tags": ["\u0001"]}, {"name", "phone", "tags"}),
+        ("/contacts", {"firstName": " ", "phoneNumber": "nobody there"}, {"firstName", "phoneNumber"}),
+        (
+            "/contacts",
+            {"name": "Ana", "firstName": "Eva", "phone": "+258841234567", "phoneNumber": "+258841234568"},
+            {"name", "phoneNumber"},
+        ),
+        (
+            "/campaigns",
+            {"name": " ", "message_template": "a", "content": "b", "audience_tags": ["a"], "audienceTags": ["b"]},
+            {"name", "message_template", "audience_tags"},
+        ),
+        ("/campaigns", {"name": " ", "recipients": ["+258841234567"]}, {"name", "message_template"}),
+        (
+            "/exports",
+            {"kind": "opt_outs", "format": "csv", "dateFrom": "2026-01-01T00:00:00Z", "tag": "vip"}
+            | {"dateTo": "2026-01-02T00:00:00Z"},
+            {"dateFrom", "dateTo", "tag"},
+        ),
+        (
+            f"PATCH /contacts/{NOBODY}",
+            {"firstName": "Ana", "phone": "nobody there", "tags": ["\u0001"]},
+            {"lastName", "phone", "tags"},
+        ),
+        (
+            f"PATCH /contacts/{NOBODY}",
+            {"name": "Ana", "firstName": "Eva", "lastName": None, "phone": "+258841234567"}
+            | {"phoneNumber": "+258841234568"},
+            {"name", "phoneNumber"},
+        ),
+        (
+            "PATCH /account/settings",
+            {"quietHours": "25:00-07:00", "notices": {"moon.full": ["bell"]}},
+            {"quietHours", "notices.moon.full"},
+        ),
+        ("/sms/send", [], {"body"}),
+        ("/sms/send", {str(n): n for n in range(100)}, None),
+    ):
+        method, _, target = path.rpartition(" ")
+        status, _, body = await api.ask(method or "POST", target, json=wrong, headers=headers)
+        assert (status, code_of(body)) == (400, "validation_error"), wrong
+        fields = body["error"]["details"]["fields"]
+        assert body["error"]["message"] == fields[0]["message"]
+        listed = [one["field"] for one in fields]
+        assert len(listed) == len(set(listed)) <= 21, wrong
+        assert named is None or named == set(listed), (wrong, fields)
 
 
 async def test_what_takes_a_few_words_says_which(api: Api, tenant: Tenant) -> None:

@@ -7,16 +7,14 @@ import html
 import re
 from urllib.parse import urldefrag, urlencode, urljoin
 
-import pytest
-
-from heliograph.api.document import guide
+from heliograph.api.document import guide, markdown
 from heliograph.api.document.docs import POLICY
 from heliograph.api.document.error_pages import address, errors
 from heliograph.api.document.guide import Guide
 from heliograph.api.shapes.envelope import ERRORS
 from heliograph.pages.serving.rendering import POLICY as PAGES_POLICY
 from heliograph.why.words import entries
-from tests.house.project import ROOT
+from tests.house.project import ROOT, VENDORED
 
 from .conftest import Api, Tenant, running
 
@@ -125,7 +123,6 @@ async def test_with_a_public_address_the_page_is_named_whole(database_url: str) 
         assert b'"docsUrl":"https://sms.example.net/docs/errors/bad_request"' in answer
 
 
-@pytest.mark.timeout(120)
 async def test_the_guide_is_served_and_its_links_lead_somewhere(api: Api) -> None:
     waiting, seen = ["/", "/docs", guide.PATH], {}
     while waiting:
@@ -191,3 +188,10 @@ def test_every_page_of_the_guide_has_its_place() -> None:
     made = Guide()
     assert [entry.title for entry in made.sections["Start"]] == ["Getting started"]
     assert list(made.sections) == ["Start", *guide.SECTIONS, "Decisions"]
+
+
+def test_no_line_of_the_guide_ends_within_an_option() -> None:
+    """Such as behind one of the hyphens of `--org`."""
+    page, _ = markdown.html("Run `a b-c --org <ORG>`.", lambda target: target)
+    assert page == "<p>Run <code>a b-c <span>--org</span> &lt;ORG&gt;</code>.</p>\n"
+    assert re.search(r"code span \{\s+white-space: nowrap;", (VENDORED / "pages.css").read_text())

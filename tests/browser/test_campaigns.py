@@ -47,7 +47,6 @@ async def audience(site: Site) -> None:
 
 
 @pytest.mark.lasts(30)
-@pytest.mark.timeout(600 if LONG else 180)
 @pytest.mark.parametrize("site", looks(NIGHT), indirect=True, ids=str)
 async def test_a_campaign_paused_by_quota_is_granted_more_and_finishes(site: Site, database_url: str) -> None:
     page, says = site.page, site.says

@@ -46,6 +46,41 @@ async def test_axes_say_what_their_lines_are(site: Site) -> None:
     assert all(re.fullmatch(r"\d{1,2} [A-Z][a-z]{2,3}", one) for one in days), days
 
 
+async def test_a_single_minute_has_no_seconds(site: Site) -> None:
+    page = site.page
+    spec = SmsCampaignSpec(name="Spring sale", message_template="Olá", recipients=["+258841234561"])
+    async with site.pool.acquire() as conn:
+        campaign = await campaigns.create(conn, site.made.actor, spec=spec, request_id="one")
+    await page.add_init_script(NOTED)
+    await site.enter()
+
+    async def is_painted() -> bool:
+        await page.goto(f"{site.base}/campaigns/{campaign.id}")
+        painted: list[str] = await page.evaluate("window.painted")
+        return any(":" in one for one in painted)
+
+    await until_true(is_painted)
+    times = [one for one in await page.evaluate("window.painted") if ":" in one]
+    assert all(re.fullmatch(r"\d\d:\d\d", one) for one in times), times
+
+
+async def test_all_charts_of_a_page_have_the_same_times(site: Site) -> None:
+    await site.pool.execute(DELIVERED, site.made.actor.organization_id, UUID(int=0))
+    page = site.page
+    await page.add_init_script(NOTED)
+    await site.enter()
+    times = """() => window.painted.filter((text) => /^\\d\\d:\\d\\d$/.test(text))"""
+    for width in (1280, 1100, 768, 390):
+        await page.evaluate("window.painted = []")
+        await page.set_viewport_size({"width": width, "height": 800})
+        await page.reload()
+        # Three small charts share an axis; that of the other has the same times.
+        await until_true_in_page(page, "() => window.painted.includes('0.075')")
+        painted = await page.evaluate(times)
+        assert len(painted) >= 4, width
+        assert all(painted.count(one) % 2 == 0 for one in painted), (width, painted)
+
+
 @pytest.mark.parametrize("site", looks(NIGHT), indirect=True, ids=str)
 async def test_axes_separate_thousands_as_the_page_does(site: Site) -> None:
     await site.pool.execute(DELIVERED.replace("100, 100", "4700, 4700"), site.made.actor.organization_id, UUID(int=0))

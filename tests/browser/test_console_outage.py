@@ -25,7 +25,7 @@ from heliograph.whatsapp.mirror import accounts, apps
 from tests.certificates import Authority
 from tests.processes import installation
 
-from .conftest import NIGHT, Chromium, Site, browsing, looks
+from .conftest import DAY, NIGHT, Chromium, Site, browsing, looks, press_key, until_true_in_page
 from .test_console import set_up
 
 SECRET = "a secret of an app at Meta"
@@ -311,3 +311,16 @@ async def test_a_wall_that_is_not_renewed_says_so_at_its_head(site: Site) -> Non
     await create.click()
     await page.get_by_role("heading", name="Padaria Sol").wait_for()
     site.complaints = [one for one in site.complaints if "503" not in one]
+
+
+@pytest.mark.lasts(10)
+@pytest.mark.parametrize("site", looks(DAY), indirect=True)
+async def test_a_wall_takes_the_whole_of_a_full_screen(site: Site) -> None:
+    page = site.page
+    await set_up(site)
+    await page.goto(site.base + "/console/now")
+    await press_key(page, "f")
+    await until_true_in_page(page, "() => document.fullscreenElement")
+    place = await page.locator("#main").bounding_box()
+    assert place is not None
+    assert (place["x"], place["y"], place["width"]) == (0, 0, 1280)

@@ -124,6 +124,18 @@ async def test_who_may_be_answered_again_is_answered_without_a_new_page(site: Si
     await page.locator(".bubbles .outbound", has_text="Welcome back.").wait_for()
 
 
+async def test_unread_conversations_do_not_lengthen_the_page(site: Site) -> None:
+    """Words that only a screen reader says stood below the list's own scroll area: the page went on below its end."""
+    page = site.page
+    await site.enter()
+    for n in range(12):
+        await receive_message(site.pool, site, "Hello", by=f"+2588433333{n:02}")
+    await page.goto(site.base + "/inbox")
+    assert await page.locator(".threads .unread").count() == 12
+    below = "document.documentElement.scrollHeight - document.querySelector('.foot').getBoundingClientRect().bottom"
+    assert await page.evaluate(below) <= 1
+
+
 async def test_without_scripts_a_message_is_previewed_and_sent(site: Site) -> None:
     """Journey 12: buttons do what scripts would do."""
     page = await site.context.new_page()

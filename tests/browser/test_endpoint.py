@@ -38,7 +38,6 @@ async def send(site: Site, first: int, count: int) -> None:
 
 
 @pytest.mark.lasts(20)
-@pytest.mark.timeout(600 if LONG else 180)
 @pytest.mark.parametrize("site", looks(DAY), indirect=True, ids=str)
 async def test_what_a_dead_endpoint_missed_is_recovered(site: Site) -> None:
     page, says, pool = site.page, site.says, site.pool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import signal
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from playwright.async_api import Route
 from heliograph.base.database.pool import Pool
 from tests.processes import installation, until_true
 
-from .conftest import NIGHT, Chromium, Look, browsing, looks
+from .conftest import NIGHT, PASSWORD, Chromium, Look, Site, browsing, looks, press_key
 
 ROWS = 10_000
 #: A page's text about an import that was undone.
@@ -123,3 +124,36 @@ async def test_a_messy_file_while_processes_are_killed(
         assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
         # Browser errors about the server that was down are not the page's fault.
         assert [one for one in site.complaints if "ERR_CONNECTION" not in one and "ERR_EMPTY" not in one] == []
+
+
+@pytest.mark.lasts(15)
+@pytest.mark.parametrize("site", looks(NIGHT), indirect=True)
+async def test_a_file_outlives_a_session_that_ended_and_one_that_is_gone_is_to_be_chosen_again(
+    site: Site, tmp_path: Path
+) -> None:
+    page, says, file = site.page, site.says, tmp_path / "people.csv"
+    file.write_text("phone,name\n+258841234567,Ana\n")
+    await page.goto(await site.link(password=True))
+    await page.wait_for_url(site.base + "/")
+    await page.goto(site.base + "/contacts/import")
+    await page.get_by_label(says("File"), exact=True).set_input_files(file)
+    await site.pool.execute("DELETE FROM sessions")
+
+    async def has_ended() -> bool:
+        # A session is cached for a second.
+        return (await page.request.get(site.base + "/session")).status == 401
+
+    await until_true(has_ended)
+    await page.get_by_role("button", name=says("Continue")).click()
+    await page.locator("#signed-out #again-password").fill(PASSWORD)
+    await press_key(page, "Enter")
+    await page.wait_for_url("**/read")
+    assert await page.get_by_text("+258841234567").count()
+
+    await page.goto(site.base + "/contacts/import")
+    await page.get_by_label(says("File"), exact=True).set_input_files(file)
+    file.unlink()
+    await page.get_by_role("button", name=says("Continue")).click()
+    gone = "The file was changed or removed after it was chosen. Choose it again; nothing was imported."
+    await page.get_by_text(says(gone)).wait_for()
+    site.complaints = [one for one in site.complaints if not re.search("status of 401|FILE_NOT_FOUND", one)]

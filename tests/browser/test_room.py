@@ -6,17 +6,51 @@ from datetime import timedelta
 from uuid import UUID
 
 import pytest
+from playwright.async_api import Page
 
 from heliograph.base.database import clock
 from heliograph.campaigns.channels import sms
 from heliograph.campaigns.channels.sms import SmsCampaignSpec
+from heliograph.console.receipts.report import SPLITS
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
+from tests.processes import until_true
 from tests.rules.factories import message
 
-from .conftest import Site
+from . import places
+from .conftest import Look, Site
 from .places import TRAFFIC
+from .test_console import set_up
 
+#: What widens the columns of endpoints most.
+FAILING = """
+WITH counted AS (UPDATE webhook_traffic SET count = 12345)
+UPDATE webhook_endpoints
+   SET consecutive_failures = 12, failing_since = now(), last_success_at = now() - interval '50 days'
+"""
+#: What widens the columns of messages most, of what is common: one that failed, a reference, and the time it took.
+ORDINARY = """
+UPDATE messages SET status = 'undelivered', failure_code = 'undelivered', client_reference = 'order-4711',
+                    delivered_at = accepted_at + interval '0.35 s'
+"""
+#: What widens the lists of the console most: an organization with a plan and much of its quota left, and suppliers with
+#: many messages, which they charge for.
+LARGE = """
+WITH named AS (UPDATE organizations SET name = 'Distribuidora do Norte, Lda', country = 'MZ', plan = 'Profissional'),
+     spent AS (UPDATE quotas SET used = total - 765434)
+INSERT INTO reconciliation_days (day, supplier_id, country, what, currency, count, segments, charged, to_receipt)
+SELECT now()::date - n, s.id, country, what, 'EUR', 123456 / divisor, 123456, 5000000000 / divisor, '{}'
+  FROM suppliers s, generate_series(1, 2) AS n, unnest(ARRAY['MZ', 'ST']) AS country,
+       unnest(ARRAY['accepted', 'delivered', 'undelivered', 'expired'], ARRAY[1, 2, 4, 8]) AS ended (what, divisor)
+"""
+#: The console's lists, and the ways to divide the report of receipts.
+LISTS = (
+    *("now", "organizations", "keys", "senders", "messages", "suppliers", "routes", "routes/matrix", "routes/history"),
+    *("routes/rules", "routes/registrations", "lookups", "inbound", "guard", "whatsapp", "whatsapp/callbacks", "queue"),
+    *("health", "wallets", "refunds", "plans", "rates", "rates/whatsapp", "billing", "margins", "operators", "audit"),
+    *(f"receipts{one}" for one in ("", "/unmatched", "/words")),
+    *(f"receipts?by={one}" for one in SPLITS),
+)
 #: Names the cards of which something reaches beyond their sides.
 BEYOND = """() => [...document.querySelectorAll('.card')].filter((card) => {
   const side = card.getBoundingClientRect().right;
@@ -28,6 +62,11 @@ LAST_IN_SIGHT = """() => {
   const right = (one) => one.getBoundingClientRect().right;
   return right([...document.querySelectorAll('[data-rows] th')].at(-1)) <= right(document.querySelector('.table'));
 }"""
+#: Names the tables that scroll sideways, and the names of places at a phone's bottom that are cut off.
+WIDE = """() => [...document.querySelectorAll('.table')].filter((one) => one.scrollWidth > one.clientWidth)
+  .map((one) => one.innerText.slice(0, 60))"""
+SHORTENED = """() => [...document.querySelectorAll('.rail .groups .word')]
+  .filter((one) => one.checkVisibility() && one.scrollWidth > one.clientWidth).map((one) => one.innerText)"""
 #: Whether there is a line around what is chosen.
 OUTLINED = """(chosen) => [...document.querySelectorAll(chosen)].map((one) => getComputedStyle(one).outlineStyle)"""
 
@@ -42,6 +81,44 @@ async def test_what_is_beside_something_is_not_written_over_it(site: Site) -> No
     for width in (640, 800, 900, 1000, 1024, 1100, 1280):
         await page.set_viewport_size({"width": width, "height": 800})
         assert await page.evaluate(BEYOND) == [], width
+
+
+@pytest.mark.lasts(20)
+@pytest.mark.parametrize("site", [Look("pt", "light")], indirect=True)
+async def test_lists_fit_at_widths_of_laptops_and_tablets_and_names_below_icons_on_phones(site: Site) -> None:
+    """In Portuguese, whose words are longer, with figures in every column of the endpoints."""
+    page = site.page
+    await places.dashboard(site)
+    await until_true(lambda: site.pool.fetchval("SELECT count(*) FROM webhook_traffic"))
+    await site.pool.execute(ORDINARY)
+    await site.enter()
+    for path in ("/messages", "/contacts", "/campaigns", "/keys", "/webhooks", "/requests", "/team", "/audit"):
+        await _fits(page, site.base + path)
+    await site.pool.execute(FAILING)
+    await _fits(page, site.base + "/webhooks")
+    for width in (390, 360, 320):
+        await page.set_viewport_size({"width": width, "height": 740})
+        assert await page.evaluate(SHORTENED) == [], width
+
+
+@pytest.mark.lasts(40)
+@pytest.mark.parametrize("site", [Look("pt", "light")], indirect=True)
+async def test_lists_of_the_console_fit_at_widths_of_laptops_and_tablets(site: Site) -> None:
+    await set_up(site)
+    paths = await places.console(site)
+    await site.pool.execute(LARGE)
+    for path in LISTS:
+        assert path.partition("?")[0] in {one.partition("?")[0].removeprefix("/console/") for one in paths}, path
+        await _fits(site.page, f"{site.base}/console/{path}")
+
+
+async def _fits(page: Page, url: str) -> None:
+    """No table of the page scrolls sideways on laptops or tablets."""
+    await page.set_viewport_size({"width": 1280, "height": 800})
+    await page.goto(url)
+    for width in (1280, 1100, 1024, 768):
+        await page.set_viewport_size({"width": width, "height": 800})
+        assert await page.evaluate(WIDE) == [], (url, width)
 
 
 @pytest.mark.lasts(10)

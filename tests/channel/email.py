@@ -100,6 +100,7 @@ class Claimed(msgspec.Struct, frozen=True):
     at: datetime
     attempt_state: str | None
     started_at: datetime | None
+    organization_state: str
 
     @property
     def is_unsent(self) -> bool:
@@ -107,10 +108,11 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 LOAD = """
-SELECT m.status, m.recipient, m.subject, now() AS at, a.state, a.started_at
+SELECT m.status, m.recipient, m.subject, now() AS at, a.state, a.started_at, o.state AS organization_state
   FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS item (organization_id, id, n)
        CROSS JOIN LATERAL (SELECT status, recipient, subject FROM email_messages
                             WHERE organization_id = item.organization_id AND id = item.id LIMIT 1) m
+       CROSS JOIN LATERAL (SELECT state FROM organizations WHERE id = item.organization_id LIMIT 1) o
   LEFT JOIN LATERAL (SELECT state, started_at FROM attempts
                       WHERE organization_id = item.organization_id AND message_id = item.id
                       ORDER BY attempt DESC LIMIT 1) a ON true

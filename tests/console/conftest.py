@@ -76,11 +76,11 @@ def settings() -> Settings:
 
 
 async def yesterday(pool: Pool, tenant: Tenant, country: str, count: int, sender: str = "ACME") -> None:
-    """Yesterday's traffic, in the roll-ups."""
+    """Yesterday's traffic, in the roll-ups; that of today is the same, as the day may end meanwhile."""
     await pool.execute(
         "INSERT INTO traffic (organization_id, hour, channel, mode, country, sender, supplier_id, status, count,"
-        " segments, to_sent, to_delivered) VALUES ($1, date_trunc('day', now(), 'UTC') - interval '12 hours', 'sms',"
-        " 'live', $3, $2, $5, 'delivered', $4, $4, '{}', '{}')",
+        " segments, to_sent, to_delivered) SELECT $1, date_trunc('day', now(), 'UTC') + noon, 'sms', 'live', $3, $2,"
+        " $5, 'delivered', $4, $4, '{}', '{}' FROM (VALUES (interval '-12 hours'), ('12 hours')) day (noon)",
         tenant.id,
         sender,
         country,

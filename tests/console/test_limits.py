@@ -270,7 +270,7 @@ async def test_closing_asks_for_the_name_and_a_reason(pool: Pool, tenant: Tenant
     assert "unpaid since May" in page.words, "its history says why"
     # Its plan stays, and is not renewed while it is closed.
     async with pool.acquire() as conn:
-        await plans.subscribe(conn, tenant.id, plan="Gold", allowance=10, now=clock.now())
+        await plans.subscribe(conn, tenant.id, plans.Terms("Gold", 10), now=clock.now())
     assert "resets" not in (await root.get(here(tenant))).words
     assert "Renews –" in (await root.get(f"{here(tenant)}/money")).words
     assert "never automatically" in (await root.get("/console/plans")).words

@@ -125,11 +125,11 @@ async def test_history_is_filtered_and_of_one_organization(
     async with pool.acquire() as conn:
         await quota.grant(conn, tenant.id, amount=70, reason="a gift")
     page = await root.get(f"{here}/history")
-    for said in ("Reason: a gift", "name Acme → Before"):
+    for said in ("Reason: a gift", "Name: Acme → Before"):
         assert said in page.words, page.words
     assert "Foreign" not in page.words
     page = await root.get(f"{here}/history?action=organization.renamed")
-    assert "name Acme → Before" in page.words
+    assert "Name: Acme → Before" in page.words
     assert "a gift" not in page.words
     # Another organization in the address changes nothing.
     assert "Foreign" not in (await root.get(f"{here}/history?organization={other.id}")).words

@@ -110,6 +110,10 @@ async def test_refusals_stand_at_their_fields(pool: Pool, root: Browser) -> None
         page = await added(root, **good | typed)
         assert page.status == 422, typed
         assert f'href="#{field}"' in page.text, (typed, page.words)
+    # Errors that read the same name their fields.
+    page = await added(root, base_url="", price="", currency="")
+    for field in ("base_url", "price", "currency"):
+        assert f'<a href="#{field}">{field}: This is required: it has no default.</a>' in page.text
     assert "ported must be a number" in (await added(root, **good | {"ported": "much"})).words
     assert (await added(root, **good)).status == 200
     for name in (TYPED["name"], TYPED["name"].upper(), f" {TYPED['name']} "):

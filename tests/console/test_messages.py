@@ -13,7 +13,8 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts import organizations
-from heliograph.base.actor import SYSTEM
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
@@ -299,6 +300,15 @@ async def test_what_happens_is_seen_live_with_who_has_it(pool: Pool, api: Api, t
     assert "data-final" in part.text
     assert "Waiting" not in part.words
     assert "data-live" not in (await root.get(here)).text.partition("</main>")[0].partition("<main")[2]
+    # Until its event is delivered, it is renewed.
+    await pool.execute(
+        "INSERT INTO queue (kind, line, organization_id, due_at, id) VALUES ('webhook', $1, $2, now(), $3)",
+        uuid7(),
+        tenant.id,
+        UUID(id[1]),
+    )
+    assert 'id="live" class="stack" data-live' in (await root.get(here)).text
+    assert "data-final" not in (await root.get(here, HX_Request="true")).text
 
 
 async def test_cost_and_price_are_told_in_their_currency(pool: Pool, tenant: Tenant, root: Browser) -> None:
@@ -397,6 +407,14 @@ async def test_the_log_is_narrowed_and_tells_changes_in_words(pool: Pool, tenant
     assert ("Acme of the north" in page.words, "Acme of the south" in page.words) == (True, False)
     assert f'href="/console/organizations/{tenant.id}"' in page.text
     assert ("<ins>Acme of the north</ins>" in page.text, '"name":' in page.words) == (True, False)
+    # Whoever has no name is described, and an id is as short as everywhere else.
+    async with pool.acquire() as conn:
+        await audit.record(
+            conn, Principal("key", id=uuid7()), "webhook.created", object_id=tenant.id, organization_id=tenant.id
+        )
+    words = (await root.get("/console/audit?action=webhook.created", Accept_Language="pt")).words
+    assert "uma chave da API" in words
+    assert (str(tenant.id) in words, f"{str(tenant.id)[:8]}…{str(tenant.id)[-4:]}" in words) == (False, True)
     assert "Nothing matches" in (await root.get(f"{here}&from=2020-01-01&to=2020-01-02")).words
     for query, said in (
         ("organization=nobody", "There is no organization of this name or id."),

@@ -100,6 +100,65 @@ async def test_nothing_of_it_is_created_if_a_part_is_refused(pool: Pool, tenant:
         assert await conn.fetchval("SELECT count(*) FROM users WHERE email = 'dono@example.com'") == 0
 
 
+async def test_a_double_click_gets_the_same_link(pool: Pool, root: Browser) -> None:
+    page = await root.get("/console/organizations/new")
+    typed = {"name": "Padaria Sol", "email": "dono@example.com", "quota": "5"}
+    first, second = [await root.submit(page, "/console/organizations", **typed) for _ in range(2)]
+    links = [re.findall(r'value="(http[^"]+/invitation#[^"]+)"', one.text) for one in (first, second)]
+    assert (first.status, second.status, len(links[0]), links[0]) == (200, 200, 1, links[1]), second.words
+    assert await pool.fetchval("SELECT count(*) FROM organizations") == 1
+    # A form of its own with the same name is another attempt.
+    page = await root.get("/console/organizations/new")
+    assert "Another organization has this name." in (await root.submit(page, "/console/organizations", **typed)).words
+
+
+async def test_all_that_is_wrong_with_a_new_organization_is_said_at_once(
+    pool: Pool, tenant: Tenant, root: Browser
+) -> None:
+    page = await root.get("/console/organizations/new")
+    wrong = {
+        "name": "acme",
+        "state": "closed",
+        "country": "XX",
+        "quota": "many",
+        "plan": "p" * 101,
+        "months": "121",
+        "sender": "!",
+        "email": "nowhere",
+    }
+    answer = await root.submit(page, "/console/organizations", **wrong)
+    assert answer.status == 422
+    # Whether a name is taken can only be said of one that could be inserted.
+    assert set(re.findall(r'href="#(\w+)"', answer.text)) >= set(wrong) - {"name"}
+    answer = await root.submit(page, "/console/organizations", **(wrong | {"state": "trial", "country": "MZ"}))
+    assert set(re.findall(r'href="#(\w+)"', answer.text)) >= set(wrong) - {"state", "country"}
+    assert "Another organization has this name." in answer.words
+    assert await pool.fetchval("SELECT count(*) FROM organizations") == 1
+
+
+async def test_all_that_is_wrong_with_the_forms_of_an_organization_is_said_at_once(
+    tenant: Tenant, root: Browser
+) -> None:
+    here = f"/console/organizations/{tenant.actor.organization_id}"
+    for path, action, wrong in (
+        (here, f"{here}/quota", {"amount": "many", "reason": ""}),
+        (f"/console/wallets/{tenant.actor.organization_id}", "", {"amount": "much", "reason": "", "currency": "E"}),
+        (f"{here}/members/invite", f"{here}/members/invite", {"email": "nowhere", "role": "king"}),
+        (f"{here}/limits", f"{here}/plan", {"plan": "", "allowance": "many", "months": "121"}),
+        (f"{here}/limits", f"{here}/spending", {"segments": "0", "above": "many"}),
+        (f"{here}/limits", f"{here}/countries", {"country": "XX", "allowed": "MZ nowhere"}),
+        (f"{here}/limits", f"{here}/kept", {"text_days": "0", "message_days": "0"}),
+        (f"{here}/limits", f"{here}/rates", {"sms_send": "0", "reads": "0"}),
+        (f"{here}/settings", f"{here}/settings", {"session_hours": "0", "time_zone": "Nowhere"}),
+        (f"{here}/close", f"{here}/close", {"reason": "", "typed": "Other"}),
+        (f"{here}/keys/new", f"{here}/keys", {"name": "", "expires_at": "x", "allowed_ips": "x", "mode": "x"}),
+    ):
+        answer = await root.submit(await root.get(path), action or path, **wrong)
+        assert answer.status == 422, (path, answer.words)
+        missing = {field for field in wrong if f'href="#{field}"' not in answer.text}
+        assert not missing, (path, missing)
+
+
 async def test_organizations_are_found_and_leafed_through(pool: Pool, tenant: Tenant, root: Browser) -> None:
     async with pool.acquire() as conn:
         for n in range(60):
@@ -108,7 +167,7 @@ async def test_organizations_are_found_and_leafed_through(pool: Pool, tenant: Te
     assert "Shop 59" in page.words
     assert "Acme" not in page.words
     # In Portuguese, keyboard keys have a different word.
-    assert 'data-name="API keys"' in page.text
+    assert 'data-name="API keys · Members"' in page.text
     older = re.search(r'rel="next" href="([^"]+)"', page.text)
     assert older
     page = await root.get(older[1].replace("&amp;", "&"))

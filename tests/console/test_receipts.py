@@ -18,6 +18,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
 from heliograph.mail import outbox
+from heliograph.pages.languages import locale
 from heliograph.pages.noticing import report
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.reports import daily, receipts, words
@@ -41,7 +42,10 @@ async def receive(pool: Pool, id: UUID, *keys: str) -> None:
     one = Receipt(keys, ReceiptState.UNDELIVERED, TO[1:], SENDER, " ".join(keys).encode())
     async with pool.acquire() as conn, conn.transaction():
         await receipts.store(conn, [ReceivedReceipt(id, one)], policies={})
-    await pool.execute("UPDATE receipts SET received_at = received_at - interval '10 seconds'")
+    await pool.execute(
+        "UPDATE receipts SET received_at = received_at - interval '10 seconds',"
+        " received_on = ((received_at - interval '10 seconds') AT TIME ZONE 'UTC')::date"
+    )
 
 
 async def test_the_report_of_a_week_and_its_file(pool: Pool, root: Browser) -> None:
@@ -57,10 +61,11 @@ async def test_the_report_of_a_week_and_its_file(pool: Pool, root: Browser) -> N
     page = await root.get(f"/console/receipts?{today}")
     assert page.status == 200
     # 80 of 90 that ended, and 90 of 100 a week before.
-    for said in ("Delivered 80 88.9 % 90.0 % -1.1", f"main {at:%Y-%m-%d} 100 100 90", f"other {at:%Y-%m-%d} 7 7 0"):
+    day = locale("en").whole_day(at.date())
+    for said in ("Delivered 80 88.9 % 90.0 % -1.1", f"main {day} 100 100 90", f"other {day} 7 7 0"):
         assert said in page.words, page.words
     page = await root.get(f"/console/receipts?{today}&supplier=other&by=country")
-    assert "other PT 7 7 0 0 3 0 7" in page.words
+    assert "other Portugal 7 7 0 0 3 0 7" in page.words
     assert "main MZ" not in page.words
     file = await root.get(f"/console/receipts?{today}&csv=1")
     assert "attachment" in file.headers["content-disposition"]
@@ -93,7 +98,7 @@ async def test_the_longest_report_has_its_latest_days_and_its_file_all_of_them(p
     await pool.execute(MANY, await added(pool), today)
     days = f"from={today - timedelta(days=91)}&to={today}&by=day%2Ccountry"
     page = await root.get(f"/console/receipts?{days}")
-    assert f"main {today} X1 1" in page.words
+    assert f"main {locale('en').whole_day(today)} X1 1" in page.words
     file = await root.get(f"/console/receipts?{days}&csv=1")
     rows = list(csv.DictReader(io.StringIO(file.text.removeprefix("\ufeff"))))
     assert len({(row["at"], row["country"]) for row in rows}) == len(rows) == 92 * 120
@@ -132,15 +137,16 @@ async def test_a_long_report_is_leafed_through(pool: Pool, root: Browser) -> Non
     """The newest days first; the supplier with the most messages shows how they ended, and the file contains
     everything."""
     names = [f"carrier-{number:02}" for number in range(22)]
+    now = clock.now()
     async with pool.acquire() as conn:
         for rank, name in enumerate(names, 1):
             id = await added(pool, name)
             for day in range(3):
                 events = [(id, "MZ", "accepted", rank), (id, "MZ", "delivered", rank)]
-                await reconciliation.count(conn, events, clock.now() - timedelta(days=day))
+                await reconciliation.count(conn, events, now - timedelta(days=day))
     seen = []
     page = await root.get("/console/receipts")
-    days = [f"{clock.now() - timedelta(days=day):%Y-%m-%d}" for day in range(3)]
+    days = [locale("en").whole_day(now.date() - timedelta(days=day)) for day in range(3)]
     assert "Of the suppliers with most messages" in page.words
     assert "carrier-02 Delivered" in page.words
     assert "carrier-01 Delivered" not in page.words
@@ -175,7 +181,7 @@ async def test_what_a_supplier_charges_and_what_of_it_is_due_back(pool: Pool, ro
     page = await root.get(here)
     assert "main €0.03 US$0.90 €0.03 US$0.20 4 1" in page.words, page.words
     page = await root.get(f"{here}&by=month,country")
-    assert f"main {at:%Y-%m} MZ 11 11 3" in page.words
+    assert f"main {locale('en').month(at.date())} Mozambique 11 11 3" in page.words
     (row,) = csv.DictReader(io.StringIO((await root.get(f"{here}&by=month&csv=1")).text.removeprefix("\ufeff")))
     assert (row["charged"], row["due_back"]) == ("0.030000 EUR; 0.900000 USD", "0.030000 EUR; 0.200000 USD")
     assert (row["owed"], row["owed_unpriced"]) == ("4", "1")
@@ -190,7 +196,7 @@ async def test_a_receipt_that_matches_nothing_is_cured_tried_again_and_matched(p
     fingerprints = {row[0]: row[1] for row in await pool.fetch("SELECT keys[1], fingerprint FROM receipts")}
     here = "/console/receipts/unmatched"
     page = await root.get(here)
-    for said in ("870928761", "another number base", "resp_id_base=hex", f"…{TO[-4:]}", "undelivered"):
+    for said in ("870928761", "another number base", "resp_id_base=hex", f"…{TO[-4:]}", "Undelivered"):
         assert said in page.words, said
     assert TO[1:] not in page.text
     # Its advice, by a button.

@@ -136,7 +136,7 @@ async def test_a_change_is_shown_saved_and_undone(
     assert "It moves 50 % of yesterday's message." in page.words
     page = await root.submit(await root.get(f"{path}/edit"), f"{path}/edit", note="new", **at(backup, 20, 3))
     assert "It does not move yesterday's message." in page.words
-    assert "main:10:1, backup:20:3" in page.words
+    assert "main (priority 10, weight 1), backup (priority 20, weight 3)" in page.words
     again = await root.submit(page, f"{path}/edit", do="again")
     assert 'value="new"' in again.text
     page = await root.submit(page, f"{path}/edit", do="save")
@@ -144,7 +144,8 @@ async def test_a_change_is_shown_saved_and_undone(
     assert len((await stored(pool)).route.choices) == 2
     # The audit log names suppliers, as the history does.
     logged = await root.get("/console/audit?action=route.changed")
-    assert "Suppliers main:10:1 → main:10:1, backup:20:3" in logged.words
+    before = "main (priority 10, weight 1)"
+    assert f"Suppliers: {before} → {before}, backup (priority 20, weight 3)" in logged.words
     assert str(backup) not in logged.text
     # With the notice's button, and from the history.
     entry = await pool.fetchval("SELECT id FROM audit_log WHERE action = 'route.changed'")

@@ -12,6 +12,7 @@ import pytest
 
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
+from heliograph.pages.pieces import pasted
 from heliograph.prices import rows, tariffs
 from tests.api.conftest import Tenant
 from tests.processes import until_true
@@ -28,7 +29,7 @@ MZ,643,04,0.0410,USD,2036-07-01,
 """
 
 
-async def sent(browser: Browser, text: str, **typed: str) -> Page:
+async def sent(browser: Browser, text: str | bytes, **typed: str) -> Page:
     """The import's form with a pasted text."""
     token = (await browser.get(HERE)).form(HERE)
     form = aiohttp.FormData(default_to_multipart=True)
@@ -141,21 +142,52 @@ async def test_a_rate_that_ends_is_told_before_it_does(pool: Pool, root: Browser
     assert "main USD 2 1 1 Jun 2036, 00:00 ● none" in line, line
 
 
-async def test_a_session_that_was_left_open_imports_nothing_and_the_file_is_kept(pool: Pool, root: Browser) -> None:
+async def left_open(pool: Pool, browser: Browser) -> None:
+    """The session has to confirm who it is of."""
     await pool.execute(FORGET)
 
     async def is_asked() -> bool:
         # A process caches a session for a second at most.
-        return (await root.get("/console/organizations/new")).status == 403
+        return (await browser.get("/console/organizations/new")).status == 403
 
     await until_true(is_asked)
-    page = await sent(root, CARD, do="import")
+
+
+async def test_a_session_that_was_left_open_imports_nothing_and_the_file_is_kept(pool: Pool, root: Browser) -> None:
+    await left_open(pool, root)
+    # It arrives in several pieces, as a file of any size may: what decides about it has to come before it.
+    page = await sent(root, CARD + "\n" * 1_000_000, do="import")
     assert (page.status, "Confirm that it is you" in page.words) == (403, True), page.words
     wrong = await sent_again(root, page, _password="not it, and long enough")
     assert wrong.status == 422, wrong.words
     assert await listed(pool, "price") == []
     done = await sent_again(root, wrong, _password=PASSWORD)
     assert "Imported: 3 added" in done.words, done.words
+    assert await listed(pool, "price") == [("standard", 3)]
+
+
+async def test_a_file_that_cannot_be_kept_is_refused_where_the_password_is_asked_for_and_the_rest_stays(
+    pool: Pool, root: Browser
+) -> None:
+    await left_open(pool, root)
+    for text, problem in (("\n" * 2_000_001, "at most 2 MB"), (" ", "Choose a file")):
+        page = await sent(root, text, name="autumn", do="import", decimal_comma="yes")
+        assert (page.status, "Confirm that it is you" in page.words, problem in page.words) == (422, True, True)
+    done = await sent_again(root, page, _password=PASSWORD)
+    assert (done.status, "Choose a file that is not empty" in done.words) == (422, True), done.words
+    assert done.form(HERE)["name"] == "autumn"
+    assert 'name="decimal_comma" value="yes" checked' in done.text
+    assert await listed(pool, "price") == []
+
+
+async def test_a_file_of_the_longest_size_can_be_imported_from_the_text_that_its_check_shows(
+    pool: Pool, root: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Browsers send a text field's lines with CR and LF, whatever they ended with in the file."""
+    monkeypatch.setattr(pasted, "LONGEST", len(CARD))
+    assert "It would add 3" in (await sent(root, CARD)).words
+    assert "Imported: 3 added" in (await sent(root, CARD.replace("\n", "\r\n"), do="import")).words
+    assert "at most 2 MB" in (await sent(root, CARD.replace("\n", "\r\n") + "\r\n\n")).words
     assert await listed(pool, "price") == [("standard", 3)]
 
 

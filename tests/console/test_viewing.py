@@ -9,7 +9,7 @@ import pytest
 
 from heliograph.base.database.pool import Pool
 from heliograph.dashboard.table import ROUTES
-from heliograph.people import roles
+from heliograph.people import links, roles
 from heliograph.people.operators.roles import LOOK, ROLES
 from tests.api.conftest import Api, Tenant
 from tests.processes import until_true
@@ -47,6 +47,10 @@ async def test_the_dashboard_is_seen_and_nothing_of_it_changed(
     assert page.status == 200
     assert TEXT not in page.text
     assert "841234567" not in page.text
+    # The operator is no member, and has sent nothing here.
+    me = await pool.fetchval("SELECT user_id FROM operators")
+    page = await browser.get(f"/messages?by={me}")
+    assert (page.status, id in page.text) == (200, False)
     before = await pool.fetchval("SELECT count(*) FROM audit_log")
     for route in ROUTES:
         path = re.sub(r"\{\w+\}", str(uuid.uuid4()), route.path)
@@ -129,3 +133,16 @@ def test_nobody_is_given_the_role_and_it_only_reads() -> None:
     assert roles.VIEWING.name not in roles.ROLES
     assert all(scope.endswith(":read") for scope in roles.VIEWING.live | roles.VIEWING.test)
     assert not roles.VIEWING.permissions & {roles.CONTENT, roles.REVEAL, roles.CONVERSE, roles.EXPORT}
+
+
+async def test_a_link_of_ones_own_does_not_confirm_it_to_a_view(
+    pool: Pool, api: Api, tenant: Tenant, browser: Browser
+) -> None:
+    """It signs its operator in, like any link, and ends the view."""
+    await signed_in(pool, browser, "support")
+    await viewing(browser, tenant)
+    async with pool.acquire() as conn:
+        token = await links.make(conn, tenant.actor, user_id=await conn.fetchval("SELECT user_id FROM operators"))
+    page = await browser.submit(await browser.get("/enter?next=%2Faccount"), "/enter", link=token)
+    assert (page.status, page.path) == (200, "/account"), page.words
+    assert [row["reason"] for row in await pool.fetch("SELECT reason FROM sessions")] == [None]

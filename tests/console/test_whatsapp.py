@@ -112,7 +112,7 @@ async def test_each_value_is_tried_before_anything_is_kept(
         assert said in page.words, page.words
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_apps") == 0, "nothing is kept"
     away = await root.submit(page, here, do="try", **typed(graph, base_url="http://127.0.0.1:1"))
-    assert "numbers: connect Connect call failed" in away.words, away.words
+    assert "numbers: connect Connection refused" in away.words, away.words
     refused = await root.submit(page, here, do="connect", **typed(graph, token="unheard-of"))
     assert refused.status == 422
     assert "rejects this token" in refused.words

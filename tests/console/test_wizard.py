@@ -14,6 +14,7 @@ import pytest
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
+from heliograph.console.suppliers import wizard
 from heliograph.routes import rules
 from heliograph.routes.lookup import Choice, Route
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
@@ -21,7 +22,9 @@ from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.management import drafts, following, long_messages, trying
 from heliograph.sms.management.drafts import Trial
 from heliograph.sms.management.following import Followed, TrialReceipt
+from heliograph.suppliers import probing
 from tests.api.conftest import Tenant
+from tests.meanwhile import after, before, in_this_loop
 
 from .conftest import Browser, Page, yesterday
 
@@ -92,6 +95,7 @@ async def test_a_supplier_is_added_and_its_ids_are_mended(
     assert page.path == f"{path}/dialect", page.words
     page = await root.submit(page, f"{path}/dialect")
     assert page.path == f"{path}/message", page.words
+    assert "data-live" not in page.text, "nothing is followed before it was sent"
     page = await root.submit(page, f"{path}/message", to="+258 84 123 4567")
     page = await until(root, f"{path}/message", "the same number, written in another base")
     assert "names another id" in page.words
@@ -245,7 +249,7 @@ async def test_the_receipts_that_come_decide_once_the_button_is_pressed(pool: Po
     found = Followed(phase="done", verdict="accepted", ids=("a", "b", "c"), parts=3, receipts=heard)
     async with pool.acquire() as conn:
         at = await drafts.ends(conn, 60.0)
-        await drafts.keep_trial(conn, id, Trial("…4567", at, found, True))
+        await drafts.start_trial(conn, id, Trial("…4567", at, found, True))
     page = await root.get(f"{path}/long")
     assert "Only the last of its 3 parts has a receipt." in page.words
     page = await root.submit(page, f"{path}/long/parts")
@@ -451,7 +455,7 @@ async def test_a_long_message_goes_through_a_supplier_that_carries_and_what_it_s
         assert not await trying.decide(conn, key, supplier_id=id)
         heard = (TrialReceipt(("c",), "delivered", "", True),)
         found = Followed(phase="done", verdict="accepted", ids=("a", "b", "c"), parts=3, receipts=heard)
-        await trying.keep(conn, Trial("…4567", await drafts.ends(conn, 60.0), found, True), supplier_id=id)
+        await trying.start(conn, Trial("…4567", await drafts.ends(conn, 60.0), found, True), supplier_id=id)
     page = await root.submit(await root.get(f"{here}/long"), f"{here}/long/parts")
     assert "the receipts that arrive decide" in page.words
     assert "parts=" not in page.text
@@ -531,8 +535,10 @@ async def test_what_is_wrong_is_said_at_its_field(root: Browser, smsc: Smsc) -> 
         form = (await root.get(f"{path}/{step}")).form(f"{path}/{step}") | {field: text}
         wrong = await root.post(f"{path}/{step}", form, accept_language="pt")
         assert (wrong.status, said in wrong.words) == (422, True), (field, text, wrong.words)
-    page = await root.submit(page, f"{path}/discard")
-    assert "It is discarded." in page.words
+    done = await root.submit(page, f"{path}/discard")
+    assert "It is discarded." in done.words
+    again = await root.submit(page, f"{path}/discard")  # a double click
+    assert (again.status, again.path, "There is no such draft" in again.words) == (200, "/console/suppliers", True)
     assert (await root.get(f"{path}/place")).status == 404
 
 
@@ -568,3 +574,46 @@ def test_the_cure_of_ids_has_the_fewest_changes(settings: Any, ids: Any, named: 
 def test_what_is_kept_of_a_number_is_its_end() -> None:
     assert drafts.masked("+258841234567") == "…4567"
     assert drafts.context(UUID(int=1)).endswith("0001")
+
+
+async def test_a_test_during_which_the_connection_is_changed_says_nothing_of_the_new_one(
+    root: Browser, smsc: Smsc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, page = await begin_draft(root, smsc)
+
+    async def changed() -> None:
+        await root.submit(await root.get(f"{path}/connection"), f"{path}/connection", secret="another")
+
+    after(monkeypatch, probing, "probe", in_this_loop(changed))
+    page = await root.submit(page, f"{path}/test")
+    assert "It has not been tried yet." in page.words
+
+
+@pytest.mark.parametrize("change", [False, True], ids=["sent twice", "changed meanwhile"])
+async def test_a_test_message_is_sent_once_and_belongs_to_its_connection(
+    pool: Pool, root: Browser, smsc: Smsc, monkeypatch: pytest.MonkeyPatch, change: bool
+) -> None:
+    path, _ = await begin_draft(root, smsc)
+    form = await root.get(f"{path}/message")
+    first: list[Page] = []
+    ended = asyncio.Event()
+
+    async def sent() -> None:
+        first.append(await root.submit(form, f"{path}/message", to="+258841234567"))
+
+    before(monkeypatch, following, "follow", in_this_loop(ended.wait))
+    if change:
+        await sent()
+        await root.submit(await root.get(f"{path}/connection"), f"{path}/connection", secret="another")
+    else:
+        after(monkeypatch, wizard, "read", in_this_loop(sent))
+        second = await root.submit(form, f"{path}/message", to="+258841234567")
+        assert (first[0].status, second.status) == (200, 422)
+        assert "The last test message is still being followed." in second.words
+    ended.set()
+    while True:
+        if await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'supplier.tested'"):
+            break
+        await asyncio.sleep(0.05)
+    kept = await pool.fetchval("SELECT trial ->> 'followed' FROM supplier_drafts")
+    assert (kept is None) == change, kept

@@ -105,7 +105,6 @@ async def test_random_kills_while_staging(database_server: Cluster, tmp_path: Pa
 
 
 @pytest.mark.lasts(30)
-@pytest.mark.timeout(180)
 async def test_a_crash_before_and_after_each_commit(database_server: Cluster, tmp_path: Path) -> None:
     async with database_server.database() as url, installation(url, tmp_path, **FAST) as made:
         conn = await asyncpg.connect(url)

@@ -33,7 +33,6 @@ POINTS = ({"HELIOGRAPH_CRASH_AT": "export.before_commit"}, {"HELIOGRAPH_CRASH_AT
 
 
 @pytest.mark.lasts(25)
-@pytest.mark.timeout(180)
 async def test_random_kills_while_a_file_is_written(database_server: Cluster, tmp_path: Path) -> None:
     chance = random.Random(seed := random.randrange(1_000_000))
     async with database_server.database() as url, installation(url, tmp_path, **FAST) as made:

@@ -57,6 +57,7 @@ DRAFTED = "a supplier that carries nothing yet; finishing it is recorded"
 NOTHING_YET = "a file of which nothing was imported yet"
 #: Functions that write those tables and record nothing, each with its reason.
 UNRECORDED = {
+    "heliograph.sms.management.trying.start": "that a test message is sent is recorded once it has ended",
     "heliograph.sms.management.trying.keep": "how far a test message has come; that it was sent is recorded",
     "heliograph.sms.management.trying.forget": "the setting that was changed since is recorded",
     "heliograph.contacts.recency._stretch": "when messages left for a contact, which their rows say",

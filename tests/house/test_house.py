@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -20,6 +22,41 @@ MODULES = list(files(".py"))
 
 def test_imports_flow_down(capsys: pytest.CaptureFixture[str]) -> None:
     assert lint_imports(str(ROOT / "pyproject.toml"), no_cache=True, no_logo=True) == 0, capsys.readouterr().out
+
+
+def _imported(path: Path, modules: Collection[str]) -> set[str]:
+    """Those of our modules that are imported before this one can be."""
+    found = set()
+    statements: list[ast.AST] = [tree(path)]
+    for node in statements:
+        match node:
+            case ast.Import(names=names):
+                found |= {one.name for one in names}
+            case ast.ImportFrom(module=str(room), names=names):
+                found |= {full if (full := f"{room}.{one.name}") in modules else room for one in names}
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                pass  # later, or never
+            case ast.stmt() | ast.Module() | ast.ExceptHandler():
+                statements += ast.iter_child_nodes(node)
+    return found & set(modules)
+
+
+@reads_trees
+def test_no_modules_import_each_other() -> None:
+    """A cycle can be imported only from some of its modules: whether a process starts would depend on the first one."""
+    paths = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in MODULES
+        if path.is_relative_to(ROOT / "heliograph")
+    }
+    left = {name: _imported(path, paths) for name, path in paths.items()}
+    assert len(left["heliograph.people.users"]) > 5
+    # A module that imports none of the rest, or that none of the rest imports, is not part of a cycle.
+    while outside := [name for name, others in left.items() if not others & left.keys()] or list(
+        left.keys() - set().union(*left.values())
+    ):
+        left = {name: others for name, others in left.items() if name not in outside}
+    assert sorted(left) == []
 
 
 @reads_trees

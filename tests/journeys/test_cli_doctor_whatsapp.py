@@ -47,6 +47,16 @@ async def test_each_account_is_told_with_its_trouble_and_the_remedy(database_url
         "silent": ("warning", "no callback from Meta", f"app = '{silent}'"),
         "sealed": ("failed", "another secret key", r"token = '\x01' || gen_random_uuid()::text::bytea"),
         "unread": ("warning", "sync with Meta failed: no numbers", "mirror_detail = 'no numbers'"),
+        "away": (
+            "warning",
+            "Meta cannot be reached from here: Connection refused",
+            "mirror_detail = 'credential: connect Connection refused; numbers: connect Connection refused'",
+        ),
+        "unpaid": (
+            "warning",
+            "its prices are in USD, but the organization's wallet is in EUR, so none of its messages can be paid for",
+            "currency = 'USD'",
+        ),
         "paused": ("warning", "paused", "state = 'paused', credential_status = 'invalid'"),
     }
     names = {}

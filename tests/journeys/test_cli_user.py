@@ -45,6 +45,32 @@ async def test_people_are_invited_and_uninvited(database_url: str, pool: Pool) -
     assert [tuple(row) for row in done] == [("invitation.made", "cli"), ("invitation.withdrawn", "cli")]
 
 
+async def test_a_passkey_without_a_password_is_a_second_factor_as_on_the_team_page(
+    database_url: str, pool: Pool
+) -> None:
+    environment = {"HELIOGRAPH_DATABASE_URL": database_url}
+    actor = await organization(pool)
+    org = ("--org", str(actor.organization_id))
+    for one in ("app", "both", "none", "passkey"):
+        await run(environment, "create", f"{one}@example.com", *org)
+    await pool.execute("UPDATE users SET totp = '\\x00' WHERE email = 'app@example.com'")
+    await pool.execute("UPDATE users SET password = 'a hash' WHERE email IN ('app@example.com', 'both@example.com')")
+    await pool.execute(
+        "INSERT INTO passkeys (user_id, id, credential_id, public_key, uses, name, created_at)"
+        " SELECT id, id, decode(md5(email), 'hex'), '', 0, 'phone', now() FROM users"
+        " WHERE email IN ('both@example.com', 'passkey@example.com')"
+    )
+    listed = await run(environment, "list", *org)
+    assert {one["email"].partition("@")[0]: one["second_factor"] for one in listed} == {
+        "app": True,
+        "both": False,
+        "none": False,
+        "passkey": True,
+    }
+    async with pool.acquire() as conn:
+        assert await memberships.without_factor(conn, actor, is_required=False) == 2
+
+
 async def test_a_list_that_ends_at_its_limit_says_so(database_url: str, pool: Pool) -> None:
     environment = {"HELIOGRAPH_DATABASE_URL": database_url}
     actor = await organization(pool)

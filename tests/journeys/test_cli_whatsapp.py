@@ -89,6 +89,25 @@ async def test_an_account_is_connected_and_all_that_meta_says_is_there(they: Ope
     assert isinstance(again.exception, AccountExists)
 
 
+async def test_an_account_that_the_wallet_does_not_pay_for_is_connected_with_a_warning(
+    they: Operator, pool: Pool
+) -> None:
+    """Each send was refused as one that the wallet does not cover, and nothing said that the currencies differ."""
+    await organization(pool)
+    await they.data("wallet", "top-up", "250", "--currency", "EUR")
+    secrets = {
+        "HELIOGRAPH_WHATSAPP_TOKEN": they.options.token,
+        "HELIOGRAPH_WHATSAPP_APP_SECRET": they.options.app_secret,
+    }
+    add = ("account", "add", they.options.waba, "--app-id", they.options.app_id, "--base-url", they.graph.base_url)
+    told = "the wallet is in EUR, so none of this account's messages can be paid for"
+    assert told in (await they.call(*add, "--currency", "USD", **secrets)).stderr
+    await they.data("account", "remove", they.options.waba, "--yes")
+    again = await they.call(*add, "--currency", "EUR", **secrets)
+    assert again.exit_code == 0
+    assert told not in again.stderr
+
+
 async def test_secrets_come_from_stdin_or_files_and_a_verify_token_is_made_up(
     they: Operator, pool: Pool, tmp_path: Path
 ) -> None:

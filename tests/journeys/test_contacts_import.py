@@ -108,6 +108,17 @@ async def test_people_are_imported_and_the_others_named(pool: Pool, people: Path
     assert (await contacts(pool, actor))["+258841234569"].name == "Eva"
 
 
+async def test_names_are_stored_as_if_they_had_been_typed(pool: Pool, tmp_path: Path) -> None:
+    """As macOS encodes them: otherwise nobody who types `José` finds him, and no page could store him again."""
+    actor, path = await organization(pool), tmp_path / "people.csv"
+    path.write_text("phone;first name;last name\n841234567;Jose\u0301;Sa\u0303o\n841234568;A\x1b[2J;\n841234569;\0;\n")
+    assert (await import_(pool, actor, path)).created == 1
+    async with pool.acquire() as conn:
+        (found,) = await records.find(conn, actor, text="José São", country="MZ")
+    assert (found.name, found.first_name) == (records.name("José São"), records.name("José"))
+    assert [row[:2] for row in rejected(path)[1:]] == [["3", importing.CONTROL_NAME], ["4", importing.CONTROL_NAME]]
+
+
 async def test_a_file_a_second_time_changes_nothing(pool: Pool, people: Path) -> None:
     actor = await organization(pool)
     await import_(pool, actor, people)

@@ -124,7 +124,6 @@ CRASHES = [
 ]
 
 
-@pytest.mark.timeout(120)
 async def test_workers_that_are_killed_forget_no_word_and_obey_none_twice(
     database_server: Cluster, tmp_path: Path
 ) -> None:

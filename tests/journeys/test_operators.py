@@ -34,7 +34,7 @@ async def test_a_decision_on_a_sender_id_reaches_the_subscriber_and_a_period_beg
             await sender_ids.review(conn, made.actor, id=asked.id, status="approved")
             # As if its first period had begun 40 days ago and no worker had been running since.
             begun = now() - timedelta(days=40)
-            await plans.subscribe(conn, made.actor.organization_id, plan="business", allowance=700, now=begun)
+            await plans.subscribe(conn, made.actor.organization_id, plans.Terms("business", 700), now=begun)
             await quota.grant(conn, made.actor.organization_id, amount=5, reason="more")
 
             async def renewed() -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 
 import asyncpg
 import msgspec
+import psutil
 import pytest
 
 from heliograph.base.database import clock
@@ -322,6 +323,33 @@ def test_webhooks_reach_loopback_only_while_the_api_listens_there(
     assert any(ipaddress.ip_address("127.0.0.1") in network for network in rules.networks) == loopback
 
 
+@pytest.mark.lasts(15)
+async def test_a_script_that_waits_for_the_credentials_can_send_at_once(place: Path) -> None:
+    """The first start is killed before that: the second one has the same keys."""
+    data = place / "data"
+    options = ("up", "--data-dir", str(data), "--port", "0")
+    keys: list[tuple[str, str]] = []
+    for n, name in enumerate(("credentials.starting.json", "credentials.json")):
+        log = place / f"up-{n}"
+        program = await Program.start(*options, log=log, environment=environment(HOME=str(place)))
+        try:
+            await until(lambda file=data / name: file.exists(), within=300)
+            told = msgspec.json.decode((data / name).read_bytes())
+            keys.append((told["live_key"], told["test_key"]))
+            if name == "credentials.json":
+                async with Client(told["base_url"], told["live_key"]) as client:
+                    headers, body = {"Idempotency-Key": "1"}, {"to": "+258841234567", "message": "Hi"}
+                    assert (await client.ask("POST", "/sms/send", json=body, headers=headers))[0] == 202
+                await until(lambda key=keys[0][0], started=program: key in started.out)
+                assert not (data / "credentials.starting.json").exists()
+        finally:
+            for process in descendants(program.pid):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            await program.kill()
+    assert keys[0] == keys[1]
+
+
 async def test_a_port_that_is_taken_is_said_and_nothing_is_left(place: Path) -> None:
     with listening() as port:
         program = await Program.start(
@@ -364,6 +392,15 @@ async def test_what_would_lose_data_is_refused_before_anything_starts(place: Pat
         status, text = await refused(place, HELIOGRAPH_WAL_ARCHIVE=str(archive))
         assert (status, f"HELIOGRAPH_WAL_ARCHIVE is {archive}, in the data directory {data}" in text) == (2, True)
     assert [path.name for path in (data / "postgres").iterdir()] == ["data"]
+
+
+@pytest.mark.parametrize("kind", ["file", "link to nothing"])
+async def test_a_data_directory_that_is_none_is_told(place: Path, kind: str) -> None:
+    """It was refused because 'File exists'."""
+    data = place / "data"
+    data.write_text("a file") if kind == "file" else data.symlink_to(place / "nothing")
+    told = f"cannot use the data directory {data}: it is not a directory; choose another with --data-dir"
+    assert await refused(place) == (1, f"heliograph: {told}")
 
 
 async def refused(place: Path, *options: str, **settings: str) -> tuple[int, str]:

@@ -17,7 +17,6 @@ MESSAGES = 40
 
 
 @pytest.mark.lasts(6)
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("drain", "latency", "states"),
     [("10", 1_500.0, {"accepted"}), ("1", 5_000.0, {"accepted", "unknown"})],

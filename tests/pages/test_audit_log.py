@@ -15,10 +15,12 @@ from heliograph.accounts import organizations, quota
 from heliograph.audit import reading
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Principal
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.overview.exports import kinds
 from heliograph.pages.lists import pagination
+from heliograph.whatsapp.money import wallet
 from tests.hooks import endpoint, until
 
 from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
@@ -60,8 +62,72 @@ async def test_of_something_new_only_what_it_has_is_listed(pool: Pool, tenant: T
                 conn, SHELL, "campaign.created", organization_id=tenant.id, object_id=id, before=before, after=after
             )
     words = (await owner.get(f"/audit?object={id}")).words
-    assert "channel sms recipients 0 adaptive no" in words
-    assert "note call them → –" in words
+    assert "Channel: SMS Recipients: 0 Adaptive: no" in words
+    assert "Note: call them → –" in words
+
+
+async def test_values_have_the_names_of_the_forms_and_are_in_the_readers_language(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    id, start = uuid7(), clock.EPOCH + timedelta(days=20_000, hours=10)
+    before: dict[str, object] = {"status": "scheduled", "scheduled_at": None, "recipients": 1_000, "text_days": 7}
+    before |= {"validity_seconds": 3600, "guarantee": "at_most_once", "allowed_countries": ["MZ"]}
+    after: dict[str, object] = {"status": "paused", "scheduled_at": start, "recipients": 25_000, "text_days": 30}
+    after |= {"validity_seconds": 7200, "guarantee": "at_least_once", "allowed_countries": ["MZ", "ZA"]}
+    chosen: dict[str, object] = {"campaign.paused": ["bell", "mail"]}
+    async with pool.acquire() as conn:
+        for changed in (after | {"status_reason": "quota_exceeded"}, chosen):
+            await audit.record(
+                conn,
+                SHELL,
+                "campaign.moved",
+                organization_id=tenant.id,
+                object_id=id,
+                before=before if "status" in changed else {},
+                after=changed,
+            )
+    words = re.sub(r"[\u00a0\u202f]", " ", (await owner.get(f"/audit?object={id}", **{"accept-language": "pt"})).words)
+    for said in (
+        "Estado: Agendada → Pausado",
+        "Agendada: 4 out. 2024, 10:00",
+        "Destinatários: 1 000 → 25 000",
+        "Os textos são guardados durante: 7 dias → 30 dias",
+        "Válida durante: 1 h → 2 h",
+        "Países para onde se pode enviar: Moçambique → Moçambique, África do Sul",
+        "Uma campanha está parada: Sino, Correio",
+    ):
+        assert said in words, said
+    async with pool.acquire() as conn:
+        about = {"organization_id": tenant.id, "object_id": id}
+        for amount in (1_000_500_000, 2_000_000):
+            await wallet.top_up(conn, tenant.id, amount=amount, currency="EUR")
+        await audit.record(conn, SHELL, "wallet.alert_changed", after={"below": "5.000000", "currency": "EUR"}, **about)
+    paid, booked = [
+        re.sub(r"[\u00a0\u202f]", " ", (await owner.get(f"/audit?object={one}", **{"accept-language": "pt"})).words)
+        for one in (id, tenant.id)
+    ]
+    assert "Aviso abaixo de: 5,00 €" in paid
+    # The first one chose the currency; it is said of the amounts of all of them.
+    assert "Saldo: 0,00 € → 1 000,50 € Moeda: EUR" in booked
+    assert "Saldo: 1 000,50 € → 1 002,50 €" in booked
+    assert booked.count("Moeda:") == 1
+    for action, changed in (
+        ("webhook.disabled", {"status": "disabled", "disabled_reason": "failing"}),
+        ("contacts.imported", {"state": "begun", "kind": "opt_outs", "on_duplicate": "skip"}),
+        ("contacts.imported", {"state": "finished"}),
+        ("guard.configured", {"policy": "hold", "by_default": False, "limits": {"otp": 500}}),
+    ):
+        async with pool.acquire() as conn:
+            await audit.record(conn, SHELL, action, after=changed, **about)
+    told = (await owner.get(f"/audit?object={id}", **{"accept-language": "pt"})).words
+    for said in (
+        "Estado: Desativado Motivo: O endpoint foi desativado porque falhou durante dias.",
+        "Estado: Em curso Tipo: Recusas Pessoas que já existem: Deixar",
+        "Estado: Concluída",
+        "Por predefinição: não Limites: Códigos de utilização única: 500",
+    ):
+        assert said in told, (said, told)
+    assert not re.search(r"quota_exceeded|status|scheduled|\d{4}-\d\d-\d\dT", words.partition("Alterações")[2][:2000])
 
 
 async def test_what_is_metas_or_the_operators_is_not_told(pool: Pool, tenant: Tenant, owner: Browser) -> None:
@@ -78,8 +144,8 @@ async def test_what_is_metas_or_the_operators_is_not_told(pool: Pool, tenant: Te
             await audit.record(conn, SHELL, action, object_id=id, before=before, after=after, **about)
     page = await owner.get(f"/audit?object={id}")
     assert len(actions(page)) == 4
-    assert "currency EUR" in page.words
-    assert "state paused" in page.words
+    assert "Currency: EUR" in page.words
+    assert "State: Paused" in page.words
     file = await fetch(pool, owner, page, f"/audit/export?object={id}", format="csv")
     assert "our account" in file.text
     for shown in (page.text, file.text):

@@ -89,7 +89,7 @@ async def test_who_gets_it_is_counted_before_it_is_made(pool: Pool, tenant: Tena
     for said in (
         "Found 3",
         "opted out −1",
-        "invalid number, destination not supported, or text too long −1",
+        "invalid number, destination not supported, or text too long or empty −1",
         "1 person: 2 segments",
     ):
         assert said in page.words, (said, page.words)
@@ -157,7 +157,7 @@ async def test_pasted_numbers_are_read_as_the_country_writes_them(pool: Pool, te
     page = await look(owner, **typed)
     for said in (
         "Found 5",
-        "invalid number, destination not supported, or text too long −4",
+        "invalid number, destination not supported, or text too long or empty −4",
         "Get it 1",
         "84 123 4567 ⊘ no number, left out",
     ):
@@ -880,7 +880,7 @@ async def test_statuses_beside_their_counts_are_plural_in_portuguese(
     await pool.execute("UPDATE messages SET status = 'delivered', sent_at = now(), delivered_at = now()")
     await count(pool)
     page = await owner.get(where, Accept_Language="pt")
-    assert ("Entregues 3" in page.words, "Entregue 3" in page.words) == (True, False), page.words
+    assert "À espera 0 Entregues 3 Falhadas 0 Total 3" in page.words
     # One message is still one.
     assert "Entregue" in (await owner.get("/messages", Accept_Language="pt")).words
     assert "Delivered 3" in (await owner.get(where)).words
@@ -1040,6 +1040,8 @@ async def test_an_outgrown_approval_is_asked_for_again(
     await pool.execute("UPDATE organizations SET approval_above = 1 WHERE id = $1", tenant.id)
     later = datetime.now(UTC) + timedelta(days=2)
     made = await make(owner, when="later", day=f"{later:%Y-%m-%d}", hour="12:00")
+    assert made.words.count("12:00 (UTC)") == 2
+    assert "It has not begun: nobody gets it." in (await owner.get(made.path + "/cancel")).words
     await make_person(pool, tenant, "rui@example.com", "sender")
     await other_browser.sign_in("rui@example.com")
     page = await other_browser.get(made.path)
@@ -1107,3 +1109,28 @@ async def test_a_second_person_approves_a_campaign_to_many(
     assert await pool.fetchval("SELECT count(*) FROM messages") == 2
     sent = await owner.get(made.path)
     assert [name in sent.words for name in ("Opt-outs have not been checked yet", "Can be messaged 2")] == [False, True]
+
+
+async def test_why_an_approval_no_longer_counts_is_said(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    await owner.submit(await owner.get("/settings"), "/settings/security", approval_above="1")
+    rui = await make_person(pool, tenant, "rui@example.com", "admin")
+    await other_browser.sign_in("rui@example.com")
+    made = await make(owner, to="numbers", numbers="+258841234567\n+258841234568", text="Hi")
+    await stage(pool)
+    # Paused by its creator, so that it does not begin with the approval.
+    await pool.execute("UPDATE campaigns SET status_reason = $1", plan.BY_REQUEST)
+    await other_browser.submit(await other_browser.get(made.path), f"{made.path}/approve")
+    for change, said in (
+        ("UPDATE memberships SET role = 'viewer' WHERE user_id = $1", "and may no longer approve campaigns"),
+        ("DELETE FROM memberships WHERE user_id = $1", "and has left the organization since"),
+    ):
+        await pool.execute(change, rui.id)
+        page = await owner.get(made.path)
+        assert re.search(rf"Rui approved it on [^,]+, \d\d:\d\d {said}, so the approval no longer counts\.", page.words)
+        assert "<bdi>Rui</bdi> approved it" in page.text, "a name keeps its own direction"
+        # What to do now, and who can.
+        assert "so a second person has to approve it." in page.words
+        assert "You created it, so somebody else who may create campaigns has to approve it" in page.words
+        assert "Approved by" not in page.words

@@ -62,7 +62,6 @@ async def shown(browser: Browser, method: str, path: str, id: str, token: str) -
     return page.status, page.path.replace(id, ""), text
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.lasts(60)
 async def test_another_organizations_ids_are_as_unknown_as_any(
     api: Api, pool: Pool, tenant: Tenant, wire: tuple[StatementRecorder, str], owner: Browser, other_browser: Browser

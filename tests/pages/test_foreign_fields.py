@@ -80,7 +80,6 @@ class Reader:
         )
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.lasts(60)
 async def test_another_organizations_ids_are_as_unknown_as_any(
     api: Api, pool: Pool, tenant: Tenant, wire: tuple[StatementRecorder, str], owner: Browser

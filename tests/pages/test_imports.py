@@ -129,6 +129,9 @@ async def test_a_messy_file_in_five_steps(
     assert "4;there is no phone number;;Sem;Número;" in file.text
     # One of three is corrected; the others stay, with their input.
     page = await owner.get(f"/contacts/imports/{id}/mend")
+    page = await owner.submit(page, f"/contacts/imports/{id}/mend")
+    assert "No row was imported: none of them is right yet." in page.words
+    assert '<div class="notice"' not in page.text, "nothing was done"
     typed = {"cell-4-phone": "84 123 4570", "cell-7-phone": "still wrong"}
     page = await owner.submit(page, f"/contacts/imports/{id}/mend", **typed)
     assert ("1 row imported." in page.words, "still wrong" in page.text) == (True, True)
@@ -575,3 +578,42 @@ def test_a_set_of_numbers_is_a_set() -> None:
         one = f"+{made.randrange(1_000_000, 1_015_000)}"
         assert numbers.add(one) == (one not in known)
         known.add(one)
+
+
+async def test_a_row_that_is_corrected_while_its_import_is_stopped_does_not_take_the_place_of_the_next(
+    pool: Pool, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "STEPS", 1)
+    page = await to_check(pool, owner, b"phone\nwrong\n+258841000001\n+258841000002\n")
+    here = page.path.removesuffix("/check")
+    await owner.submit(page, f"{here}/run")
+    # As of a first row of a hundred thousand characters.
+    runner = Runner(pool, {}, rows=1)
+    await runner.round()
+    await runner.close()
+    await pool.execute("UPDATE contact_imports SET lease_until = NULL")
+    page = await owner.submit(await owner.get(here), f"{here}/stop")
+    page = await owner.submit(await owner.get(f"{here}/mend"), f"{here}/mend", **{"cell-2-phone": "+258841000003"})
+    assert "1 row imported." in page.words
+    await owner.submit(await owner.get(here), f"{here}/run")
+    await work(pool)
+    assert await pool.fetchval("SELECT state FROM contact_imports") == "finished"
+    assert await pool.fetchval("SELECT count(*) FROM contacts") == 3
+    await owner.submit(await owner.get(f"{here}/undo"), f"{here}/undo")
+    await work(pool)
+    assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
+
+
+async def test_a_file_of_a_session_that_has_ended_leads_to_signing_in(owner: Browser) -> None:
+    action = "/contacts/import"
+    data = aiohttp.FormData(quote_fields=False)
+    for field, value in (await owner.get(action)).form(action).items():
+        data.add_field(field, value)
+    data.add_field("file", b"phone\n+258841234567\n", filename="people.csv", content_type="text/csv")
+    owner.session.cookie_jar.clear()
+    headers = {"Origin": owner.base_url, "Accept": "text/html"}
+    async with owner.session.post(owner.base_url + action, data=data, headers=headers) as answer:
+        page = Page(answer, await answer.text())
+    assert (page.status, "You were signed out. Sign in, then try again." in page.words) == (403, True)
+    assert "a file has to be chosen again" in page.words
+    assert 'href="/login?next=%2Fcontacts%2Fimport"' in page.text

@@ -123,6 +123,18 @@ async def test_a_received_sms_is_found_by_its_id_in_its_conversation(
     assert (await owner.get(f"/go/{UUID(int=stop['id'].int + 1)}")).status == 404
 
 
+async def test_who_calls_themselves_by_an_invisible_name_is_shown_by_their_number(
+    pool: Pool, owner: Browser, made: Made
+) -> None:
+    await Meta(pool).say(made, callback(made, "Hello", by=RUI))
+    await pool.execute("UPDATE whatsapp_messages SET content = replace(content, 'Amal Bén', E'\\u200b\\u3164')")
+    page = await owner.get("/inbox")
+    assert "Amal Bén" not in page.words
+    assert "<strong>+258 84 222 2222</strong>" in page.text
+    page = await owner.get(f"/inbox/{await first(pool, 'whatsapp')}")
+    assert '<h2 id="who">+258 84 222 2222</h2>' in page.text
+
+
 async def test_an_answer_that_may_not_be_given_says_why(pool: Pool, owner: Browser, made: Made) -> None:
     await Meta(pool).say(made, callback(made, "Hello", clock.now() - timedelta(hours=30), by=RUI))
     id = await first(pool, "whatsapp")
@@ -134,6 +146,9 @@ async def test_an_answer_that_may_not_be_given_says_why(pool: Pool, owner: Brows
     page = await owner.post(f"/inbox/{id}/reply", page.form(f"/inbox/{id}/reply") | {"message": "Too late"})
     assert (page.status, "only a template can be sent" in page.words) == (422, True)
     assert ">Too late</textarea>" in page.text
+    page = await owner.post(f"/inbox/{id}/reply", page.form(f"/inbox/{id}/reply") | {"message": "\r\n  Too late"})
+    # The first line break after the tag is not part of the text.
+    assert ">\n\n  Too late</textarea>" in page.text
     for typed, said_of_it in (("", "Write a text."), ("x" * 5_000, "The text is too long.")):
         page = await owner.post(f"/inbox/{id}/reply", page.form(f"/inbox/{id}/reply") | {"message": typed})
         assert (page.status, said_of_it in page.words) == (422, True)
@@ -528,6 +543,7 @@ async def test_who_wrote_is_found_by_name_and_by_number(pool: Pool, tenant: Tena
     assert people(await owner.get("/inbox")) == [rui, nobody, ana]
     for typed, found in (
         ("conceição", [ana]),
+        ("conceic\u0327a\u0303o", [ana]),  # the same, as some keyboards encode it
         ("amal", [rui]),
         ("+258 84 111-1111", [ana]),
         ("084 300 0111", [nobody]),

@@ -72,6 +72,13 @@ async def test_what_is_wrong_is_said_and_what_was_typed_is_kept(owner: Browser) 
             assert 'value="web shop"' in answer.text
 
 
+async def test_all_that_is_wrong_is_said_at_once(owner: Browser) -> None:
+    wrong = {"name": " ", "allowed_ips": "nowhere", "profile": "root", "expires": "7"}
+    answer = await owner.submit(await owner.get("/keys/new"), "/keys", **wrong)
+    assert answer.status == 422
+    assert [field for field in wrong if f'href="#{field}"' not in answer.text] == []
+
+
 async def test_the_sixth_key_says_what_to_do(owner: Browser) -> None:
     for number in range(4):  # the tenant has one
         page = await owner.submit(await owner.get("/keys/new"), "/keys", name=f"key {number}", profile="sms")
@@ -145,7 +152,8 @@ async def test_whose_key_it_is(pool: Pool, tenant: Tenant, owner: Browser) -> No
     page = await owner.post("/keys/check", form | {"secret": secret})
     assert "It no longer works" in page.words
     other = await make_tenant(pool)
-    for wrong in (other.secret, secret[:-1] + "x", "", "x" * 10_000):
+    changed = secret[:-1] + ("x" if secret[-1] != "x" else "y")
+    for wrong in (other.secret, changed, "", "x" * 10_000):
         page = await owner.post("/keys/check", form | {"secret": wrong})
         assert "This is not a key of this organization." in page.words
     assert not await pool.fetchval("SELECT count(*) FROM idempotency WHERE body LIKE '%hg_test%'")

@@ -142,3 +142,21 @@ def test_the_first_choice_of_a_filter_agrees_with_all_that_is_filtered() -> None
     assert catalogue("pt")["Any"] == "Qualquer"
     for path in PACKAGE.rglob("*.html"):
         assert '<option value="">{{ _("All")' not in path.read_text(), path
+
+
+def test_a_status_has_the_gender_of_what_has_it() -> None:
+    """In Portuguese a message is "Rejeitada", and a sender ID or a template "Rejeitado"."""
+    made = environment([], Assets([]))
+    shown = made.from_string("{{ word|status_name }} {{ word|sender_status }} {{ word|template_status }}")
+    assert shown.render(word="rejected", locale=locale("pt")) == "Rejeitada Rejeitado Rejeitado"
+    assert shown.render(word="rejected", locale=locale("en")) == "Rejected Rejected Rejected"
+
+
+def test_a_sender_id_has_one_gender() -> None:
+    """In Portuguese "o ID de remetente", in all texts."""
+    feminine = re.compile(
+        r"\b([aà]|da|na|[nd]?uma|n?esta|nenhuma|alguma)s? IDs? de remetente|de remetente \w+ad?as?\b", re.I
+    )
+    twins = [one for twin in catalogue("pt").values() for one in ((twin,) if isinstance(twin, str) else twin)]
+    assert sum("de remetente" in one for one in twins) > 10
+    assert [one for one in twins if feminine.search(one)] == []

@@ -25,7 +25,7 @@ FORMS = {
             "help_reply": "Call us.",
         },
     ),
-    "/keys/new": ("/keys", {"name": "Shop", "allowed_ips": "192.0.2.1"}),
+    "/keys/new": ("/keys", {"name": "Shop", "profile": "sms_only", "allowed_ips": "192.0.2.1"}),
     "/senders/new": ("/senders", {"value": "SHOP"}),
     "/send": ("/send", {"to": "+258841234567", "message": "Hello", "reference": "order-1"}),
     "/settings": ("/settings/general", {"name": "Acme"}),
@@ -41,7 +41,7 @@ FORMS = {
     ),
 }
 #: Fields that are selected and not typed; a long value is none of the options.
-CHOICES = {"stop_how", "help_how"}
+CHOICES = {"stop_how", "help_how", "profile"}
 
 
 @pytest.mark.parametrize("path", FORMS)

@@ -676,6 +676,14 @@ async def test_a_failure_says_how_often_and_a_delay_what_for(
     page = await owner.get(f"/messages/{ids[0]}")
     assert "Of messages to Mozambique, 50.0 % ended this way in the last 7 days: 2 of 4." in page.words
     assert "Of the last 4 to this number, 2 ended this way." in page.words
+    abroad = await send(api, tenant, to="+888710590000")
+    move = Move(tenant.actor.organization_id, UUID(abroad), "undelivered", clock.now(), "undelivered")
+    async with pool.acquire() as conn:
+        await move_many(conn, [move])
+        while await traffic.fold(conn):
+            pass
+    page = await owner.get(f"/messages/{abroad}")
+    assert "Of messages to numbers without a country, 100.0 % ended this way in the last 7 days: 1 of 1." in page.words
     assert "ended this way" not in (await owner.get(f"/messages/{ids[3]}")).words
     await pool.execute(
         "UPDATE messages SET status = 'sent', sent_at = accepted_at + interval '250 seconds' WHERE id = $1",
@@ -751,7 +759,7 @@ async def test_messages_of_a_campaign_are_found_by_its_name(
     id, other = await send(api, tenant), await send(api, tenant)
     made = {}
     async with pool.acquire() as conn:
-        for name in ("Spring sale", "Spring clean", "Autumn", "Twins", "Twins"):
+        for name in ("Spring sale", "Spring clean", "Autumn", "Twins", "Twins", "Promoção"):
             spec = SmsCampaignSpec(name=name, message_template="Hello", recipients=["+258841234599"])
             made[name] = (await campaigns.create(conn, tenant.actor, spec=spec, request_id="one")).id
         spec = SmsCampaignSpec(name="Winter", message_template="Hello", recipients=["+258841234599"])
@@ -771,6 +779,8 @@ async def test_messages_of_a_campaign_are_found_by_its_name(
     assert shown(page) == []
     assert "Several campaigns have this in their name. Choose one:" in page.words
     assert f'<a href="/messages?campaign={made["Spring clean"]}">Spring clean</a>' in page.text
+    page = await owner.get("/messages?" + urllib.parse.urlencode({"campaign": "promoc\u0327a\u0303o"}))
+    assert page.form("/messages")["campaign"] == "Promoção", "some keyboards encode accents in this way"
     # A name that two have leads to neither, so the field of one contains its id.
     assert "Choose one:" in (await owner.get("/messages?campaign=twins")).words
     page = await owner.get(f"/messages?campaign={made['Twins']}")

@@ -66,6 +66,12 @@ def drawn(it: Chart) -> str:
     return env.from_string(text).render(it=it, locale=it.locale, to=lambda path: path, **values)
 
 
+def test_a_single_interval_is_named_once() -> None:
+    one = chart(times=[NOON], series=[Series("Sent", "way", [2])], links=[], marks=[])
+    assert one.range == one.locale.moment(NOON)
+    assert chart().range == f"{one.range} – {one.locale.moment(NOON + timedelta(hours=1))}"
+
+
 def test_each_region_that_renews_itself_has_a_place_for_when_it_did() -> None:
     without = []
     for path in Path(heliograph.__file__).parent.rglob("*.html"):
@@ -376,5 +382,8 @@ async def test_a_name_of_10_kb_is_refused_at_its_field_and_nothing_typed_is_lost
 
 def test_what_a_text_has_between_backticks_is_shown_as_code() -> None:
     assert templates.commands("Run `heliograph migrate`, & wait.") == "Run <code>heliograph migrate</code>, &amp; wait."
+    # No line ends within an option, such as behind one of its hyphens.
+    told = '<code>heliograph user link a-b <span class="nowrap">--operator</span></code>'
+    assert templates.commands("`heliograph user link a-b --operator`") == told
     assert templates.commands("`<b>` and `c`") == "<code>&lt;b&gt;</code> and <code>c</code>"
     assert templates.commands("One ` alone & <i>") == "One ` alone &amp; &lt;i&gt;"

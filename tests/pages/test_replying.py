@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from heliograph.base.database.pool import Pool
@@ -53,6 +55,8 @@ async def test_a_shut_window_is_told_in_the_field(pool: Pool, owner: Browser, ma
     await pool.execute("UPDATE whatsapp_conversations SET expires_at = now() - interval '1 minute'")
     page = await owner.post("/send/reply", form)
     assert (page.status, value(page, "message")) == (422, "Late")
+    # A disabled field is not sent: the next button would lose its text.
+    assert re.search(r'<textarea id="message"[^>]* readonly[ >]', page.text)
     assert '<a href="#message">' in page.text
     for typed, field in (
         ({"to": ""}, "to"),

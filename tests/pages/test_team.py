@@ -321,3 +321,19 @@ async def test_older_invitations_are_found_by_their_address(pool: Pool, tenant: 
     assert "Older invitations are found by searching for their address." in page.words
     page = await owner.get("/team?limit=25&q=I39")
     assert ("i39@" in page.words, "i10@" in page.words, "Older invitations" in page.words) == (True, False, False)
+
+
+async def test_who_was_removed_in_another_tab_is_removed_again_without_an_error(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    rui = await make_person(pool, tenant, "rui@example.com", "viewer")
+    page = await owner.get(f"/team/members/{rui.id}")
+    assert (await owner.submit(page, f"/team/members/{rui.id}/remove")).path == "/team"
+    again = await owner.submit(page, f"/team/members/{rui.id}/remove")
+    # The list where they were, and why nothing was done.
+    for said in ("That has changed in the meantime", "There is no such member.", "Invite somebody", "ana@example.com"):
+        assert said in again.words, (said, again.words)
+    assert (again.status, "rui@example.com" in again.words) == (404, False)
+    assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'member.removed'") == 1
+    # A page that is not there is nothing else.
+    assert "Not found" in (await owner.get(f"/team/members/{rui.id}")).words

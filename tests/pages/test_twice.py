@@ -38,7 +38,6 @@ def buttons(page: Page) -> list[tuple[str, dict[str, str]]]:
     return found
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.lasts(90)
 async def test_a_double_click_does_it_once(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
     party = Party(api, tenant, "acme")

@@ -279,6 +279,11 @@ async def test_what_a_template_is_refused_for(pool: Pool, owner: Browser, made: 
     form = (await owner.get(where)).form("/send/template") | {"p1": "Ana", "p2": "7"}
     page = await owner.post("/send/template", form | {"p1": "two\nlines"})
     assert (page.status, '<a href="#p1">' in page.text) == (422, True)
+    assert ("WhatsApp refuses this value" in page.words, "template.parameters" in page.text) == (True, False)
+    assert "WhatsApp refuses this value" in (await owner.post("/send/template/preview", form | {"p2": "7\t8"})).words
+    page = await owner.post("/send/template", form | {"p1": "n" * 1_024})
+    assert (page.status, "longer than WhatsApp allows" in page.words) == (422, True), page.words
+    assert "template.parameters" not in page.text
     page = await owner.post("/send/template", form | {"number": "none"})
     assert page.status == 422
     await pool.execute("UPDATE wallets SET available = 0, total = reserved + consumed")

@@ -32,6 +32,7 @@ from heliograph.guard.windows import RULES as SUSPICIONS
 from heliograph.overview.exports import jobs
 from heliograph.pages import words
 from heliograph.pages.languages import COUNT
+from heliograph.pages.lists import field_names
 from heliograph.pages.pieces.places import KEYS
 from heliograph.pages.pieces.reply_form import REPLY_LANGUAGES
 from heliograph.senders.book import STATES
@@ -100,6 +101,8 @@ def texts() -> set[str]:
     for name, table in (*vars(words).items(), *vars(audience).items()):
         if name.isupper():
             found |= set(table.values()) if isinstance(table, dict) else {text for row in table for text in row[1:]}
+    found |= {*field_names.FIELDS.values(), *field_names.OF_ACTION.values()}
+    found |= {text for table in field_names.CODES.values() for text in table.values()} - {"CSV", "JSON"}
     intervening = [*(PACKAGE / "sms/intervening").glob("*.py"), PACKAGE / "whatsapp/intervening.py"]
     intervening += [PACKAGE / "whatsapp/mirror/apps.py", PACKAGE / "whatsapp/mirror/accounts.py"]
     intervening.append(PACKAGE / "audit/reasons.py")
@@ -124,7 +127,7 @@ def texts() -> set[str]:
     }
     found |= {*REPLY_LANGUAGES.values(), *configuring.HOW.values(), *configuring.WRONG.values()}
     found |= {*typed.WRONG.values(), *wallets.WRONG.values(), *installation.WRONG.values()}
-    found |= {*keying.WRONG.values(), *ruling.WRONG.values(), *ruling.DONE.values(), *ruling.KINDS.values()}
+    found |= {*keying.WRONG.values(), *ruling.WRONG.values()}
     found |= {*senders.UNDONE.values()}
     found |= {*SCOPES.values(), *ACTIONS.values(), *SUMMARIES.values()}
     found |= {one.label for one in (*places.ACTIONS, *console_places.ACTIONS)}

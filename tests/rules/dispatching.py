@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -164,3 +164,23 @@ async def pause_of(pool: Pool, id: UUID, *, kind: str = "sms") -> float:
         "SELECT extract(epoch FROM due_at - now())::float8 FROM queue WHERE kind = $2 AND id = $1", id, kind
     )
     return pause
+
+
+async def moment(pool: Pool) -> datetime:
+    """The database's time."""
+    at: datetime = await pool.fetchval("SELECT clock_timestamp()")
+    return at
+
+
+async def waits(pool: Pool, id: UUID, seconds: float, *, since: datetime, kind: str = "sms") -> bool:
+    """Whether the message was put off, at some time since then, for exactly this long."""
+    return bool(
+        await pool.fetchval(
+            "SELECT due_at - make_interval(secs => $3) BETWEEN $4 AND clock_timestamp() FROM queue"
+            " WHERE kind = $2 AND id = $1",
+            id,
+            kind,
+            seconds,
+            since,
+        )
+    )

@@ -242,6 +242,7 @@ async def status_of(pool: Pool, id: UUID) -> tuple[str, str | None, str]:
 attempts = dispatching.attempts
 queued = partial(dispatching.queued, kind="whatsapp")
 pause_of = partial(dispatching.pause_of, kind="whatsapp")
+waits = partial(dispatching.waits, kind="whatsapp")
 
 
 async def tries_of(pool: Pool, id: UUID) -> int:

@@ -23,7 +23,7 @@ from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import time_of, uuid7
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.sms.accepting import accept
-from heliograph.sms.accepting.accept import Acceptor
+from heliograph.sms.accepting.accept import ACCEPT_ONE, Acceptor
 from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
 from tests.rate_windows import hold_windows
 from tests.rules.factories import TO, blocked, check_books, message, organization, send, sender
@@ -129,6 +129,30 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(pool: Pool, kept:
         one, many = [await pool.fetch(rows, actor.organization_id) for actor in (alone, among)]
         assert one == many, rows
         assert one
+
+
+async def test_keys_of_a_day_that_has_begun_for_others_are_found_in_the_hours_before(pool: Pool) -> None:
+    """Whoever accepted for the organization just before may have begun after midnight. What is found is left to
+    `sms_accept`, which returns a verdict; what is stored directly has none."""
+    actor, key = await organization(pool), uuid7()
+    midnight = clock.midnight(clock.now()) + timedelta(days=1)
+    await pool.execute(
+        "INSERT INTO send_keys VALUES ($1, $2, $3, sha256('another'), $4, now())",
+        actor.organization_id,
+        key,
+        midnight.date(),
+        uuid7(),
+    )
+    sql = ACCEPT_ONE.replace("date_trunc('milliseconds', now())", "$32::timestamptz")
+    for at, found in ((midnight - timedelta(hours=5.9), True), (midnight - timedelta(hours=6.1), False)):
+        first = (timedelta(hours=72), actor.organization_id, uuid7(), True, True, key, bytes(32), TO, "MZ", "ACME")
+        then = (uuid7(), None, None, "gsm7", 1, "at_least_once", "r", None, None, 0, "text", "sms_send", None, None)
+        rest = (None, None, "transactional", None, None, None, None)
+        _, _, _, _, verdict, *_ = await pool.fetchval(sql, *first, *then, *rest, at)
+        assert (verdict is not None) == found
+        await pool.execute(
+            "DELETE FROM send_keys WHERE organization_id = $1 AND made_on < $2", actor.organization_id, midnight.date()
+        )
 
 
 OPTED_OUT = "+258841112222"

@@ -97,3 +97,4 @@ async def _allow(pool: Pool, actor: Actor, segments: int) -> None:
         actor.organization_id,
         segments,
     )
+    await pool.execute("UPDATE quotas SET is_limited = true WHERE organization_id = $1", actor.organization_id)

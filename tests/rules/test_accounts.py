@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.accounts import organizations, plans, quota
+from heliograph.accounts.plans import Terms
 from heliograph.accounts.quota import Quota, QuotaExceeded
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
@@ -235,7 +236,7 @@ async def test_a_plan_brings_its_quota_again_and_again(pool: Pool) -> None:
         id = (await organizations.create(conn, name="Acme")).id
         assert plans.subscription(await organizations.get(conn, id=id)) is None
         await quota.grant(conn, id, amount=30, reason="welcome")
-        await plans.subscribe(conn, id, plan=" business ", allowance=100, now=now)
+        await plans.subscribe(conn, id, Terms(" business ", 100), now=now)
         await conn.execute("UPDATE quotas SET used = 40")
         await conn.execute(
             "INSERT INTO usage_ledger (organization_id, id, type, channel, quantity, balance_after, created_at)"
@@ -279,27 +280,23 @@ async def test_a_plan_without_quota_leaves_it_alone(pool: Pool) -> None:
     async with pool.acquire() as conn:
         id = (await organizations.create(conn, name="Acme")).id
         await quota.grant(conn, id, amount=30, reason="bought")
-        await plans.subscribe(conn, id, plan="prepaid", allowance=None, now=at("2026-01-01"), months=12)
+        await plans.subscribe(conn, id, Terms("prepaid", None, 12), now=at("2026-01-01"))
         assert await plans.renew(conn, now=at("2028-06-01")) == 1
         assert await quota.get(conn, id) == Quota(30, 0, None)
         found = await organizations.get(conn, id=id)
         assert (found.period_start, found.period_end) == (at("2028-01-01"), at("2029-01-01"))
-        for wrong in (
-            {"plan": " "},
-            {"plan": "x" * 101},
-            {"months": 0},
-            {"allowance": -1},
-            {"anchor": at("2030-01-01")},
+        for wanted, anchor in (
+            (Terms(" ", None), None),
+            (Terms("x" * 101, None), None),
+            (Terms("p", None, 0), None),
+            (Terms("p", -1), None),
+            (Terms("p", None), at("2030-01-01")),
         ):
             with pytest.raises(Invalid):
-                await plans.subscribe(
-                    conn,
-                    id,
-                    **({"plan": "p", "allowance": None, "now": at("2026-01-01")} | wrong),  # type: ignore[arg-type]
-                )
+                await plans.subscribe(conn, id, wanted, now=at("2026-01-01"), anchor=anchor)
         for change in (
             plans.unsubscribe(conn, uuid7()),
-            plans.subscribe(conn, uuid7(), plan="p", allowance=1, now=at("2026-01-01")),
+            plans.subscribe(conn, uuid7(), Terms("p", 1), now=at("2026-01-01")),
         ):
             with pytest.raises(NotFound):
                 await change
@@ -309,7 +306,7 @@ async def test_a_period_begins_once_whoever_begins_it(pool: Pool) -> None:
     async with pool.acquire() as conn:
         for number in range(7):
             id = (await organizations.create(conn, name=f"Acme {number}")).id
-            await plans.subscribe(conn, id, plan="p", allowance=10, now=at("2026-01-01"))
+            await plans.subscribe(conn, id, Terms("p", 10), now=at("2026-01-01"))
 
     async def renew() -> int:
         async with pool.acquire() as conn:

@@ -86,6 +86,24 @@ async def test_a_key_grants_only_what_it_holds(pool: Pool, operator: Actor) -> N
     _, _ = await issue(pool, operator, profile="full_access")
 
 
+@pytest.mark.parametrize("ended", ["revoked", "suspended", "expired"])
+async def test_a_key_that_has_ended_creates_no_other(pool: Pool, operator: Actor, ended: str) -> None:
+    """For a second, others take it for active: one that leaked would take the place that its revocation has freed."""
+    key, _ = await issue(pool, operator, profile="full_access")
+    actor = Actor(operator.organization_id, key.id, "live", frozenset(key.scopes), "active")
+    await issue(pool, actor)
+    async with pool.acquire() as conn:
+        if ended == "revoked":
+            await lifecycle.revoke(conn, operator, id=key.id)
+        elif ended == "suspended":
+            await lifecycle.suspend(conn, operator, id=key.id)
+        else:
+            await conn.execute("UPDATE api_keys SET expires_at = now() WHERE id = $1", key.id)
+    with pytest.raises(Unauthorized):
+        await issue(pool, actor)
+    assert await pool.fetchval("SELECT count(*) FROM api_keys") == 2
+
+
 async def test_what_a_new_key_must_be(pool: Pool, operator: Actor) -> None:
     for wrong, field in (
         ({"name": " "}, "name"),

@@ -95,7 +95,7 @@ async def test_money_and_plans_are_told_with_their_reason(pool: Pool) -> None:
     async with pool.acquire() as conn:
         await quota.grant(conn, actor.organization_id, amount=5, reason="invoice 7", by=SHELL)
         start = datetime.now(UTC) - timedelta(days=40)
-        await plans.subscribe(conn, actor.organization_id, plan="big", allowance=7, now=start, by=SHELL)
+        await plans.subscribe(conn, actor.organization_id, plans.Terms("big", 7), now=start, by=SHELL)
         await plans.renew(conn)
         granted, planned, begun = await audit_entries(conn)
     assert (granted["before"], granted["after"], granted["reason"]) == ({"total": 10}, {"total": 15}, "invoice 7")

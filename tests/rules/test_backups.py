@@ -129,6 +129,23 @@ async def test_a_restore_beside_the_running_installation_pauses_the_suppliers(
     assert await pool.fetchval("SELECT count(*) FROM suppliers WHERE state = 'active'") == 1
 
 
+@pytest.mark.parametrize("changed", [False, True])
+async def test_a_restore_says_that_its_secret_key_is_not_the_one_of_the_restored_moment(
+    pool: Pool, owner_url: str, empty_database_url: str, tmp_path: Path, changed: bool
+) -> None:
+    """Everything seemed well, and only `heliograph up` refused to start."""
+    key = derive_key("the secret key after heliograph rekey", "suppliers") if changed else KEY
+    async with pool.acquire() as conn:
+        await suppliers.add(conn, key, name="main", kind="smpp", settings={"host": "a"}, secret="s")
+    taken = await take(pool, owner_url, tmp_path / "store")
+    settings = {"HELIOGRAPH_DATABASE_URL": empty_database_url, "HELIOGRAPH_BACKUP_PASSPHRASE": PASSPHRASE}
+    done = await asyncio.to_thread(CliRunner().invoke, app, ["restore", str(taken.path)], env=settings)
+    assert done.exit_code == 0, done.output
+    told = " ".join(done.output.split())
+    assert ("does not open what is encrypted at the restored moment" in told) == changed, told
+    assert ("first backup after the change contains, in HELIOGRAPH_SECRET_KEY: without it" in told) == changed, told
+
+
 async def test_a_database_that_demands_tls_is_dumped_and_restored(
     dump: Backup, pool: Pool, owner_url: str, empty_database_url: str, tmp_path: Path
 ) -> None:

@@ -492,6 +492,23 @@ async def test_a_text_that_is_too_long_for_somebody_is_not_sent_to_them(pool: Po
     assert (await get(pool, actor, made.id)).counts == counts(queued=1, invalid=1)
 
 
+@pytest.mark.parametrize("text", ["{{first_name}}", " {{last_name}} {{first_name}}\n"])
+async def test_nobody_gets_and_pays_for_a_text_of_which_nothing_is_left(pool: Pool, text: str) -> None:
+    actor = await organization(pool)
+    await contact(pool, actor, number(1), "x", name="Ana", first_name="Ana")
+    await contact(pool, actor, number(2), "x", name="Eva")
+    spec = SmsCampaignSpec(name="Sale", message_template=text, audience_tags=["x"])
+    made = await create(pool, actor, text, audience_tags=["x"])
+    async with pool.acquire() as conn:
+        say = preview.sms(actor, text, reaches=await sms_channel.reachability(conn, actor, Acceptor(pool), spec=spec))
+        seen = await preview.preview_audience(conn, actor, say=say, tags=["x"])
+    await run(pool)
+    assert [one.strip() for one in (await texts(pool)).values()] == ["Ana"]
+    assert (await get(pool, actor, made.id)).counts == counts(queued=1, invalid=1)
+    assert (seen.would, seen.invalid) == (1, 1)
+    await check_books(pool, [actor.organization_id])
+
+
 async def test_only_allowed_countries(pool: Pool) -> None:
     actor = await organization(pool)
     await pool.execute("UPDATE organizations SET allowed_countries = '{MZ}'")
@@ -1341,7 +1358,7 @@ async def test_an_approval_counts_as_long_as_its_approver_may_give_it(pool: Pool
         await memberships.remove(conn, actor, user_id=rui.user_id)
         await memberships.change_role(conn, actor, user_id=eva.user_id, role="viewer")
         states = [await approving.standing(conn, ana, campaign=one) for one in (left, demoted)]
-        assert [(one.above, one.approved_at) for one in states] == [(0, None)] * 2
+        assert [(one.above, one.approver, one.lapsed) for one in states] == [(0, "Rui", "left"), (0, "Eva", "role")]
         await memberships.change_role(conn, actor, user_id=eva.user_id, role="admin")
         assert (await approving.standing(conn, ana, campaign=kept)).above is None
         await memberships.change_role(conn, actor, user_id=eva.user_id, role="viewer")
@@ -1359,7 +1376,7 @@ async def test_an_approval_counts_as_long_as_its_approver_may_give_it(pool: Pool
         await memberships.remove(conn, actor, user_id=eva.user_id)
         # What has begun was approved, whoever has left since.
         state = await approving.standing(conn, ana, campaign=await get(pool, actor, kept.id))
-        assert (state.above, state.approver, state.approved_at is not None) == (None, "Eva", True)
+        assert (state.above, state.approver, state.lapsed) == (None, "Eva", None)
 
 
 async def test_who_asks_for_no_approval_any_more_gets_none(pool: Pool) -> None:

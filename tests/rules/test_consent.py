@@ -12,13 +12,13 @@ from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.ids import uuid7
-from heliograph.consent import history, optouts
+from heliograph.consent import history, optouts, people
 from heliograph.consent.history import Statement
 from heliograph.consent.importing import OptOutImports
 from heliograph.consent.optouts import NotYoursToLift, OptOut
 from heliograph.contacts.imports import drafts
 from heliograph.contacts.imports.running import Runner
-from tests.rules.factories import organization
+from tests.rules.factories import blocked, organization
 
 ANA, BIA, EVA, RUI = (f"+25884123456{n}" for n in range(4))
 
@@ -103,6 +103,52 @@ async def test_nobody_lifts_what_somebody_said_after_it_was_recorded_for_them(po
         with pytest.raises(NotYoursToLift):
             await optouts.remove(conn, actor, phone=ANA)
     assert [*await silent(pool)] == [ANA]
+
+
+@pytest.mark.parametrize("source", [optouts.KEYWORD, optouts.OPERATOR, optouts.SUPPLIER])
+async def test_nobody_lifts_what_somebody_said_while_it_was_recorded_for_them(pool: Pool, source: str) -> None:
+    actor = await organization(pool, key_id=uuid7())
+
+    async def say() -> None:
+        async with pool.acquire() as conn, conn.transaction():
+            await optouts.suppress(conn, [OptOut(actor.organization_id, ANA, clock.now(), source)])
+
+    async with pool.acquire() as conn, conn.transaction():
+        await optouts.add(conn, actor, phone=ANA)
+        saying = asyncio.create_task(say())
+        await blocked(pool)
+    await saying
+    assert await silent(pool) == {ANA: source}
+    async with pool.acquire() as conn:
+        with pytest.raises(NotYoursToLift):
+            await optouts.remove(conn, actor, phone=ANA)
+
+
+async def test_nobody_lifts_what_somebody_said_under_another_name(pool: Pool) -> None:
+    """Meta tells only afterwards that both names are theirs."""
+    actor, user = await organization(pool, key_id=uuid7()), "MZ.1349"
+    async with pool.acquire() as conn, conn.transaction():
+        await optouts.add(conn, actor, phone=ANA)
+        await say_stop(conn, actor, user)
+        await people.link(conn, [(actor.organization_id, ANA, user)])
+    async with pool.acquire() as conn:
+        with pytest.raises(NotYoursToLift):
+            await optouts.remove(conn, actor, phone=ANA)
+        found = await optouts.find(conn, actor, phone=ANA)
+    assert found is not None
+    assert (found.source, await silent(pool)) == ("keyword", {ANA: "organization", user: "keyword"})
+
+
+async def test_an_undo_that_two_workers_finish_is_recorded_once(pool: Pool) -> None:
+    """One whose lease ended meanwhile, and the one that took over."""
+    actor = await organization(pool, key_id=uuid7())
+    id = await imported(pool, actor, ANA, BIA)
+    await undone(pool, actor, id)
+    async with pool.acquire() as conn:
+        draft = await drafts.get(conn, actor, id=id)
+        await OptOutImports().undo(conn, actor, draft=draft)
+    told = await pool.fetch("SELECT after::text FROM audit_log WHERE action = 'contacts.import_undone'")
+    assert sorted('"lifted"' in row["after"] for row in told) == [False, True]  # it was asked for, and it ended
 
 
 async def test_who_says_stop_during_an_undo_stays_opted_out(pool: Pool) -> None:

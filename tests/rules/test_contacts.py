@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid
-from heliograph.contacts import records, search
+from heliograph.contacts import importing, records, search, sheets, undoing
 from heliograph.contacts import tags as tag_changes
 from heliograph.contacts.records import MAX_TAGS, ContactAlreadyExists, Entry, OnDuplicate, Written
 from tests.rules.factories import blocked, organization
@@ -133,6 +135,58 @@ async def test_a_contact_that_is_deleted_while_it_gets_a_tag_leaves_none(pool: P
         await gone
     assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
     assert await pool.fetchval("SELECT count(*) FROM contact_tags") == 0
+
+
+async def imported(pool: Pool, actor: Actor, place: Path, *lines: str) -> UUID:
+    """The import of a file with these lines."""
+    file = place / "people.csv"
+    file.write_text("\n".join(("phone,name,tags", *lines, "")))
+    async with pool.acquire() as conn:
+        done = await importing.run(
+            conn,
+            actor,
+            path=file,
+            layout=sheets.layout(file),
+            rejects=place / "rejects.csv",
+            options=importing.Options(),
+            on_progress=lambda progress: None,
+        )
+    return done.import_id
+
+
+async def test_an_undo_that_two_workers_finish_is_recorded_once(pool: Pool, tmp_path: Path) -> None:
+    """One whose lease ended meanwhile, and the one that took over."""
+    actor = await organization(pool)
+    id = await imported(pool, actor, tmp_path, f"{ANA.phone},Eva,new")
+    async with pool.acquire() as conn:
+        assert await undoing.undo(conn, actor, id=id) == undoing.Undone(deleted=1)
+        assert await undoing.undo(conn, actor, id=id) == undoing.Undone()
+    told = await pool.fetch("SELECT after::text FROM audit_log WHERE action = 'contacts.import_undone'")
+    assert ['"deleted"' in row["after"] for row in told] == [True]
+
+
+@pytest.mark.parametrize("existed", [False, True])
+async def test_an_undo_finds_a_contact_that_is_being_noted_as_written_to(
+    pool: Pool, tmp_path: Path, *, existed: bool
+) -> None:
+    """Its row is in another place afterwards."""
+    actor = await organization(pool)
+    if existed:
+        await write(pool, actor, ANA)
+    id = await imported(pool, actor, tmp_path, f"{ANA.phone},Eva,new")
+
+    async def undo() -> undoing.Undone:
+        async with pool.acquire() as conn:
+            return await undoing.undo(conn, actor, id=id)
+
+    async with pool.acquire() as conn, conn.transaction():
+        await conn.execute("UPDATE contacts SET written_at = now()")
+        undone = asyncio.create_task(undo())
+        await blocked(pool)
+    assert await undone == (undoing.Undone(restored=1) if existed else undoing.Undone(deleted=1))
+    assert await pool.fetchval(APART) == 0
+    left = [tuple(row) for row in await pool.fetch("SELECT name, tags FROM contacts")]
+    assert left == ([("Ana Silva", ["vip"])] if existed else [])
 
 
 async def test_the_database_holds_the_bounds_too(pool: Pool) -> None:

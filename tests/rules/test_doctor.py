@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from heliograph import doctor
+from heliograph.base import crypto
 from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import derive_key
 from heliograph.base.database import clock
@@ -436,6 +437,29 @@ async def test_a_backup_dated_by_a_clock_that_was_ahead_does_not_hide_that_none_
     await pool.execute("UPDATE backups SET verified_at = now() WHERE taken_at < now() - interval '2 days'")
     verified = await named(pool, settings, "backups")
     assert f"the last verified one at {three_days_ago:%Y-%m-%d}" in str(verified.detail)
+
+
+async def test_a_backup_from_before_the_secret_key_was_changed_is_named(pool: Pool, database_url: str) -> None:
+    """It held the old key only, which opens nothing at a later point in time restored from it."""
+
+    async def taken(days: int, secret_key: bytes | None) -> None:
+        await pool.execute(
+            "INSERT INTO backups (id, kind, taken_at, finished_at, bytes, place, archive, first_wal, secret_key)"
+            " VALUES (gen_random_uuid(), 'dump', now() - make_interval(days => $1), now(), 1, '/srv', '', '', $2)",
+            days,
+            secret_key,
+        )
+
+    before = Settings(database_url=database_url, secret_key="k" * 40)
+    after = Settings(database_url=database_url, secret_key="n" * 40, other_secret_key="k" * 40)
+    await taken(2, crypto.fingerprints(before.secret_keys)[0])
+    assert (await named(pool, before, "backups")).state == "ok"
+    told = await named(pool, after, "backups")
+    assert (told.state, "an earlier one" in str(told.detail)) == ("warning", True)
+    await taken(1, None)  # one without secrets says nothing about keys
+    assert (await named(pool, after, "backups")).state == "warning"
+    await taken(0, crypto.fingerprints(after.secret_keys)[0])
+    assert (await named(pool, after, "backups")).state == "ok"
 
 
 async def test_what_suspends_retention_is_told_with_the_command_that_ends_it(pool: Pool, database_url: str) -> None:

@@ -310,6 +310,16 @@ async def test_data_of_another_major_version_is_refused_with_advice(cluster_home
     assert (cluster_home / "data" / "PG_VERSION").read_text() == "15\n"
 
 
+async def test_what_the_system_refuses_is_told_in_its_words(cluster_home: Path, embedded: Start) -> None:
+    """A full disk was told with the number of its error."""
+    (cluster_home / "start.log").unlink(missing_ok=True)
+    (cluster_home / "start.log").mkdir()
+    with pytest.raises(PostgresError) as refused:
+        await embedded(cluster_home).start()
+    expected = f"cannot start PostgreSQL on {cluster_home}: {cluster_home / 'start.log'}: Is a directory"
+    assert str(refused.value) == expected
+
+
 async def test_a_directory_that_is_no_cluster_is_left_alone(cluster_home: Path, embedded: Start) -> None:
     (cluster_home / "data" / "PG_VERSION").unlink()
     with pytest.raises(PostgresError, match="not a PostgreSQL data directory"):

@@ -347,6 +347,44 @@ async def test_a_range_that_comes_back_is_held_for_longer(pool: Pool) -> None:
             await conn.execute("UPDATE guard_holds SET until = now()")
 
 
+async def test_what_was_found_before_the_clock_was_set_back_neither_stands_nor_keeps_it_from_being_found_again(
+    pool: Pool,
+) -> None:
+    """A hold of a quarter of an hour used to last, or to leave its range alone, for as long as the clock was ahead."""
+    actor, shared, ahead = await organization_with_policy(pool, "refuse"), Shared(), "+ interval '30 days'"
+    found = [holds.Found(actor.organization_id, BLOCK, "block", ("thousand_full",), 70)]
+    shared.saw(actor.organization_id, f"+{BLOCK}0001", "otp", 1)
+    await shared.tell(pool)
+    await pool.execute(
+        "INSERT INTO guard_conversions (organization_id, message_id, recipient, mode, converted_at)"
+        " VALUES ($1, gen_random_uuid(), '+258840000000', 'live', now())",
+        actor.organization_id,
+    )
+    async with pool.acquire() as conn:
+
+        async def known() -> list[bool]:
+            return [
+                bool(await holds.standing(conn)),
+                bool(await holds.refusing(conn)),
+                bool(await holds.of_number(conn, actor.organization_id, f"+{BLOCK}0001", "otp")),
+                bool(await holds.converted(conn, since=None)),
+                bool(await Shared().hear(conn)),
+            ]
+
+        await holds.begin(conn, found)
+        assert await known() == [True] * 5
+        await conn.execute(f"UPDATE guard_holds SET begun_at = begun_at {ahead}, until = until {ahead}")
+        await conn.execute(f"UPDATE guard_conversions SET converted_at = converted_at {ahead}")
+        await conn.execute(f"UPDATE guard_seen SET at = at {ahead}")
+        assert await known() == [False] * 5
+        assert not (await holds.list_all(conn))[0].stands
+        assert len(await holds.begin(conn, found)) == 1
+        assert await holds.begin(conn, found) == {}
+        later, hold = sorted(await holds.list_all(conn), key=lambda one: one.begun_at, reverse=True)
+        assert hold.until - hold.begun_at == timedelta(minutes=15)
+        assert later.begun_at - hold.begun_at > timedelta(days=29)
+
+
 async def test_who_chose_so_is_refused_at_the_door(pool: Pool) -> None:
     for policy, refusal in (("refuse", DestinationSuspicious), ("ask", ChallengeRequired)):
         actor = await organization_with_policy(pool, policy=policy)

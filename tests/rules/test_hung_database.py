@@ -166,6 +166,35 @@ async def test_who_stops_in_the_middle_of_a_transaction_keeps_nobody_waiting(
             stopped.terminate()
 
 
+async def test_who_stops_before_running_a_prepared_statement_keeps_nobody_waiting(
+    pool: Pool, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the server, its session is neither idle nor running a statement: no time limit of its own applies."""
+    monkeypatch.setattr(pulse, "STOPPED", 0.1)
+    actor = await organization(pool)
+    async with pool.acquire() as idle, wire(database_url) as (line, url):
+        pid = await idle.fetchval("SELECT pg_backend_pid()")
+        stopped = await open_pool(url, size=1, statement=STATEMENT)
+        beating = asyncio.create_task(pulse.watch(pool))
+        try:
+            async with stopped.acquire() as conn:
+                await conn.execute("BEGIN; SELECT FROM quotas FOR UPDATE")
+                line.freeze(answers_only=True)
+                preparing = asyncio.create_task(conn.fetchval("SELECT 'never prepared before'"))
+                assert not (await accepted(Acceptor(pool), send(actor))).replayed
+                line.thaw()
+                with pytest.raises(
+                    (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+                ) as said:
+                    await preparing
+            assert is_down(said.value)
+            assert await idle.fetchval("SELECT pg_backend_pid()") == pid
+        finally:
+            beating.cancel()
+            stopped.terminate()
+            await asyncio.gather(beating, return_exceptions=True)
+
+
 async def test_the_server_finds_out_that_this_end_is_gone(pool: Pool) -> None:
     rows = await pool.fetch(
         "SELECT name, current_setting(name) FROM unnest($1::text[]) AS name", list(DEAD_PEER_TIMEOUTS)

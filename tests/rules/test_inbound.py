@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -24,7 +24,7 @@ from heliograph.queue import timers
 from heliograph.queue.backlog import Backlog
 from heliograph.retention import forgetting
 from heliograph.sms.accepting.accept import Acceptor
-from heliograph.sms.received import at_rest, inbound, inbox, keyword_effects, replies
+from heliograph.sms.received import at_rest, inbound, inbox, keyword_effects, replies, unassigned
 from heliograph.suppliers.contract import Inbound
 from heliograph.suppliers.smpp.codec import texts as forms
 from tests.rules.dispatching import Bench
@@ -484,6 +484,20 @@ async def test_start_lifts_it_and_says_so(pool: Pool, acme: Actor) -> None:
     assert await replied(pool) == 3  # two replies and the message between
 
 
+async def test_a_start_that_waited_lifts_nothing_that_is_later(pool: Pool, acme: Actor) -> None:
+    """Workers were down, or its number had no owner. Meanwhile they told the operator, for example."""
+    await receive(pool, handset_message("START"))
+    await age(pool, timedelta(minutes=5))
+    async with pool.acquire() as conn:
+        await optouts.add(conn, acme, phone=TO)
+    await work(pool)
+    assert await opted_out(pool, acme)
+    assert await replied(pool) == 0
+    await receive_and_process(pool, handset_message("START"))
+    assert not await opted_out(pool, acme)
+    assert await replied(pool) == 1
+
+
 async def test_yes_means_start_only_to_somebody_who_opted_out(pool: Pool, acme: Actor) -> None:
     await receive_and_process(pool, handset_message("YES"))
     await receive_and_process(pool, handset_message("STOP"))
@@ -506,6 +520,24 @@ async def test_words_of_one_batch_hold_in_their_order(pool: Pool, acme: Actor) -
     assert await opted_out(pool, acme, other)
     assert len(await event_data(pool, "contact.opted_out")) == 3
     assert await replied(pool) == 3  # stop and start to the one, stop to the other
+
+
+async def test_many_words_of_one_person_cost_no_look_at_everybody_else(
+    pool: Pool, acme: Actor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each of the words, everybody in the batch was looked up."""
+    looked: list[int] = []
+    current = optouts.current
+
+    async def counted(conn: Any, pairs: Collection[optouts.Pair]) -> set[optouts.Pair]:
+        looked.append(len(pairs))
+        return await current(conn, pairs)
+
+    monkeypatch.setattr(optouts, "current", counted)
+    others = [handset_message("STOP", by=f"+2588400001{n:02}") for n in range(20)]
+    await receive_and_process(pool, *others, *[handset_message(word) for word in ("STOP", "START") * 10])
+    assert not await opted_out(pool, acme)
+    assert sum(looked) < 4 * 40
 
 
 async def test_help_is_answered_and_changes_nothing(pool: Pool, acme: Actor) -> None:
@@ -795,6 +827,30 @@ async def test_our_own_number_may_be_written_nationally_too(pool: Pool, acme: Ac
     await supplier(pool, inbound_strip="0", inbound_prepend="258")
     await receive_and_process(pool, handset_message("STOP", to="0" + NUMBER.removeprefix("258"), by="0841234567"))
     assert await pool.fetchval("SELECT recipient FROM opt_outs") == "+258841234567"
+
+
+async def test_a_number_that_two_organizations_have_in_different_forms_is_shared(pool: Pool, acme: Actor) -> None:
+    """Nothing keeps an operator from approving both."""
+    other = await organization(pool)
+    await sender(pool, other, NUMBER.removeprefix("258"))
+    await sender(pool, acme, NUMBER.removeprefix("258"), status="pending")
+    await supplier(pool, country="MZ")
+    national = NUMBER.removeprefix("258")
+    await receive_and_process(pool, handset_message("hello", to=national), handset_message("hi"))
+    assert await states(pool) == ["unassigned", "received"], "in full, it can be but one"
+    async with pool.acquire() as conn:
+        (found,) = await unassigned.listed(conn)
+        names = [one.name for one in await organizations.list_all(conn)]
+    assert (found.recipient, found.why, sorted(found.organizations)) == (national, "several", sorted(names))
+    await receive_and_process(pool, handset_message("STOP", to=national))
+    assert [await opted_out(pool, one) for one in (acme, other)] == [True, True]
+
+
+async def test_an_organization_that_has_a_number_in_two_forms_gets_its_messages_once(pool: Pool, acme: Actor) -> None:
+    await sender(pool, acme, NUMBER.removeprefix("258"))
+    await supplier(pool, country="MZ")
+    await receive_and_process(pool, handset_message("hello", to=NUMBER.removeprefix("258")))
+    assert (await states(pool), await texts(pool)) == (["received"], ["hello"])
 
 
 async def test_a_stop_to_a_shared_number_stops_all_who_share_it(pool: Pool, acme: Actor) -> None:

@@ -1,13 +1,15 @@
-"""A connection that one user keeps for a while is not used by anybody else."""
+"""A connection that one user keeps for a while is not used by anybody else; statements that run for every message."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
+import asyncpg
 import pytest
 
-from heliograph.base.database.pool import HeldConnection, Pool, open_pool
+from heliograph.base.database.batching import HeldConnection
+from heliograph.base.database.pool import Pool, fetch_hot, open_pool
 
 
 class Hasty(HeldConnection):
@@ -72,4 +74,54 @@ async def test_it_leaves_nothing_behind_that_a_closing_loop_would_not_run(databa
         assert made == []
     finally:
         loop.set_task_factory(None)
+        pool.terminate()
+
+
+async def test_a_hot_statement_survives_a_change_of_its_table(database_url: str) -> None:
+    """PostgreSQL refuses a prepared statement whose columns have changed: it is prepared again, as by `fetchrow`."""
+    pool: Pool = await open_pool(database_url, size=1)
+    try:
+        async with pool.acquire() as conn:
+            await conn.execute("CREATE TEMPORARY TABLE hot (number int)")
+            await conn.execute("INSERT INTO hot VALUES (1)")
+            for _ in range(2):
+                row = await fetch_hot(conn, "SELECT * FROM hot WHERE number = $1", 1)
+                assert row is not None
+                assert dict(row) == {"number": 1}
+            assert await fetch_hot(conn, "SELECT * FROM hot WHERE number = $1", 2) is None
+            await conn.execute("ALTER TABLE hot ADD word text DEFAULT 'new'")
+            async with conn.transaction():
+                with pytest.raises(asyncpg.InvalidCachedStatementError):
+                    await fetch_hot(conn, "SELECT * FROM hot WHERE number = $1", 1)
+                with pytest.raises(asyncpg.InFailedSQLTransactionError):
+                    await conn.fetchval("SELECT 1")
+            async with conn.transaction():
+                row = await fetch_hot(conn, "SELECT * FROM hot WHERE number = $1", 1)
+            assert row is not None
+            assert dict(row) == {"number": 1, "word": "new"}
+            await conn.execute("ALTER TABLE hot DROP word")
+            row = await fetch_hot(conn, "SELECT * FROM hot WHERE number = $1", 1)
+            assert row is not None
+            assert dict(row) == {"number": 1}
+            with pytest.raises(asyncpg.DivisionByZeroError):
+                await fetch_hot(conn, "SELECT 1 / $1::int", 0)
+            raw = conn
+        with pytest.raises(asyncpg.InterfaceError, match="released back to the pool"):
+            await fetch_hot(raw, "SELECT 1 / $1::int", 1)
+        async with pool.acquire() as conn:
+            conn.terminate()
+            with pytest.raises(asyncpg.InterfaceError, match="released back to the pool"):
+                await fetch_hot(conn, "SELECT 1 / $1::int", 1)
+    finally:
+        pool.terminate()
+
+
+async def test_a_hot_statement_that_does_not_end_is_given_up(database_url: str) -> None:
+    pool: Pool = await open_pool(database_url, size=1, statement=0.0)
+    try:
+        async with pool.acquire() as conn:
+            assert await fetch_hot(conn, "SELECT pg_sleep($1)::text", 0.0) is not None
+            with pytest.raises(TimeoutError):
+                await fetch_hot(conn, "SELECT pg_sleep($1)::text", 60.0)
+    finally:
         pool.terminate()

@@ -18,7 +18,7 @@ from heliograph.base.ids import uuid7
 from heliograph.campaigns import audience, staging
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.consent import history, optouts, people, skipped
-from heliograph.contacts import importing, marked, recency, records, undoing
+from heliograph.contacts import importing, marked, recency, records, tags, undoing
 from heliograph.guard import holds as guard_holds
 from heliograph.overview.exports import references
 from heliograph.overview.searching import everywhere, finding
@@ -97,6 +97,7 @@ STATEMENTS = {
         {"contact_import_images": "organization_id import_id batch"},
     ),
     "contacts that an import lists": (importing.LISTED, {"contacts": "organization_id phone mode"}),
+    "contacts that an import wrote": (undoing.HELD, {"contacts": "organization_id mode id"}),
     "what an import made": (
         undoing.DELETE,
         {"contacts": "organization_id mode id", "contact_tags": "organization_id mode tag contact_id"},
@@ -395,6 +396,17 @@ SELECT $1, id, 'Ana', '+25884' || (1000000 + n), now(), now()
 """
 
 
+@pytest.mark.parametrize(
+    "sql", [undoing.HELD, tags.HELD, tags.CHANGE, marked.ADD, marked.REMOVE, marked.DELETE], ids=range(6)
+)
+async def test_contacts_that_were_just_imported_are_found_by_their_keys_before_there_are_statistics(
+    pool: Pool, sql: str
+) -> None:
+    """An index that has them in the order of numbers looked better: 7 s for a step of 2,000, among 100,000 contacts."""
+    await pool.execute(KNOWN, uuid7(), [uuid7() for _ in range(20_000)])
+    assert_bound(await plan_of(pool, sql), {"contacts": "organization_id mode id"})
+
+
 @pytest.mark.parametrize("count", [3, 500])
 async def test_rows_are_found_by_their_keys_when_the_plan_was_made_on_a_quiet_day(
     pool: Pool, as_owner: Callable[[str], Awaitable[None]], count: int
@@ -411,6 +423,7 @@ async def test_rows_are_found_by_their_keys_when_the_plan_was_made_on_a_quiet_da
         (records.WRITE, {"contacts": "organization_id phone mode"}),
         (importing.IMAGES, {"contacts": "organization_id phone mode"}),
         (importing.LISTED, {"contacts": "organization_id phone mode"}),
+        (undoing.HELD, {"contacts": "organization_id mode id"}),
     ):
         assert_bound(await plan_of(pool, sql), keys)
 

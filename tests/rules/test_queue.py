@@ -149,7 +149,7 @@ async def test_an_expired_lease_is_taken_over_and_the_old_holder_can_do_nothing(
         assert await leases.renew(conn, [old], seconds=60) == set()
         await leases.postpone(conn, [Postponed(old, 0.0, UNROUTED)])
         assert await conn.fetchval("SELECT line FROM queue WHERE lease_token = $1", new.token) == LINE
-        assert await leases.renew(conn, [new], seconds=60) == {id}
+        assert await leases.renew(conn, [new], seconds=60) == {(LINE, id)}
         assert await leases.finish(conn, [new]) == 1
     assert await pool.fetchval("SELECT count(*) FROM queue") == 0
 
@@ -402,13 +402,13 @@ class Queue(Machine):
     def renew(self, data: st.DataObject) -> None:
         chosen = self.choose(data)
 
-        async def work() -> set[UUID]:
+        async def work() -> set[tuple[UUID, UUID]]:
             async with self.pool.acquire() as conn:
                 return await leases.renew(conn, chosen, seconds=600)
 
         renewed = self.run(work())
-        assert renewed == {lease.id for lease in chosen if self.held.get(lease.id) == lease}
-        self.over -= renewed
+        assert renewed == {(lease.line, lease.id) for lease in chosen if self.held.get(lease.id) == lease}
+        self.over -= {id for _, id in renewed}
 
     @rule()
     def time_passes(self) -> None:

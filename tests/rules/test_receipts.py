@@ -85,7 +85,9 @@ async def stored(pool: Pool, id: UUID) -> int:
 
 async def age_receipts(pool: Pool, by: timedelta) -> None:
     await pool.execute(
-        "UPDATE receipts SET received_at = received_at - $1::interval, next_try_at = next_try_at - $1::interval", by
+        "UPDATE receipts SET received_at = received_at - $1::interval, next_try_at = next_try_at - $1::interval,"
+        " received_on = ((received_at - $1::interval) AT TIME ZONE 'UTC')::date",
+        by,
     )
 
 
@@ -639,8 +641,9 @@ async def test_a_receipt_that_fits_nothing_is_looked_at_again_and_then_is_an_orp
     for after in (1, 5, 30, 300, 3600, 21600, 86400):
         assert await sweep(pool) == (0, 0)
         await pool.execute(
-            "UPDATE receipts SET received_at = now() - make_interval(secs => $1),"
-            " next_try_at = next_try_at - (received_at - (now() - make_interval(secs => $1)))",
+            "UPDATE receipts SET received_at = at, next_try_at = next_try_at - (received_at - at),"
+            " received_on = (at AT TIME ZONE 'UTC')::date"  # some time of the day, it is another one by then
+            " FROM (SELECT now() - make_interval(secs => $1) AS at) came",
             float(after),
         )
         waits = await pool.fetchval("SELECT next_try_at <= now() FROM receipts")

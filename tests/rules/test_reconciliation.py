@@ -11,18 +11,25 @@ from typing import Any
 import msgspec
 import pytest
 
+from heliograph.base.actor import Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
+from heliograph.overview import intervening
 from heliograph.queue import timers
+from heliograph.sending.results import AnsweredAttempt
 from heliograph.sms import retention
 from heliograph.sms.reports import reconciliation as reports
 from heliograph.sms.reports import silence, waiting
 from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Submission, Verdict
 from heliograph.traffic import reconciliation
 from heliograph.traffic.reconciliation import Counted, Query, add, hour_of
+from tests.processes import until_true
 from tests.rules.dispatching import Bench
 from tests.rules.factories import accept_all, accepted, message, organization, receipt, supplier
+
+#: Whether a statement waits for another transaction.
+BLOCKED = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')"
 
 
 async def lines(pool: Pool, *by: str, ago: timedelta = timedelta(hours=2), **values: Any) -> list[reports.Reconciled]:
@@ -198,6 +205,65 @@ async def test_a_receipt_for_an_answer_that_died_with_its_worker_takes_nothing_a
     assert await counts(pool) == {"accepted": 1, "delivered": 1}
 
 
+async def test_a_receipt_settles_the_lack_of_an_answer_that_is_being_recorded(pool: Pool) -> None:
+    row = supplier("main")
+    frozen, bench = Bench(pool, row, grace=0.0), Bench(pool, row, grace=0.0)
+    frozen.only.script = lambda one: None
+    await message(pool, await organization(pool))
+    await frozen.round()
+    await bench.later(seconds=120)
+    await bench.round()
+    await bench.receive(bench.only_id, receipt("a"))
+    await bench.later(seconds=120)
+    write, rounds = frozen.channel.write, []
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+    async def writing(*given: object, **named: object) -> object:
+        queued = await write(*given, **named)
+        rounds.append(asyncio.create_task(bench.round()))
+        while not (rounds[0].done() or await pool.fetchval(waits)):  # noqa: ASYNC110 (locks send no events)
+            await asyncio.sleep(0.01)
+        return queued
+
+    frozen.channel.write = writing
+    frozen.answer(frozen.only.submitted[0], Outcome(Verdict.UNKNOWN, doubtful=(1,)))
+    await frozen.settle()
+    await asyncio.gather(*rounds)
+    assert await counts(pool) == {"accepted": 1, "delivered": 1}
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "at_most_once"])
+async def test_an_operator_settles_the_lack_of_an_answer_that_is_being_recorded(pool: Pool, guarantee: str) -> None:
+    """At most once, the message has ended as unknown by then."""
+    row = supplier("main")
+    frozen, bench = Bench(pool, row, grace=0.0), Bench(pool, row, grace=0.0)
+    frozen.only.script = lambda one: None
+    id = await message(pool, await organization(pool), guarantee=guarantee)
+    await frozen.round()
+    for _ in range(1 if guarantee == "at_least_once" else 2):
+        await bench.later(seconds=120)
+        await bench.round()
+    write, decisions = frozen.channel.write, []
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+    async def decide() -> None:
+        async with pool.acquire() as conn:
+            await intervening.decide(conn, Principal("operator"), id=id, status="delivered", reason="they have it")
+
+    async def writing(*given: object, **named: object) -> object:
+        queued = await write(*given, **named)
+        decisions.append(asyncio.create_task(decide()))
+        while not (decisions[0].done() or await pool.fetchval(waits)):  # noqa: ASYNC110 (locks send no events)
+            await asyncio.sleep(0.01)
+        return queued
+
+    frozen.channel.write = writing
+    frozen.answer(frozen.only.submitted[0], Outcome(Verdict.UNKNOWN, doubtful=(1,)))
+    await frozen.settle()
+    await asyncio.gather(*decisions)
+    assert await counts(pool) == {"accepted": 1, "delivered": 1}
+
+
 async def test_a_late_answer_beside_the_lack_of_one_counts_as_a_second_acceptance(pool: Pool) -> None:
     row = supplier("main")
     frozen, bench = Bench(pool, row, grace=0.0), Bench(pool, row, grace=0.0)
@@ -213,6 +279,46 @@ async def test_a_late_answer_beside_the_lack_of_one_counts_as_a_second_acceptanc
     frozen.answer(frozen.only.submitted[0], accepted("late"))
     await frozen.settle()
     assert await counts(pool) == {"accepted": 1, "doubled": 1}
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+async def test_what_an_operator_says_about_an_answer_that_died_with_its_worker_takes_nothing_away(
+    pool: Pool, has_ended: bool
+) -> None:
+    """Whether its message waits for a receipt, or has ended without one."""
+    row = supplier("main")
+    killed, bench = Bench(pool, row), Bench(pool, row)
+    killed.only.script = lambda one: None
+    id = await message(pool, await organization(pool), guarantee="at_most_once")
+    await killed.round()
+    for _ in range(2 if has_ended else 1):
+        await bench.later(seconds=61)
+        await bench.round()
+    assert await pool.fetchval("SELECT status FROM messages") == ("unknown" if has_ended else "accepted")
+    async with pool.acquire() as conn:
+        await intervening.decide(conn, Principal("operator"), id=id, status="delivered", reason="they have it")
+    assert await counts(pool) == {"accepted": 1, "delivered": 1}
+
+
+async def test_an_answer_that_is_being_recorded_while_its_receipt_is_adopted_counts_once(pool: Pool) -> None:
+    """It takes the lost answer from the count; so did the worker that adopted the receipt meanwhile."""
+    bench = Bench(pool, supplier("main"), grace=0.0)
+    bench.only.script = lambda one: Outcome(Verdict.UNKNOWN, doubtful=(1,))
+    await message(pool, await organization(pool))
+    await bench.round()
+    await bench.receive(bench.only_id, receipt("a"))
+    (sent,) = bench.only.submitted
+    late = bench.dispatcher.flights.find_late((sent.message_id, sent.attempt))
+    assert late is not None
+    await bench.later(seconds=120)
+    async with pool.acquire() as conn:
+        async with conn.transaction():
+            answered = [AnsweredAttempt(late, accepted("a"), is_late=True)]
+            await bench.channel.write(conn, answered, [], frozenset(), None, alone=False)
+            round = asyncio.create_task(bench.round())
+            await until_true(lambda: pool.fetchval(BLOCKED))
+        await round
+    assert await counts(pool) == {"accepted": 1, "delivered": 1}
 
 
 async def test_a_late_refusal_of_what_a_receipt_showed_to_be_accepted_counts_nothing(pool: Pool) -> None:

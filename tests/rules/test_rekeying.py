@@ -60,7 +60,7 @@ PLAIN = {
     *("passkey_challenges.hash", "passkeys.credential_id", "passkeys.public_key", "sign_in_tries.subject"),
     *("contact_import_chunks.bytes", "export_chunks.bytes", "inbound_messages.body", "inbound_messages.raw"),
     *("receipt_bytes.raw", "webhook_attempt_evidence.body", "webhook_attempt_evidence.head"),
-    *("workers.secret_keys", "web_processes.secret_keys"),
+    *("workers.secret_keys", "web_processes.secret_keys", "backups.secret_key"),
 }
 
 
@@ -194,6 +194,12 @@ async def rekey(pool: Pool, settings: Settings, **options: Any) -> dict[str, tup
     return {one.place: (one.rekeyed, one.unknown) for one in found if one.rekeyed or one.unknown}
 
 
+async def told(pool: Pool) -> list[Any]:
+    """What the audit log says about runs."""
+    rows = await pool.fetch("SELECT after FROM audit_log WHERE action = 'secrets.rekeyed' ORDER BY id")
+    return [msgspec.json.decode(row["after"]) for row in rows]
+
+
 async def test_everything_is_sealed_anew_and_the_old_key_may_go(pool: Pool, filled: Installation) -> None:
     await filled.read(OLD)
     await filled.read(BOTH)
@@ -209,8 +215,10 @@ async def test_everything_is_sealed_anew_and_the_old_key_may_go(pool: Pool, fill
     assert await rekey(pool, NEW, check=True) == {}
     with pytest.raises(Unsealable):
         await filled.read(OLD)
-    told = await pool.fetchval("SELECT after FROM audit_log WHERE action = 'secrets.rekeyed'")
-    assert msgspec.json.decode(told) == {"rekeyed": sum(count for count, _ in left.values()), "unknown": 0}
+    assert await told(pool) == [
+        {"state": "begun"},
+        {"rekeyed": sum(count for count, _ in left.values()), "unknown": 0},
+    ]
 
 
 async def test_a_run_that_is_killed_goes_on_where_it_was(pool: Pool, filled: Installation) -> None:
@@ -228,6 +236,7 @@ async def test_a_run_that_is_killed_goes_on_where_it_was(pool: Pool, filled: Ins
         with pytest.raises(KeyboardInterrupt):
             await rekey(pool, BOTH, batch=1, say=killed)
         committed += steps
+        assert (await told(pool))[-1] == {"state": "begun"}
         await filled.read(BOTH)
         assert sum(count for count, _ in (await rekey(pool, BOTH, check=True)).values()) == wanted - committed
     await rekey(pool, BOTH)
@@ -283,6 +292,14 @@ async def test_no_sealed_column_is_forgotten(pool: Pool) -> None:
     sealed = {place.name for place in rekeying.PLACES} - {"idempotency.body"}
     assert sealed <= columns
     assert columns - sealed == PLAIN
+
+
+def test_the_advice_asks_for_a_backup_with_the_new_key(capsys: pytest.CaptureFixture[str]) -> None:
+    """Backups from before hold the old key only, which opens nothing at a later point in time restored from them."""
+    command._advise(BOTH, 0, 0, [], set())
+    assert "take a new backup now" in capsys.readouterr().err
+    command._advise(NEW, 0, 0, [], set())
+    assert "take a new backup now" not in capsys.readouterr().err
 
 
 def test_the_advice_names_keys_of_texts_where_they_are_lost(capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,10 +97,9 @@ async def test_a_whatsapp_key_ends_after_72_hours_without_a_worker(pool: Pool) -
     await whatsapp_factories.check_wallets(pool, [one.organization_id])
 
 
-@pytest.mark.parametrize("days", [-3, -1, 1])
+@pytest.mark.parametrize("days", [-3, -1])
 async def test_a_key_holds_across_midnight(pool: Pool, days: int) -> None:
-    """It is of another day than the one on which this test began: an earlier one, or the next one, because the previous
-    test began after midnight."""
+    """It is of an earlier day than the one on which this test began. `test_accept.py` has one of the next day."""
     actor, one = await organization(pool), await whatsapp_factories.made(pool)
     sms, whatsapp = Acceptor(pool), WhatsAppAcceptor(pool, settings=Settings())
     first = await sms.accept(send(actor, key_name="k")), await whatsapp.accept(send_whatsapp(one, key_name="k"))

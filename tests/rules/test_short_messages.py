@@ -98,6 +98,12 @@ VALUES ($1, $2, 'outbound', 'live', $4, $2, $2, '+258841234567', 'text', '', $3,
 """
 
 
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a loaded machine, the time of a round may be over before its work is done."""
+    monkeypatch.setattr(turns, "SECONDS", 600.0)
+
+
 def id_of(at: datetime) -> UUID:
     return UUID(int=uuid7_floor(at).int + 1 + uuid7().int % 2**60)
 
@@ -356,7 +362,7 @@ async def test_a_message_that_somebody_changes_is_passed_over(pool: Pool) -> Non
     async with pool.acquire() as conn, conn.transaction():
         await conn.execute("SELECT FROM messages WHERE id = $1 FOR UPDATE", held)
         async with pool.acquire() as other:
-            assert await asyncio.wait_for(removing.forget(other, SETTINGS), 20)
+            assert await asyncio.wait_for(removing.forget(other, SETTINGS), 120)
     assert await remaining_ids(pool, own, "messages") == {held}
     assert free
 

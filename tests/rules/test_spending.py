@@ -36,7 +36,11 @@ async def second(database_url: str) -> AsyncIterator[Acceptor]:
 
 async def limited(pool: Pool, actor: Actor, segments: int | None, **which: Any) -> list[Limit]:
     async with pool.acquire() as conn:
-        return await spending.limit(conn, actor.organization_id, segments=segments, **which)
+        left = await spending.limit(conn, actor.organization_id, segments=segments, **which)
+        # Accepting a single message relies on it.
+        noted = await conn.fetchval("SELECT is_limited FROM quotas WHERE organization_id = $1", actor.organization_id)
+        assert noted == bool(left)
+        return left
 
 
 async def used(pool: Pool, actor: Actor) -> list[int]:

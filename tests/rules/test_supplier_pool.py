@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from heliograph.base.crypto import derive_key
+from heliograph.base.crypto import derive_key, seal
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process import measures
@@ -151,6 +151,24 @@ async def test_what_only_routing_asks_for_changes_without_a_new_connection(pool:
     row = ship.fleet.accounts()[id].supplier
     assert (row.prefixes, row.priority, row.weight) == (("351",), 3, 7)
     assert len(ship.made) == 1
+
+
+async def test_a_secret_that_is_sealed_again_needs_no_new_connection(pool: Pool) -> None:
+    ship = await Ship(pool).sail()
+    id = await add(pool)
+    await ship.refresh()
+    again = "UPDATE suppliers SET secret = $2 WHERE id = $1"
+    await pool.execute(again, id, seal(SEAL, b"pw", suppliers.context(id)))
+    await ship.refresh(2)
+    assert [secret for _, secret, _ in ship.made] == ["pw"]
+    await pool.execute(again, id, seal(SEAL, b"pw2", suppliers.context(id)))
+    await ship.refresh(2)
+    assert [secret for _, secret, _ in ship.made] == ["pw", "pw2"]
+    # What no key opens is not sent from: its operator is told why.
+    await pool.execute(again, id, seal(derive_key("x" * 32, "tests"), b"pw2", suppliers.context(id)))
+    await ship.refresh(2)
+    assert len(ship.made) == 2
+    assert not ship.fleet.accounts()[id].connector.ready()
 
 
 async def test_new_settings_open_anew_once_the_old_sessions_are_closed(pool: Pool) -> None:

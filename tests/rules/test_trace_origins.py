@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from heliograph.base.database.pool import Pool
 from heliograph.base.process import spans
 from heliograph.queue import timers
@@ -9,6 +11,7 @@ from heliograph.sms.received import inbox
 from tests.rules.dispatching import Bench
 from tests.rules.factories import organization, sender
 from tests.rules.test_campaigns import create, number, run
+from tests.rules.test_dispatch_isolation import rounds, stumble
 from tests.rules.test_inbound import NUMBER, handset_message, receive_and_process, reply
 from tests.tracing import Exporter, exporter, without_ids
 
@@ -39,6 +42,21 @@ async def test_a_share_of_a_campaigns_messages_begins_traces(pool: Pool, exporte
     attempts = [one for one in exporter.steps if one.name == "sms attempt"]
     assert {one.said["message_id"]: one.parent for one in attempts} == {id: one.context for id, one in roots.items()}
     assert "258" not in without_ids(str([one.said for one in exporter.steps if one.name != "sms attempt"]))
+
+
+async def test_a_message_that_is_set_aside_takes_no_other_one_out_of_its_trace(pool: Pool, exporter: Exporter) -> None:
+    actor, bench = await organization(pool), Bench(pool)
+    spans.use(exporter, ratio=1.0, most=100)
+    await create(pool, actor, text="hello", recipients=[number(n) for n in range(8)])
+    await run(pool)
+    roots = exporter.roots()
+    ids = [str(row["id"]) for row in await pool.fetch("SELECT id FROM messages ORDER BY id")]
+    assert ids == sorted(roots)
+    bad = UUID(ids[2])
+    stumble(bench, "decide", bad)
+    assert await rounds(bench, 2) == 1
+    attempts = [one for one in exporter.steps if one.name == "sms attempt"]
+    assert sorted(one.said["message_id"] for one in attempts) == [id for id in ids if id != str(bad)]
 
 
 async def test_an_automatic_reply_begins_one(pool: Pool, exporter: Exporter) -> None:

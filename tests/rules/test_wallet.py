@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from uuid import UUID
 
 import pytest
@@ -130,6 +131,9 @@ async def test_a_first_top_up_chooses_the_currency(pool: Pool) -> None:
             await wallet.adjust(conn, actor.organization_id, amount=-1, reason="nothing there")
         assert (await wallet.show(conn, actor)).updated_at is None
         assert (await wallet.top_up(conn, actor.organization_id, amount=UNIT, currency="EUR")).currency == "EUR"
+        logged = await conn.fetchrow("SELECT before::json, after::json FROM audit_log WHERE action = 'wallet.changed'")
+        assert json.loads(logged["before"]) == {"total": "0.000000", "currency": None}
+        assert json.loads(logged["after"]) == {"total": "1.000000", "currency": "EUR"}
         assert (await wallet.top_up(conn, actor.organization_id, amount=UNIT)).total == 2 * UNIT
         with pytest.raises(Invalid, match="EUR"):
             await wallet.top_up(conn, actor.organization_id, amount=UNIT, currency="USD")

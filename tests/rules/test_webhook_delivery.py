@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from structlog.testing import capture_logs
@@ -20,10 +21,11 @@ from heliograph.base.database.pool import Pool, open_pool
 from heliograph.http.client import HttpClient, webhook_rules
 from heliograph.queue import leases
 from heliograph.simulators.receiver import Options, Receiver
-from heliograph.webhooks import changing, endpoints
+from heliograph.webhooks import changing, endpoints, history
 from heliograph.webhooks.delivery import signing
 from heliograph.webhooks.delivery.concurrency import EndpointQueue
 from heliograph.webhooks.delivery.delivery import Deliverer
+from heliograph.webhooks.recording import feed
 from tests.hooks import (
     DATA,
     KIND,
@@ -111,6 +113,30 @@ async def test_each_subscribed_endpoint_gets_an_event_once(pool: Pool) -> None:
     assert len(await attempts(pool)) == 400
     for one in receivers:
         await one.stop()
+
+
+async def test_an_attempt_that_ends_while_its_event_is_looked_up_is_shown_whole_or_not_at_all(
+    pool: Pool, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the page of a delivery would say that it arrived, and that it is due again."""
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, receiver.url)
+    (event_id,) = await record(pool, actor)
+    opened = feed.opened
+
+    async def meanwhile(*given: Any) -> Any:
+        monkeypatch.setattr(feed, "opened", opened)
+        async with delivering(pool):
+            await attempted(pool, 1)
+        return await opened(*given)
+
+    monkeypatch.setattr(feed, "opened", meanwhile)
+    seen = []
+    for _ in range(2):
+        async with pool.acquire() as conn:
+            found = await history.delivery(conn, actor, endpoint_id=id, event_id=UUID(event_id))
+        seen.append((len(found.attempts), found.next_at is None))
+    assert seen == [(0, False), (1, True)]
 
 
 async def test_a_retry_is_signed_afresh_under_the_same_event_id(pool: Pool) -> None:
@@ -323,12 +349,13 @@ async def test_a_lost_lease_is_recorded_but_leaves_the_row_to_its_new_holder(poo
     await receiver.start()
     await endpoint(pool, actor, receiver.url)
     await record(pool, actor)
-    async with delivering(pool, settings(webhook_timeout_seconds=0.6)):
-        await receiver.wait_for(lambda it: it.counters.requests == 1)
-        theirs = "0190aaaa-0000-7000-8000-00000000ffff"
-        await pool.execute(
-            "UPDATE queue SET lease_token = $1, lease_until = now() + interval '1 hour', claims = 2", theirs
-        )
+    async with delivering(pool, settings(webhook_timeout_seconds=0.6)) as deliverer:
+        async with deliverer._record.writing:  # the timeout is recorded afterwards
+            await receiver.wait_for(lambda it: it.counters.requests == 1)
+            theirs = "0190aaaa-0000-7000-8000-00000000ffff"
+            await pool.execute(
+                "UPDATE queue SET lease_token = $1, lease_until = now() + interval '1 hour', claims = 2", theirs
+            )
         await until(lambda: _has(pool, 1))
     await receiver.stop()
     (row,) = await pool.fetch("SELECT lease_token, tries FROM queue")
@@ -349,7 +376,7 @@ async def test_a_long_attempt_keeps_its_lease(pool: Pool, receiver: Receiver) ->
     soon = await pool.fetchval("UPDATE queue SET lease_until = now() + interval '5 minutes' RETURNING lease_until")
     await first.renew()
     assert await pool.fetchval("SELECT lease_until FROM queue") == soon  # it is young
-    for delivery in first._held.values():
+    for delivery in first._held.every():
         delivery.claimed_at -= under.lease_seconds / 2  # as if that much time had passed
     await first.renew()
     assert await pool.fetchval("SELECT lease_until FROM queue") > soon
@@ -357,6 +384,33 @@ async def test_a_long_attempt_keeps_its_lease(pool: Pool, receiver: Receiver) ->
     assert receiver.counters.requests == 1
     for deliverer in (first, second):
         await deliverer.drain(0.0)
+    await outbound.close()
+
+
+async def test_what_may_be_another_workers_once_its_connection_is_open_is_not_sent(
+    pool: Pool, receiver: Receiver
+) -> None:
+    """The process stood still while it connected: it used to send the event after that."""
+    actor = await organization(pool)
+    await endpoint(pool, actor, receiver.url.replace("127.0.0.1", "receiver.example"))
+    await record(pool, actor)
+    under = settings(lease_seconds=600.0)
+    freezes = [under.lease_seconds]
+
+    def lookup(name: str) -> list[str]:
+        deliverer._held._renewed_at -= freezes.pop() if freezes else 0.0
+        return ["127.0.0.1"]
+
+    outbound = HttpClient(webhook_rules(under), lookup=lookup)
+    deliverer = Deliverer(pool, outbound, under, seal_key=endpoints.seal_key(under))
+    assert await deliverer.round() == 1
+    await until(lambda: _is_free(pool))
+    assert (receiver.counters.requests, await attempts(pool)) == (0, [])
+    # It was nobody else's.
+    assert await deliverer.round() == 1
+    await until(lambda: _is_empty(pool))
+    assert [attempt["result"] for attempt in await attempts(pool)] == ["delivered"]
+    await deliverer.drain(1.0)
     await outbound.close()
 
 
@@ -590,6 +644,10 @@ async def test_a_row_put_back_comes_again_under_a_new_lease(pool: Pool) -> None:
 
 async def _is_empty(pool: Pool) -> bool:
     return await queued(pool) == 0
+
+
+async def _is_free(pool: Pool) -> bool:
+    return await leased(pool) == 0
 
 
 async def _has(pool: Pool, count: int) -> bool:

@@ -30,6 +30,7 @@ from heliograph.webhooks.replays import Replay, ReplayRunning
 from tests.database import Cluster
 from tests.hooks import DATA, KIND, attempted, delivering, endpoint, organization, queued, record, settings, until
 from tests.hooks import attempts as all_attempts
+from tests.meanwhile import after, begun
 
 RULES = endpoints.rules(settings())
 URL = "http://127.0.0.1:9/"
@@ -524,9 +525,10 @@ async def test_a_rare_kind_is_looked_for_in_steps(pool: Pool) -> None:
     assert ([one.id for one in second.events], second.more) == ([rare], False)
 
 
-async def test_the_feed_ends_before_what_may_still_be_committed(pool: Pool) -> None:
+async def test_the_feed_ends_before_what_may_still_be_committed(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     actor = await organization(pool)
     await record(pool, actor)
+    monkeypatch.setattr(feed, "SETTLING", 600.0)  # 3 s may pass before it is read on a loaded machine
     assert (await read(pool, actor)).events == []  # too fresh
     async with pool.acquire() as writer, pool.acquire() as reader:
         async with writer.transaction():
@@ -592,3 +594,30 @@ async def test_attempts_come_in_pages_newest_first(pool: Pool) -> None:
 
 async def _empty(pool: Pool) -> bool:
     return await queued(pool) == 0
+
+
+async def test_an_endpoint_that_is_paused_while_a_replay_is_requested_holds_it(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be canceled by its first step."""
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, URL)
+    (missed,) = await past(pool, actor, [100])
+    pausing: list[asyncio.Future[Any]] = []
+
+    async def change(paused: bool) -> None:
+        async with pool.acquire() as conn:
+            await changing.change(conn, actor, id=id, changes=changing.Changes(paused=paused), rules=RULES)
+
+    async def meanwhile() -> None:
+        pausing.append(await begun(pool, change(True)))
+
+    after(monkeypatch, endpoints, "active", meanwhile)
+    await start(pool, actor, id)
+    await pausing[0]
+    assert await advance(pool) == 0
+    assert (await replay_of(pool, actor, id)).status == "running"
+    assert await pool.fetchval("SELECT held FROM webhook_replays")
+    await change(False)
+    assert await advance(pool) == 1
+    assert await pool.fetchval("SELECT id FROM queue") == missed

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
+from uuid import UUID
 
 import pytest
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
 from heliograph.whatsapp import messages, reads
 from heliograph.whatsapp.callbacks import conversations
 from tests.rules.callback_factories import Meta, ago, call, message, stamp, status, wamid
@@ -202,6 +205,43 @@ async def test_workers_that_meet_the_same_new_users_make_one_conversation_each(p
 
 
 # -- free entry --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_person_has_one_conversation_with_a_number_by_whatever_names_it_is_opened(
+    pool: Pool, acme: Made, seed: int
+) -> None:
+    """Also if a batch contains the person twice, by different names, or some people who have one already."""
+    pick = random.Random(seed)
+    linked = [["MZ.1", "+258841234568"], ["+258841234569", "MZ.2"]]
+    people = [["+258841234567"], ["+5511987654321", "+551187654321"], ["test:+258841234567"], *linked]
+    for names in linked:
+        await pool.execute(
+            "INSERT INTO person_names (organization_id, name, person) SELECT $1, unnest($2::text[]), $3",
+            acme.organization_id,
+            names,
+            uuid7(),
+        )
+    numbers = [uuid7(), uuid7()]
+    expected: dict[tuple[UUID, int], UUID] = {}
+    for _ in range(4):
+        pairs = [(pick.choice(numbers), pick.randrange(len(people))) for _ in range(pick.randint(1, 6))]
+        ids = [uuid7() for _ in pairs]
+        opened = await pool.fetchval(
+            f"SELECT whatsapp_{pick.choice(['open', 'ensure'])}_conversations(now(), $1, $2, $3, $4)",
+            [acme.organization_id] * len(pairs),
+            [number for number, _ in pairs],
+            [pick.choice(people[person]) for _, person in pairs],
+            ids,
+        )
+        assert opened == [expected.setdefault(pair, id) for pair, id in zip(pairs, ids, strict=True)]
+    rows = await pool.fetch("SELECT id, number_id, mode, recipient FROM whatsapp_conversations")
+    assert {row["id"]: row["number_id"] for row in rows} == {id: number for (number, _), id in expected.items()}
+    for row in rows:
+        person = next(person for (_, person), id in expected.items() if id == row["id"])
+        assert (row["mode"], row["recipient"]) in [
+            ("test", name[5:]) if name.startswith("test:") else ("live", name) for name in people[person]
+        ]
 
 
 @pytest.mark.parametrize("answered_first", [True, False])

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 import asyncpg
 import msgspec
 import pytest
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.queue.leases import BULK
@@ -17,8 +21,10 @@ from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import OWN_PACE, CloudOutcome, CloudSubmission
 from heliograph.suppliers.whatsapp_cloud.errors import classify
 from heliograph.suppliers.whatsapp_cloud.pacing import PairGate
+from heliograph.whatsapp.dispatch import claimed
 from heliograph.whatsapp.mirror import accounts
 from heliograph.whatsapp.status import Move, move_many
+from tests.rules.dispatching import moment
 from tests.rules.dispatching_whatsapp import (
     UNKNOWN,
     UNREACHABLE,
@@ -32,6 +38,7 @@ from tests.rules.dispatching_whatsapp import (
     status_item,
     status_of,
     tries_of,
+    waits,
     wamid,
 )
 from tests.rules.factories import TO, blocked, endpoint, events_of
@@ -52,6 +59,8 @@ BACK = ("queued", None, "reserved")
 MINUTES_AHEAD = (
     "UPDATE whatsapp_conversations SET pair_paid_until = now() + interval '8 minutes' RETURNING pair_paid_until"
 )
+#: Whether a user's pace is used up, by the columns of their conversations.
+AHEAD = "coalesce(bool_or(pair_paid_until > now() + interval '1 minute'), false)"
 #: The answer of a connector whose own gate is shut.
 PACED = CloudOutcome(Verdict.BUSY, fault=classify(131056), code=OWN_PACE, retry_after=7.0)
 
@@ -404,6 +413,55 @@ async def test_what_waits_for_a_paused_account_is_due_when_it_is_resumed(pool: P
     assert [one.message_id for one in bench.only.submitted] == [id]
 
 
+async def paused_bench(pool: Pool) -> tuple[Bench, UUID, Callable[[], Awaitable[None]]]:
+    """A worker, a message that waits for a paused account, and what resumes the account."""
+    who, bench = await bench_of(pool)
+    scope = {"organization_id": who.organization_id, "account_id": who.account_id}
+
+    async def set_state(state: str) -> None:
+        async with pool.acquire() as conn:
+            await accounts.set_state(conn, **scope, state=state)
+
+    await set_state("paused")
+    await bench.refresh()
+    return bench, await message(pool, who), partial(set_state, "active")
+
+
+async def test_a_resumed_account_wins_over_a_worker_that_is_putting_its_messages_back(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, id, resume = await paused_bench(pool)
+    fetch = claimed.load
+
+    async def load(*given: Any) -> Any:
+        await resume()  # skips what this worker has locked
+        return await fetch(*given)
+
+    monkeypatch.setattr(claimed, "load", load)
+    since = await moment(pool)
+    await bench.round()
+    assert await waits(pool, id, 1.0, since=since)
+
+
+async def test_resuming_an_account_waits_for_a_worker_that_has_found_it_paused(pool: Pool) -> None:
+    bench, id, resume = await paused_bench(pool)
+    decide, resuming = bench.channel.decide, []
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+    async def deciding(*given: Any) -> Any:
+        decided = await decide(*given)
+        task = asyncio.create_task(resume())
+        resuming.append(task)
+        while not (task.done() or await pool.fetchval(waits)):  # noqa: ASYNC110 (locks send no events)
+            await asyncio.sleep(0.01)
+        return decided
+
+    bench.channel.decide = deciding  # type: ignore[method-assign]
+    await bench.round()
+    await asyncio.gather(*resuming)
+    assert await pause_of(pool, id) <= 0
+
+
 async def test_a_refused_token_holds_its_account_unless_another_one_has_replaced_it(pool: Pool) -> None:
     who, bench = await bench_of(pool)
     bench.only.script = lambda submission: None  # the answer is late
@@ -420,6 +478,23 @@ async def test_a_refused_token_holds_its_account_unless_another_one_has_replaced
         await bench.settle()
         assert (await status_of(pool, late.message_id))[0] == "queued"
         assert tuple(await pool.fetchrow(held)) == standing
+        await bench.refresh()
+
+
+async def test_a_token_that_cannot_see_its_number_holds_it_unless_another_one_has_replaced_it(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: None  # the answer is late
+    held = "SELECT coalesce(held_until > now(), false) FROM whatsapp_numbers"
+    for token, standing in (("EAAnew", False), (None, True)):
+        await message(pool, who)
+        await bench.round()
+        if token is not None:
+            async with pool.acquire() as conn:
+                scope = {"organization_id": who.organization_id, "account_id": who.account_id}
+                await accounts.update(conn, KEY, **scope, token=token)
+        bench.only.on_outcome(bench.only.submitted[-1], fault(100, 33))
+        await bench.settle()
+        assert await pool.fetchval(held) is standing
         await bench.refresh()
 
 
@@ -537,17 +612,82 @@ async def test_a_user_who_is_to_get_no_more_gets_no_more_from_any_worker(pool: P
     other = await Bench(pool).start()
     for one in (bench, other):
         one.only.gate = PairGate(lambda: bench.seconds)
-    bench.only.script = lambda submission: fault(131056, retry_after=7.0)
+    bench.only.script = lambda submission: fault(131056, retry_after=270.0)
     first = await message(pool, who)
+    since = await moment(pool)
     await bench.round()
     assert await attempts(pool, first) == [(1, "busy")]
     ids = [await message(pool, who) for _ in range(3)]
     await other.round()
     assert other.only.submitted == []
-    pauses = sorted([await pause_of(pool, id) for id in ids])
-    assert pauses[0] > 6
-    assert [round(one - pauses[0]) for one in pauses] == [0, 6, 12]
+    due = [row["due_at"] for row in await pool.fetch("SELECT due_at FROM queue WHERE id = ANY ($1) ORDER BY 1", ids)]
+    assert due[0] >= since + timedelta(seconds=270)
+    assert [round((one - due[0]).total_seconds()) for one in due] == [0, 6, 12]
     assert await attempts(pool, ids[0]) == []
+
+
+async def test_a_long_pause_outlasts_messages_that_meta_accepts_after_it(pool: Pool) -> None:
+    """They were on their way. The second one took the pace further ahead than any is believed to be, so that no pause
+    was left at all."""
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: None
+    for _ in range(4):
+        await message(pool, who)
+    await bench.round()
+    refused, *accepted = bench.only.submitted
+    bench.answer(refused, fault(131056, retry_after=270.0))
+    await bench.settle()
+    for one in accepted:
+        bench.answer(one, accept_all(one))
+        await bench.settle()
+    assert await pool.fetchval("SELECT pair_paid_until > now() + interval '8 minutes' FROM whatsapp_conversations")
+
+
+async def test_a_user_of_whom_a_status_says_so_gets_no_more_for_a_while(pool: Pool) -> None:
+    """Meta had accepted the message before it counted. What followed was accepted, and failed, too."""
+    who, bench = await bench_of(pool)
+    bench.only.gate = PairGate(lambda: bench.seconds)
+    first = await message(pool, who)
+    await bench.round()
+    at = await moment(pool)
+    await bench.hear(who, status_item(who, first, "failed", code=131056, wamid=wamid(first), at=at))
+    # A minute more, so that it is not over before the next message is picked.
+    await pool.execute("UPDATE whatsapp_conversations SET pair_paid_until = pair_paid_until + interval '1 minute'")
+    id = await message(pool, who)
+    await bench.round()
+    assert [one.message_id for one in bench.only.submitted] == [first]
+    assert await waits(pool, id, 66.0, since=at)
+    # As of when Meta reported it: by then, the pace may be over.
+    await pool.execute("UPDATE whatsapp_conversations SET pair_paid_until = NULL")
+    another = await message(pool, who, to="+258840000009")
+    await bench.round()
+    assert bench.only.submitted[-1].message_id == another
+    old = clock.now() - timedelta(minutes=10)
+    await bench.hear(who, status_item(who, another, "failed", code=131056, wamid=wamid(another), at=old))
+    assert not await pool.fetchval(f"SELECT {AHEAD} FROM whatsapp_conversations")
+
+
+async def test_of_several_statuses_that_say_so_the_latest_counts(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    ids = [await message(pool, who) for _ in range(2)]
+    await bench.round()
+    at = clock.now()
+    said = zip(ids, (at, at - timedelta(minutes=10)), strict=True)
+    await bench.hear(who, *(status_item(who, id, "failed", code=131056, wamid=wamid(id), at=one) for id, one in said))
+    assert await pool.fetchval(f"SELECT {AHEAD} FROM whatsapp_conversations")
+
+
+async def test_a_status_concerns_the_conversation_that_its_own_has_become_part_of(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    first = await message(pool, who)
+    await message(pool, who, to="+258840000009")
+    await bench.round()
+    await pool.execute("""
+        UPDATE whatsapp_conversations c SET merged_into = other.id FROM whatsapp_conversations other
+         WHERE other.recipient = '+258840000009' AND other.id <> c.id
+    """)
+    await bench.hear(who, status_item(who, first, "failed", code=131056, wamid=wamid(first)))
+    assert await pool.fetchval(f"SELECT {AHEAD} FROM whatsapp_conversations WHERE merged_into IS NULL")
 
 
 async def test_a_pace_that_our_own_gate_keeps_counts_nothing(pool: Pool) -> None:

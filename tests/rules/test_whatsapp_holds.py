@@ -241,6 +241,14 @@ async def test_a_hold_that_is_shortened_is_shortened_for_connectors_too(pool: Po
     await pool.execute("UPDATE whatsapp_accounts SET held_until = now()")
     await lines.refresh(grace=1.0)
     assert (slot.held, slot.capacity()) == (True, 1)
+    # Also if it began and was shortened between two readings of the table.
+    await pool.execute("UPDATE whatsapp_accounts SET held_until = NULL")
+    await lines.refresh(grace=1.0)
+    assert slot.connector.capacity() > 1
+    slot.connector.hold(600)  # by an answer
+    await pool.execute("UPDATE whatsapp_numbers SET held_until = now()")
+    await lines.refresh(grace=1.0)
+    assert (slot.held, slot.capacity()) == (True, 1)
     await lines.stop(grace=1.0)
     await client.close()
 

@@ -302,17 +302,28 @@ async def test_one_worker_reads_an_account_at_a_time(pool: Pool, graph: GraphSim
 
 async def test_a_lease_brings_back_what_a_dead_worker_left(pool: Pool, graph: GraphSimulator, mirror: Mirror) -> None:
     await begun(pool, graph)
-    dying = Mirror(pool, key=made.KEY)
-    graph.configure(latency_ms=60_000.0, p99_ms=60_000.0)
-    assert await dying.step() == 1
-    await dying.close()
-    graph.configure(latency_ms=0.0)
+    assert len(await Mirror(pool, key=made.KEY)._claim(1)) == 1
     assert await mirror.round() == 0
     row = await account_row(pool)
     assert row["mirror_at"] == row["numbers_at"] == row["templates_at"]
     await pool.execute("UPDATE whatsapp_accounts SET mirror_at = now(), numbers_at = now(), templates_at = now()")
     assert await mirror.round() == 1
     assert (await account_row(pool))["mirrored_at"] is not None
+
+
+async def test_a_worker_that_stops_leaves_what_it_was_reading_to_the_next_one(
+    pool: Pool, graph: GraphSimulator, mirror: Mirror
+) -> None:
+    """It was read once the lease had ended: `heliograph up`, stopped while it started, was ready 5 minutes later."""
+    await begun(pool, graph)
+    stopping = Mirror(pool, key=made.KEY)
+    graph.configure(latency_ms=60_000.0, p99_ms=60_000.0)
+    assert await stopping.step() == 1
+    await stopping.close()
+    graph.configure(latency_ms=0.0, p99_ms=0.0)
+    assert await mirror.round() == 1
+    assert (await account_row(pool))["mirrored_at"] is not None
+    assert await mirror.round() == 0
 
 
 async def test_what_an_event_asks_for_during_a_reading_is_not_forgotten(pool: Pool, graph: GraphSimulator) -> None:
@@ -498,7 +509,7 @@ async def test_an_event_and_a_reading_come_to_the_same(
         graph.set_webhook(hook.url)
         before = await pool.fetch(SEEN)
         happen(graph)
-        await until(lambda: bool(hook.callbacks), seconds=15)
+        await until(lambda: bool(hook.callbacks))
     (item,) = parse(hook.callbacks[0][0])
     assert isinstance(item, TemplateItem | NumberItem | CapabilityItem | AccountItem)
     async with pool.acquire() as conn:

@@ -27,6 +27,7 @@ from heliograph.whatsapp.callbacks.conversations import User
 from heliograph.whatsapp.callbacks.matching import WiderFailure
 from heliograph.whatsapp.dispatch import holds, outcomes
 from heliograph.whatsapp.status import FAILURES
+from tests.rules.dispatching import moment
 from tests.rules.dispatching_whatsapp import (
     UNREACHABLE,
     Bench,
@@ -39,6 +40,7 @@ from tests.rules.dispatching_whatsapp import (
     status_item,
     status_of,
     tries_of,
+    waits,
     wamid,
 )
 from tests.rules.factories import TO, blocked, events_of
@@ -162,9 +164,10 @@ async def test_a_number_that_is_gone_has_its_account_read_at_once(pool: Pool, co
 
 
 async def test_too_fast_for_the_number_is_no_hold_that_others_see(pool: Pool) -> None:
+    since = await moment(pool)
     _, _, id = await one(pool, fault(130429, retry_after=7.0))
     assert await pool.fetchval("SELECT held_until FROM whatsapp_numbers") is None
-    assert 5 < await pause_of(pool, id) <= 7
+    assert await waits(pool, id, 7.0, since=since)
 
 
 async def test_too_fast_for_the_number_slows_every_worker_when_a_status_says_so(pool: Pool) -> None:
@@ -277,9 +280,10 @@ async def test_a_failure_that_comes_later_holds_the_account_too(pool: Pool, name
 
 
 async def test_nothing_left_this_machine_is_no_try(pool: Pool) -> None:
+    since = await moment(pool)
     _, bench, id = await one(pool, UNREACHABLE)
     assert await attempts(pool, id) == [(1, "unreachable")]
-    assert 0 < await pause_of(pool, id) <= 1
+    assert await waits(pool, id, 1.0, since=since)
     bench.only.script = lambda submission: CloudOutcome(Verdict.UNREACHABLE, code="held")
     await bench.later(seconds=2)
     await bench.round()

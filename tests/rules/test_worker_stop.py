@@ -28,7 +28,7 @@ async def test_a_stop_waits_no_longer_for_the_database_than_for_work_in_progress
     worker = Worker(Settings(database_url=database_url, drain_seconds=0.1), pool, channels={})
     is_ready = asyncio.Event()
     running = asyncio.create_task(worker.run(on_ready=is_ready.set))
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(AMPLE):
         await is_ready.wait()
     async with pool.acquire() as conn, conn.transaction():
         assert await conn.fetch("SELECT FROM workers WHERE id = $1 FOR UPDATE", worker.id)

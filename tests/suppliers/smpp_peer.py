@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from heliograph.http.resolver import Lookup
-from heliograph.suppliers.contract import Inbound, Outcome, Receipt, Submission
+from heliograph.suppliers.contract import Inbound, LostUntil, Outcome, Receipt, Submission, never_lost
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.connector import SmppConnector
 from heliograph.suppliers.smpp.settings import settings_from
@@ -101,6 +101,7 @@ class PeerAccount:
         sessions: int = 1,
         secret: str = "secret",
         late: float = 0.0,
+        lost_until: LostUntil = never_lost,
         lookup: Lookup | None = None,
         **settings: Any,
     ) -> None:
@@ -119,6 +120,7 @@ class PeerAccount:
             self.take_inbound,
             sessions=sessions,
             late=late,
+            lost_until=lost_until,
             lookup=lookup,
         )
 

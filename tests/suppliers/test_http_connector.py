@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import math
 import resource
 import socket
 import time
@@ -27,11 +28,13 @@ from heliograph.suppliers import kinds, trial
 from heliograph.suppliers.contract import (
     Account,
     InspectableConnector,
+    LostUntil,
     Outcome,
     Scope,
     Submission,
     Verdict,
     WatchableConnector,
+    never_lost,
 )
 from heliograph.suppliers.http import connector as http
 from heliograph.suppliers.http.connector import HttpConnector, connect
@@ -56,11 +59,18 @@ def submission(to: str = "258841230106") -> Submission:
 class Line:
     """A connector, and the outcomes of its submissions."""
 
-    def __init__(self, base_url: str, *, kind: HttpKind = kinds.HTTP["africastalking"], **settings: Any) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        kind: HttpKind = kinds.HTTP["africastalking"],
+        lost_until: LostUntil = never_lost,
+        **settings: Any,
+    ) -> None:
         self.outcomes: dict[UUID, Outcome] = {}
         values = {"base_url": base_url, "username": "acme", **settings}
         account = Account(uuid4(), values, SECRET)
-        self.connector: HttpConnector = connect(kind, account, self._heard)
+        self.connector: HttpConnector = connect(kind, account, self._heard, lost_until=lost_until)
 
     def _heard(self, one: Submission, outcome: Outcome) -> None:
         assert one.message_id not in self.outcomes
@@ -295,8 +305,8 @@ async def test_a_pause_that_another_worker_was_told_of_is_kept(supplier: Aggrega
 
 
 async def test_what_waits_too_long_for_a_request_goes_back(supplier: Aggregator) -> None:
-    supplier.options = msgspec.structs.replace(supplier.options, latency=1.0)
-    line = Line(supplier.base_url, window=1, queue_seconds=0.2)
+    supplier.options = msgspec.structs.replace(supplier.options, latency=3.0)
+    line = Line(supplier.base_url, window=1, queue_seconds=1.0)
     await line.connector.start()
     line.connector.set_sessions(1)
     some = [submission() for _ in range(3)]
@@ -308,24 +318,18 @@ async def test_what_waits_too_long_for_a_request_goes_back(supplier: Aggregator)
     await line.connector.stop(grace=1.0)
 
 
-@pytest.mark.parametrize("is_answered", [True, False])
-async def test_what_waited_while_the_process_stood_still_is_given_back(
-    supplier: Aggregator, monkeypatch: pytest.MonkeyPatch, is_answered: bool
-) -> None:
-    """Its lease may have ended meanwhile, and another worker may have sent it: it used to be sent once more, unless it
-    had waited for `queue_seconds`."""
-    monkeypatch.setattr("heliograph.suppliers.pump_timer.STANDSTILL", 0.2)
-    supplier.options = msgspec.structs.replace(supplier.options, latency=0.5 if is_answered else 3.0)
-    line = Line(supplier.base_url, window=1, queue_seconds=300)
+async def test_what_another_worker_may_have_taken_over_is_given_back(supplier: Aggregator) -> None:
+    """It used to be sent once more, unless it had waited for `queue_seconds`."""
+    supplier.options = msgspec.structs.replace(supplier.options, latency=0.5)
+    lost_until = -math.inf
+    line = Line(supplier.base_url, window=1, queue_seconds=300, lost_until=lambda: lost_until)
     await line.connector.start()
     line.connector.set_sessions(1)
     first, *waiting = [submission() for _ in range(3)]
     for one in (first, *waiting):
         line.connector.submit(one)
     await until(lambda: len(supplier.taken) == 1)
-    if is_answered:
-        await asyncio.sleep(0.4)
-    time.sleep(2.0)
+    lost_until = time.monotonic()
     await until(lambda: len(line.outcomes) == 3)
     assert line.outcomes[first.message_id].verdict is Verdict.ACCEPTED
     found = {line.outcomes[one.message_id] for one in waiting}
@@ -333,6 +337,51 @@ async def test_what_waited_while_the_process_stood_still_is_given_back(
     # What comes afterwards is sent.
     assert await line.send(submission()) == [Verdict.ACCEPTED]
     assert len(supplier.taken) == 2
+    await line.connector.stop(grace=1.0)
+
+
+async def test_what_was_handed_over_just_before_its_lease_ended_is_given_back(supplier: Aggregator) -> None:
+    """It had not begun to be sent."""
+    lost_until = -math.inf
+    line = Line(supplier.base_url, lost_until=lambda: lost_until)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    some = [submission() for _ in range(3)]
+    for one in some:
+        line.connector.submit(one)
+    lost_until = time.monotonic()
+    await until(lambda: len(line.outcomes) == 3)
+    assert {(one.verdict, one.counts, one.scope) for one in line.outcomes.values()} == {
+        (Verdict.BUSY, False, Scope.PROCESS)
+    }
+    assert await line.send(submission()) == [Verdict.ACCEPTED]
+    assert len(supplier.taken) == 1
+    await line.connector.stop(grace=1.0)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+async def test_what_may_be_another_workers_once_its_connection_is_open_is_given_back(
+    supplier: Aggregator, batch: int
+) -> None:
+    """The process stood still while it connected: the message used to be sent after that."""
+    handed = 0.0
+
+    def lost_until() -> float:
+        return handed if line.connector.health().submitted else -math.inf
+
+    line = Line(supplier.base_url, lost_until=lost_until, batch=batch)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    some = [submission(f"25884123010{n}") for n in range(3)]
+    for one in some:
+        line.connector.submit(one)
+    handed = time.monotonic()
+    await until(lambda: len(line.outcomes) == 3)
+    assert {(one.verdict, one.counts, one.scope) for one in line.outcomes.values()} == {
+        (Verdict.BUSY, False, Scope.PROCESS)
+    }
+    assert not supplier.taken
+    assert await line.send(submission()) == [Verdict.ACCEPTED]
     await line.connector.stop(grace=1.0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import struct
 import threading
 import time
@@ -325,6 +326,31 @@ async def test_an_answer_after_the_timeout_is_a_second_outcome(peer: Peer) -> No
     await account.connector.stop(grace=0.2)
 
 
+async def test_a_late_answer_does_not_repeat_a_refusal(peer: Peer) -> None:
+    """A refused segment decides about its message without the others: it was recorded, and counted, twice if one of
+    those was answered while the database was away."""
+    account = await PeerAccount(peer.port, response_seconds=0.3, late=60.0).start()
+    silent: list[tuple[Line, p.SubmitSm]] = []
+
+    def answer(line: Line, pdu: p.SubmitSm) -> None:
+        if pdu.short_message.endswith(b"b"):
+            line.send(p.SubmitSmResp(pdu.sequence, 0x0B, None))
+        elif pdu.short_message.endswith(b"d"):
+            peer.accept(line, pdu)
+        else:
+            silent.append((line, pdu))
+
+    peer.on_submit = answer
+    account.submit(segments=(b"a", b"b", b"c"))
+    await until(lambda: any(outcome.verdict is Verdict.REFUSED for _, outcome in account.outcomes))
+    for line, pdu in silent:
+        peer.accept(line, pdu)
+    (after,) = account.submit(segments=(b"d",))
+    await until(lambda: account.outcomes[-1][0].message_id == after.message_id)
+    assert [outcome.verdict for _, outcome in account.outcomes].count(Verdict.REFUSED) == 1
+    await account.connector.stop(grace=0.2)
+
+
 async def test_a_number_rule_and_the_class_stand_in_the_pdu(peer: Peer) -> None:
     account = await PeerAccount(peer.port, destination=(1, 1), short_code=(3, 0), priority=0, urgent_priority=2).start()
     account.submit(sender="1234")
@@ -501,8 +527,7 @@ async def test_without_a_session_of_its_own_nothing_waits(peer: Peer, after: boo
     await account.connector.stop(grace=0.2)
 
 
-async def test_what_waited_while_the_process_stood_still_is_given_back(peer: Peer) -> None:
-    """Its lease has ended meanwhile, and another worker may have sent it: it used to be sent once more."""
+async def test_what_waited_for_too_long_while_the_process_stood_still_is_given_back(peer: Peer) -> None:
     submits: list[tuple[Line, p.SubmitSm]] = []
     peer.on_submit = lambda line, pdu: submits.append((line, pdu))
     account = await PeerAccount(peer.port, window=1, queue_seconds=0.2).start()
@@ -520,22 +545,20 @@ async def test_what_waited_while_the_process_stood_still_is_given_back(peer: Pee
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
-async def test_of_a_long_message_nothing_more_is_sent_after_a_standstill(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch, is_answered: bool
-) -> None:
-    """Another worker may have sent all of it meanwhile: its other segments used to follow."""
-    monkeypatch.setattr("heliograph.suppliers.pump_timer.STANDSTILL", 0.2)
+async def test_what_another_worker_may_have_taken_over_is_not_sent(peer: Peer, is_answered: bool) -> None:
+    """What waited used to be sent once more, and of a long message, its other segments followed."""
     submits: list[tuple[Line, p.SubmitSm]] = []
     peer.on_submit = lambda line, pdu: submits.append((line, pdu))
-    account = await PeerAccount(peer.port, window=1, queue_seconds=300).start()
+    lost_until = -math.inf
+    account = await PeerAccount(peer.port, window=1, queue_seconds=300, lost_until=lambda: lost_until).start()
     (long,) = account.submit(text="a" * 400)
     (waiting,) = account.submit()
     await until(lambda: submits)
+    lost_until = time.monotonic()
     line, pdu = submits[0]
     if is_answered:
         line.send(p.SubmitSmResp(pdu.sequence, 0, "id1"))
-    time.sleep(1.5)
-    if not is_answered:
+    else:
         await account.ended(1)
         line.send(p.SubmitSmResp(pdu.sequence, 0, "id1"))
     await account.ended(2)
@@ -544,8 +567,14 @@ async def test_of_a_long_message_nothing_more_is_sent_after_a_standstill(
         assert (outcome.verdict, outcome.counts, outcome.scope) == (Verdict.BUSY, False, Scope.PROCESS)
     assert [part.supplier_message_id for part in ended[long.message_id].parts] == ["id1"]
     assert (ended[long.message_id].total, ended[waiting.message_id].parts) == (3, ())
+    # What comes afterwards is sent.
+    (later,) = account.submit()
+    await until(lambda: len(submits) == 2)
+    peer.accept(*submits[1])
+    await account.ended(3)
+    assert account.outcomes[-1][0].message_id == later.message_id
     await account.connector.stop(grace=0.2)
-    assert len(submits) == 1
+    assert len(submits) == 2
 
 
 async def test_a_stop_waits_no_longer_for_sessions_that_are_leaving(peer: Peer) -> None:
@@ -960,9 +989,9 @@ async def test_what_is_open_after_the_grace_is_unknown(peer: Peer, account: Peer
 async def test_stopping_answers_the_receipts_it_has(peer: Peer, account: PeerAccount) -> None:
     account.gate = asyncio.Event()
     peer.lines[0].send(receipt_pdu("1"))
-    await asyncio.sleep(0.02)
+    await until(lambda: account.connector._receipts._runner is not None)
     asyncio.get_running_loop().call_later(0.05, account.gate.set)
-    await account.connector.stop(grace=5)
+    await account.connector.stop(grace=120)
     assert [pdu.status for pdu in peer.got(p.DeliverSmResp)] == [0]
 
 

@@ -68,6 +68,9 @@ TEXTS = [
         "delivered",
         "000",
     ),
+    ("quotes", CLASSIC.replace(b"1526758174", b'"1526758174"'), ("1526758174",), "delivered", "000"),
+    ("apostrophes, and a blank", b"id: '00B8BE19' sub:001 stat:DELIVRD err:0", ("b8be19",), "delivered", "0"),
+    ("quotes around nothing", b'id:"" stat:DELIVRD err:0', (), "delivered", "0"),
     ("message id", b"message id:9 stat:REJECTD err:", ("9",), "rejected", ""),
     ("first of two", b"id:1 id:2 stat:DELIVRD stat:UNDELIV", ("1",), "delivered", ""),
     ("more fields than known", b"id:1 mcc:643 stat:ACCEPTD err:0 vendor:x", ("1",), "pending", "0"),
@@ -125,6 +128,37 @@ values = st.text("abc:019 stxid\n,;", max_size=8)
 def test_the_usual_form_is_read_as_every_other(id: str, stat: str, err: str) -> None:
     usual = f"id:{id} sub:001 dlvrd:001 submit date:1 done date:2 stat:{stat} err:{err} text:hi"
     assert scan(usual) == scan(" " + usual)
+
+
+words = st.sampled_from(["DELIVRD", "delivrd", "UNDELIV", "ENROUTE", "UNKNOWN", "ACCEPTD", "WHAT"])
+tags = st.dictionaries(
+    st.sampled_from([Tag.RECEIPTED_MESSAGE_ID, Tag.MESSAGE_STATE, Tag.NETWORK_ERROR_CODE, Tag.USER_MESSAGE_REFERENCE]),
+    st.sampled_from([b"", b"\2", b"\1", b"\7", b"\x0b", b"0042\0", b"a", b"\3\0\x06", b"007", b"\1\2"]),
+)
+rules = st.sampled_from(
+    [
+        {},
+        {"id_base": "hex", "tlv_id_base": "dec"},
+        {"final_states": {"ACCEPTD": ReceiptState.DELIVERED, "WHAT": ReceiptState.FAILED}, "recipient_errors": ["7"]},
+        {"sniff": True},
+    ]
+)
+
+
+@given(
+    values | st.sampled_from(["0042", "a"]), words, values | st.just("7"), tags, st.sampled_from([0, 4, 0x20]), rules
+)
+def test_a_receipt_in_the_usual_form_means_what_any_other_means(
+    id: str, stat: str, err: str, tlvs: dict[int, bytes], esm_class: int, rules: dict[str, object]
+) -> None:
+    usual = f"id:{id} sub:001 dlvrd:x submit date:1 done date:2 stat:{stat} err:{err} text:hi"
+    one, other = (
+        parse(deliver(text.encode(), tlvs, esm_class), b"", ReceiptRules(**rules)) for text in (usual, " " + usual)
+    )
+    if isinstance(one, Inbound):
+        assert isinstance(other, Inbound)
+    else:
+        assert one == other
 
 
 @pytest.mark.parametrize("data_coding", [0, 1, 3, 8, 0x18, 0xF5])
@@ -375,6 +409,9 @@ def test_parts_of_a_message(pdu: DeliverSm, body: bytes, concatenation: tuple[in
         ("ffffffffffffffffffff", "hex", "1208925819614629174706175", "dec"),
         (" 7\0", "text", "0007", "text"),
         ("0", "text", "000", "text"),
+        ("1101C1-C9D03D-F000", "text", "'1101c1-c9d03d-f000'", "text"),
+        ("0B5C2F1E-77aa-4d0e-9a31-00c0ffee0001", "text", '"0b5c2f1e77aa4d0e9a3100c0ffee0001"', "text"),
+        ("33E95179", "hex", '"870928761"', "dec"),
         ("not-hex", "hex", "NOT-HEX", "dec"),
         ("0B5C2F1E-77aa-4d0e-9a31-00c0ffee0001", "text", "0b5c2f1e77aa4d0e9a3100c0ffee0001", "text"),
         ("0b5c2f1e77aa4d0e9a3100c0ffee0001", "hex", "0B5C2F1E-77AA-4D0E-9A31-00C0FFEE0001", "hex"),

@@ -14,6 +14,9 @@ from smpp_peer import Peer, PeerAccount, until
 from structlog.testing import capture_logs
 
 from heliograph.suppliers.contract import Verdict
+from heliograph.suppliers.smpp import tls
+from heliograph.suppliers.smpp.settings import SmppSettings
+from heliograph.suppliers.smpp.tls import tls_context
 from tests.certificates import Authority, verify_strictly
 
 
@@ -64,6 +67,74 @@ async def test_an_unknown_authority_sends_no_password(peer: Peer) -> None:
     await until(lambda: "certificate" in account.connector.health().last_error)
     assert peer.read == []
     await account.connector.stop(grace=1)
+
+
+@pytest.fixture
+def successor(tmp_path: Path) -> Authority:
+    """An authority of the same name with another key, as after a renewal."""
+    (tmp_path / "successor").mkdir()
+    return Authority(tmp_path / "successor")
+
+
+async def _renewed(peer: Peer, authority: Authority) -> Peer:
+    """Ends the peer's sessions, and starts another on its port with a certificate from `authority`."""
+    await peer.stop()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue("smsc.example"))
+    return await Peer().start(tls=context, port=peer.port)
+
+
+async def test_a_renewed_authority_is_trusted_from_the_next_connection_on(
+    peer: Peer, authority: Authority, successor: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files were read once, until the account's settings changed or the worker was restarted."""
+    account = await PeerAccount(peer.port, tls=True, tls_ca_file=authority.file, tls_server_name="smsc.example").start()
+    Path(authority.file).write_bytes(Path(successor.file).read_bytes())
+    readers: list[int] = []
+
+    def read(settings: SmppSettings) -> ssl.SSLContext | None:
+        readers.append(threading.get_ident())
+        return tls_context(settings)
+
+    monkeypatch.setattr(tls, "tls_context", read)
+    second = await _renewed(peer, successor)
+    await until(lambda: second.binds == 1 and account.connector.health().sessions == 1)
+    assert readers
+    assert threading.get_ident() not in readers, "meanwhile, other sessions are served"
+    await account.connector.stop(grace=1)
+    await second.stop()
+
+
+async def test_a_renewed_client_certificate_is_presented(authority: Authority, successor: Authority) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_verify_locations(authority.file)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(authority.issue("127.0.0.1"))
+    peer = await Peer().start(tls=context)
+    ours = authority.issue("esme.example")
+    account = await PeerAccount(peer.port, tls=True, tls_ca_file=authority.file, tls_certificate_file=ours).start()
+    await peer.stop()
+    Path(ours).write_bytes(Path(successor.issue("esme.example")).read_bytes())
+    only_the_new = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    only_the_new.load_verify_locations(successor.file)
+    only_the_new.verify_mode = ssl.CERT_REQUIRED
+    only_the_new.load_cert_chain(authority.issue("127.0.0.1"))
+    second = await Peer().start(tls=only_the_new, port=peer.port)
+    await until(lambda: second.binds == 1 and account.connector.health().sessions == 1)
+    await account.connector.stop(grace=1)
+    await second.stop()
+
+
+async def test_files_that_cannot_be_used_leave_the_earlier_ones_in_use(peer: Peer, authority: Authority) -> None:
+    with capture_logs() as logged:
+        account = PeerAccount(peer.port, tls=True, tls_ca_file=authority.file, tls_server_name="smsc.example")
+        await account.start()
+        Path(authority.file).write_text("half written")
+        second = await _renewed(peer, authority)
+        await until(lambda: second.binds == 1 and account.connector.health().sessions == 1)
+    assert "TLS files cannot be used, so the earlier ones stay in use" in [entry["event"] for entry in logged]
+    await account.connector.stop(grace=1)
+    await second.stop()
 
 
 async def test_checking_may_be_switched_off(peer: Peer) -> None:

@@ -52,7 +52,7 @@ async def test_a_peer_that_stops_reading_loses_its_session(peer: Peer) -> None:
     account = await PeerAccount(peer.port, enquire_seconds=0.2, silence_seconds=0.2, response_seconds=0.3).start()
     connection = await stuff(peer, account)
     account.submit()
-    await until(connection.closed.done, 10.0)
+    await until(connection.closed.done)
     # It was in no packet: nobody can have received it.
     (outcome,) = await account.ended()
     assert outcome.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN)

@@ -230,7 +230,7 @@ class TestSends:
                 await asyncio.sleep(0.05)
             return False
 
-        async with peer(drip) as there, Client(there.url, send_seconds=2.0) as client:
+        async with peer(drip) as there, Client(there.url, send_seconds=5.0) as client:
             outcomes = await asyncio.gather(*(client.send(number, KEY, BODY) for number in ("555", "556")))
         assert [(one.verdict, one.code) for one in outcomes] == [
             (Verdict.UNKNOWN, "timeout"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import gc
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 from hypothesis import given
@@ -177,3 +179,110 @@ async def test_of_what_nobody_waits_for_the_failure_of_all_is_told_once() -> Non
         batcher.add(item)
     await batcher.drain()
     assert told == [([0, 1, 2, 3, 4], "Gone")]
+
+
+async def test_a_lone_item_is_processed_by_its_caller() -> None:
+    work = Work(frozenset({5}))
+    batcher = Batcher(work)
+    made: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(
+        lambda loop, coroutine, **options: made.append(coroutine) or asyncio.Task(coroutine, loop=loop)
+    )
+    try:
+        assert [await batcher.run(n) for n in (1, 2)] == [2, 4]
+        with pytest.raises(ArithmeticError, match="zero"):
+            await batcher.run(0)
+        with pytest.raises(ValueError, match="one of these"):
+            await batcher.run(5)
+        assert await batcher.run(3) == 6
+    finally:
+        loop.set_task_factory(None)
+    assert made == []
+    assert work.batches == [[1], [2], [0], [5], [3]]
+    assert batcher.is_idle
+
+
+async def test_what_arrives_while_a_caller_processes_its_item_is_the_next_batch() -> None:
+    work = Work()
+    work.gate.clear()
+    batcher = Batcher(work)
+    callers = [asyncio.create_task(batcher.run(n)) for n in (1, 2, 3)]
+    await asyncio.sleep(0)
+    drain = asyncio.create_task(batcher.drain())
+    await asyncio.sleep(0)
+    assert batcher.waiting == 2
+    assert not drain.done()
+    work.gate.set()
+    await drain
+    assert [await caller for caller in callers] == [2, 4, 6]
+    assert work.batches == [[1], [2, 3]]
+    assert batcher.is_idle
+
+
+async def test_after_a_batch_of_several_the_next_ones_wait_for_each_other() -> None:
+    work = Work()
+    batcher = Batcher(work)
+    assert await gather(batcher, [1, 2]) == [2, 4]
+    assert await asyncio.gather(*(batcher.run(n) for n in (3, 4))) == [6, 8]
+    assert await batcher.run(5) == 10
+    assert work.batches == [[1, 2], [3, 4], [5]]
+
+
+async def test_a_caller_that_leaves_its_own_batch_leaves_those_who_wait() -> None:
+    work = Work()
+    work.gate.clear()
+    batcher = Batcher(work)
+    first, *others = (asyncio.create_task(batcher.run(n)) for n in (1, 2, 3))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait([first])
+    work.gate.set()
+    assert [await caller for caller in others] == [4, 6]
+    assert work.done == [2, 3]
+    assert batcher.is_idle
+
+
+class Body:
+    """An item with a client's text."""
+
+
+async def refuses(items: Sequence[Body]) -> Sequence[BaseException]:
+    return [ValueError("no") for _ in items]
+
+
+async def fails(items: Sequence[Body]) -> Sequence[BaseException]:
+    raise ValueError("no")
+
+
+@pytest.mark.parametrize("work", [refuses, fails])
+@pytest.mark.parametrize("together", [1, 3])
+@pytest.mark.parametrize("ask", [Batcher.run, Batcher.put])
+async def test_what_was_refused_does_not_wait_for_the_garbage_collector(
+    work: Callable[[list[Body]], Awaitable[Sequence[BaseException]]],
+    together: int,
+    ask: Callable[[Batcher[Body, None], Body], Awaitable[None]],
+) -> None:
+    """The collector runs so rarely that refused texts would accumulate until then."""
+    batcher: Batcher[Body, None] = Batcher(work)
+    left: list[weakref.ref[Body]] = []
+
+    async def one() -> None:
+        body = Body()
+        left.append(weakref.ref(body))
+        try:
+            await ask(batcher, body)
+        except ValueError:
+            return
+
+    gc.collect()
+    gc.disable()
+    try:
+        callers = [asyncio.create_task(one()) for _ in range(together)]
+        await asyncio.wait(callers)
+        del callers
+        await batcher.drain()
+        await asyncio.sleep(0)
+        assert [body() for body in left] == [None] * together
+    finally:
+        gc.enable()

@@ -103,7 +103,7 @@ async def test_a_session_is_kept_without_what_was_set_in_it(database_server: Clu
     async with database_server.database() as url:
         one = await open_pool(url, size=1)
         before = await process(one), await one.fetchval("SHOW statement_timeout")
-        await one.execute("SET statement_timeout = 7; SELECT pg_advisory_lock(1)")
+        await one.execute("SET statement_timeout = '1h'; SELECT pg_advisory_lock(1)")
         one.terminate()
         other = await open_pool(url, size=1)
         assert (await process(other), await other.fetchval("SHOW statement_timeout")) == before

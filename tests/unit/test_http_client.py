@@ -316,16 +316,23 @@ async def test_one_destination_cannot_have_every_connection() -> None:
     async with (
         listening(hang) as slow,
         listening(answer=ok()) as quick,
-        outbound(webhook_concurrency=8, **SHORT) as client,
+        outbound(webhook_concurrency=8, **PATIENT) as client,
     ):
         hanging = [asyncio.create_task(post(client, f"http://127.0.0.1:{slow.port}/{n}")) for n in range(8)]
         await until(lambda: slow.connections == 8)
         assert kind(await post(client, f"http://127.0.0.1:{slow.port}/more")) == "busy"
         assert kind(await post(client, f"http://127.0.0.1:{quick.port}/")) == "200"
-        assert {kind(result) for result in await asyncio.gather(*hanging)} == {"timeout"}
         assert slow.connections == 8
-        # and it is free again afterwards
-        assert kind(await post(client, f"http://127.0.0.1:{slow.port}/again")) == "timeout"
+        for task in hanging:
+            task.cancel()
+        await asyncio.gather(*hanging, return_exceptions=True)
+
+
+async def test_a_destination_is_free_again_after_its_timeouts() -> None:
+    async with listening(hang) as slow, outbound(webhook_concurrency=8, **SHORT) as client:
+        for _ in range(2):
+            results = await asyncio.gather(*(post(client, f"http://127.0.0.1:{slow.port}/{n}") for n in range(8)))
+            assert {kind(result) for result in results} == {"timeout"}
 
 
 async def test_closing_ends_what_is_under_way() -> None:
@@ -450,22 +457,39 @@ async def test_a_name_without_an_address_is_a_dns_failure() -> None:
         assert kind(await post(client, "http://empty.example/")) == "dns"
 
 
-async def test_names_that_are_never_answered_hold_up_no_other() -> None:
-    never = threading.Event()
+async def test_names_that_are_not_answered_hold_up_no_other() -> None:
+    answered = threading.Event()
 
     def lookup(name: str) -> list[str]:
         if name.startswith("stuck"):
-            never.wait(5)
+            answered.wait()
         return ["127.0.0.1"]
 
-    async with listening(answer=ok()) as listener, outbound(lookup=lookup, webhook_connect_seconds=1.5) as client:
+    async with listening(answer=ok()) as listener, outbound(lookup=lookup, **PATIENT) as client:
         stuck = [asyncio.create_task(post(client, f"http://stuck{n}.example:{listener.port}/")) for n in range(50)]
-        await asyncio.sleep(0)
-        assert kind(await post(client, f"http://good.example:{listener.port}/")) == "200"
-        assert not any(task.done() for task in stuck)
-        assert {kind(result) for result in await asyncio.gather(*stuck)} == {"timeout"}
-    never.set()
-    assert listener.connections == 1
+        try:
+            await asyncio.sleep(0)
+            assert kind(await post(client, f"http://good.example:{listener.port}/")) == "200"
+            assert not any(task.done() for task in stuck)
+            assert listener.connections == 1
+        finally:
+            answered.set()
+        assert {kind(result) for result in await asyncio.gather(*stuck)} == {"200"}
+
+
+async def test_a_name_that_is_never_answered_is_a_timeout() -> None:
+    never = threading.Event()
+
+    def lookup(name: str) -> list[str]:
+        never.wait()
+        return ["127.0.0.1"]
+
+    async with listening(answer=ok()) as listener, outbound(lookup=lookup, **SHORT) as client:
+        try:
+            assert kind(await post(client, f"http://stuck.example:{listener.port}/")) == "timeout"
+        finally:
+            never.set()
+        assert listener.connections == 0
 
 
 async def test_new_names_that_are_never_answered_hold_up_none_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

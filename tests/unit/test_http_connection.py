@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.http.heads import HttpError
+from heliograph.http.heads import Headers, HttpError
 from heliograph.http.proxies import TrustedProxies
-from heliograph.http.server.asgi import Asgi
+from heliograph.http.server.asgi import AT_ONCE, PIECE, Asgi, AsgiExchange
 from heliograph.http.server.connection import ServerConnection
 from heliograph.http.server.exchange import Response, Service
 from heliograph.http.server.registry import Limits, Registry
@@ -204,3 +205,75 @@ async def talked(sent: bytes, cuts: list[int]) -> tuple[list[str], list[int], bo
 @given(sent=st.one_of(REQUESTS, broken(REQUESTS)), cuts=CUTS)
 def test_answers_are_the_same_however_requests_are_split(sent: bytes, cuts: list[int]) -> None:
     assert asyncio.run(talked(sent, cuts)) == asyncio.run(talked(sent, []))
+
+
+class TalkAtOnce(Talk):
+    """One whose application answers in one call where that is possible."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.headers: Headers = [(b"content-length", b"2")]
+        self.body = b""
+        self.in_pieces = 0
+
+    async def answer(self, scope: Any, receive: Any, send: Any) -> None:
+        self.begun.append(scope["path"])
+        while (await receive())["more_body"]:
+            pass
+        await self.let.acquire()
+        body = self.body or scope["path"][1:].encode()
+        if not scope["extensions"][AT_ONCE]["answer"](200, self.headers, body):
+            self.in_pieces += 1
+            await send({"type": "http.response.start", "status": 200, "headers": self.headers})
+            await send({"type": "http.response.body", "body": body})
+
+
+async def test_an_answer_in_one_call_is_the_same_as_in_messages() -> None:
+    for answer_of in (Talk, TalkAtOnce):
+        talk = answer_of()
+        talk.connection.data_received(ask(1, body=b"x" * 10) + ask(2))
+        await talk.settle(answers=1)
+        assert talk.begun == ["/01", "/02"]
+        talk.connection.data_received(ask(3).replace(b"Host", b"Connection: close\r\nHost"))
+        await talk.settle(answers=2)
+        first, second, third = talk.wire.got.split(b"HTTP/1.1 200 OK\r\n")[1:]
+        assert [one.partition(b"\r\n\r\n")[2] for one in (first, second, third)] == [b"01", b"02", b"03"]
+        assert b"connection: close" not in first + second
+        assert b"\r\nconnection: close\r\n" in third
+        assert talk.wire.has_ended
+        assert not getattr(talk, "in_pieces", 0)
+
+
+async def test_an_answer_in_one_call_without_a_length_is_chunked() -> None:
+    talk = TalkAtOnce()
+    talk.headers = []
+    talk.connection.data_received(ask(1))
+    await talk.settle(answers=1)
+    assert talk.wire.got.endswith(b"\r\ntransfer-encoding: chunked\r\n\r\n2\r\n01\r\n0\r\n\r\n")
+    assert not talk.in_pieces
+
+
+async def test_a_long_answer_is_sent_in_pieces() -> None:
+    talk = TalkAtOnce()
+    talk.body = b"a" * (PIECE + 1)
+    talk.headers = [(b"content-length", b"%d" % len(talk.body))]
+    talk.connection.data_received(ask(1))
+    await talk.settle(answers=1)
+    assert talk.wire.got.endswith(b"\r\n\r\n" + talk.body)
+    assert talk.in_pieces == 1
+
+
+async def test_an_answered_request_leaves_no_garbage() -> None:
+    """The collector runs so rarely that thousands of requests would be kept."""
+    talk = TalkAtOnce()
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(1, 4):
+            talk.connection.data_received(ask(number))
+            await talk.settle(answers=1)
+        # Other tests may have left exchanges with their own connections.
+        kept = [one for one in gc.get_objects() if isinstance(one, AsgiExchange) and one.connection is talk.connection]
+        assert kept == []
+    finally:
+        gc.enable()

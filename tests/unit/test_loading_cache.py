@@ -97,6 +97,49 @@ async def test_a_forgotten_value_is_loaded_again() -> None:
     assert len(table.loads) == 2
 
 
+async def test_a_value_that_is_forgotten_during_its_load_is_loaded_again() -> None:
+    """A page that refreshes itself reads its session while another request changes it."""
+    table = Table(a=1)
+    table.gate.clear()
+    fresh = LoadingCache(table.load)
+    early = asyncio.create_task(fresh.get("a"))
+    while not table.loads:  # noqa: ASYNC110 (the batcher's turns of the loop are its own)
+        await asyncio.sleep(0)
+    table.rows["a"] = 2
+    fresh.forget("a")
+    late = asyncio.create_task(fresh.get("a"))
+    await asyncio.sleep(0)
+    table.gate.set()
+    assert (await early, await late, await fresh.get("a")) == (1, 2, 2)
+    assert len(table.loads) == 2
+    # It is not remembered either if nobody asks for it before the load ends.
+    table.gate.clear()
+    fresh.forget("a")
+    early = asyncio.create_task(fresh.get("a"))
+    while len(table.loads) < 3:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    table.rows["a"] = 3
+    fresh.forget("a")
+    table.gate.set()
+    assert (await early, await fresh.get("a")) == (2, 3)
+
+
+async def test_nobody_waits_for_a_load_that_began_too_long_ago() -> None:
+    """It may have missed a change: however slow the database is, a revoked key is refused in time."""
+    table = Table(a=1)
+    table.gate.clear()
+    fresh = LoadingCache(table.load, max_age=0.02)
+    early = asyncio.create_task(fresh.get("a"))
+    while not table.loads:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    table.rows["a"] = 2
+    await asyncio.sleep(0.04)
+    late = asyncio.create_task(fresh.get("a"))
+    await asyncio.sleep(0)
+    table.gate.set()
+    assert (await early, await late) == (1, 2)
+
+
 async def test_a_failed_load_is_not_remembered() -> None:
     table = Table(a=1)
     broken = True

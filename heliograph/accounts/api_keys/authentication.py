@@ -21,8 +21,8 @@ class Unauthorized(Refusal):
 
     code, status = "unauthorized", 401
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message)
         self.headers = {"www-authenticate": "Bearer"}
 
 

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts.api_keys.spelling import is_well_formed
+from heliograph.base import naming
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
@@ -188,5 +189,5 @@ async def list_everywhere(
         sql = LIST_EVERYWHERE[organization_id is not None, revoked]
         rows = await conn.fetch(sql, organization_id, revoked, limit)
     else:
-        rows = await conn.fetch(SEARCH_EVERYWHERE, organization_id, revoked, limit, search)
+        rows = await conn.fetch(SEARCH_EVERYWHERE, organization_id, revoked, limit, naming.sought(search))
     return [(row["organization"], ApiKey(**{name: row[name] for name in ApiKey.__struct_fields__})) for row in rows]

@@ -11,9 +11,9 @@ from typing import Any
 from uuid import UUID
 
 from heliograph.accounts import spending
-from heliograph.accounts.api_keys.authentication import parsed_networks
+from heliograph.accounts.api_keys.authentication import Unauthorized, parsed_networks
 from heliograph.accounts.api_keys.issued import COLUMNS, ApiKey
-from heliograph.accounts.api_keys.scopes import MODES, granted
+from heliograph.accounts.api_keys.scopes import MODES, demand_grants, named_scopes
 from heliograph.accounts.api_keys.spelling import PREFIX_LENGTH, new_secret
 from heliograph.audit import recording as audit
 from heliograph.base import naming
@@ -21,7 +21,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.errors import Invalid, NotFound, Problems, Refusal
 from heliograph.base.ids import uuid7
 
 MAX_ACTIVE = 5
@@ -66,7 +66,8 @@ SELECT mode, count(*) FROM api_keys
 """
 
 CREATOR = """
-SELECT allowed_ips, EXISTS (SELECT FROM spend_limits WHERE organization_id = $1 AND key_id = $2) AS is_limited
+SELECT allowed_ips, status = 'active' AND (expires_at IS NULL OR expires_at > now()) AS is_active,
+       EXISTS (SELECT FROM spend_limits WHERE organization_id = $1 AND key_id = $2) AS is_limited
   FROM api_keys WHERE organization_id = $1 AND id = $2
 """
 
@@ -96,17 +97,23 @@ async def issue(
     test keys; an operator can grant anything. What contains a key contains those that it creates: they are valid
     in its networks at most, and one with a daily limit creates none. `mode`: None means the actor's. `allowed_ips`:
     addresses or CIDR networks; none: those of the creating key. `expires_at`: in the future, with a time zone.
-    `profile_name`: the name under which listed scopes are shown.
+    `profile_name`: the name under which listed scopes are shown. Raises Invalid with all errors, and Unauthorized for a
+    key that has ended meanwhile.
     """
-    name = checked_name(name)
+    wrong, now = Problems(), clock.now()
+    with wrong.gathering():
+        name = checked_name(name)
     mode = actor.mode if mode is None else mode
     if mode not in MODES:
-        raise Invalid(("mode", "enum", "`mode` must be live or test"))
-    now = clock.now()
+        wrong.add("mode", "enum", "`mode` must be live or test")
     if expires_at is not None and expires_at <= now:
-        raise Invalid(("expires_at", "range", "`expires_at` must be in the future"))
-    allowed = networks(allowed_ips)
-    allowed_scopes = granted(actor, profile, scopes, mode)
+        wrong.add("expires_at", "range", "`expires_at` must be in the future")
+    with wrong.gathering():
+        allowed = networks(allowed_ips)
+    with wrong.gathering():
+        allowed_scopes = named_scopes(profile, scopes)
+    wrong.report()
+    demand_grants(actor, allowed_scopes, mode)
     secret = new_secret(mode)
     async with conn.transaction():
         if await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id) is None:
@@ -302,9 +309,13 @@ def _audit_values(key: ApiKey) -> dict[str, object]:
 
 
 async def _within_creator(conn: Connection, actor: Actor, allowed: list[str]) -> list[str]:
-    """The networks of a key that the actor's key creates. Raises KeyLimited, and Invalid for one outside its own."""
+    """The networks of a key that the actor's key creates. The organization's row must be locked. Raises Unauthorized,
+    KeyLimited, and Invalid for one outside its own."""
     creator = await conn.fetchrow(CREATOR, actor.organization_id, actor.key_id)
     assert creator is not None
+    # Actors are a second out of date: a key that leaked must not take the place that its revocation has freed.
+    if not creator["is_active"]:
+        raise Unauthorized
     if creator["is_limited"]:
         raise KeyLimited
     own = parsed_networks(creator["allowed_ips"])

@@ -71,16 +71,12 @@ def named_scopes(profile: str | None, scopes: Sequence[str] | None) -> frozenset
     return named
 
 
-def granted(actor: Actor, profile: str | None, scopes: Sequence[str] | None, mode: str) -> frozenset[str]:
-    """The scopes of a key for `mode` created by the actor.
-
-    Raises Invalid, ScopeRequired, and LiveKeyRequired if a test key would create a live key.
-    """
-    named = named_scopes(profile, scopes)
+def demand_grants(actor: Actor, named: frozenset[str], mode: str) -> None:
+    """Check that the actor may create a key for `mode` with these scopes. Raises ScopeRequired, and LiveKeyRequired if
+    a test key would create a live key."""
     missing = named - actor.scopes - actor.grants
     if not actor.is_operator and missing:
         raise ScopeRequired("A key can grant only scopes that it holds itself.", required=sorted(missing))
     if not actor.is_operator and (actor.mode, mode) == ("test", "live"):
         # Otherwise whoever holds a test key could spend the organization's quota.
         raise LiveKeyRequired("A test key can create only test keys.")
-    return named

@@ -12,9 +12,12 @@ from typing import Any
 
 import msgspec
 from markdown_it import MarkdownIt
+from markdown_it.common.utils import escapeHtml
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markdown_it.utils import OptionsDict
+
+from heliograph.base.sentences import OPTION
 
 
 class Heading(msgspec.Struct, frozen=True):
@@ -102,9 +105,15 @@ def _parser() -> MarkdownIt:
     made = MarkdownIt("commonmark", {"html": True}).enable("table")
     made.add_render_rule("th_open", _without_style)
     made.add_render_rule("td_open", _without_style)
+    made.add_render_rule("code_inline", _code)
     return made
 
 
 def _without_style(self: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: Any) -> str:
     tokens[at].attrs.pop("style", None)  # the policy of these pages forbids it
     return self.renderToken(tokens, at, options, env)
+
+
+def _code(self: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: Any) -> str:
+    """Lines do not end within an option, such as behind one of its hyphens."""
+    return "<code>" + OPTION.sub(r"<span>\1</span>", escapeHtml(tokens[at].content)) + "</code>"

@@ -21,6 +21,7 @@ from heliograph.accounts.api_keys.authentication import Unauthorized
 from heliograph.accounts.api_keys.scopes import LiveKeyRequired, ScopeRequired
 from heliograph.accounts.organizations import STOPPED, OrganizationSuspended
 from heliograph.accounts.requests import Answer, RateUnit
+from heliograph.api.door.media_types import is_json
 from heliograph.api.door.operation import REQUIRED, Call, Operation, Services
 from heliograph.api.door.reading import query_reader, reader
 from heliograph.api.door.recording import REPLAYED, STORED, entry_of
@@ -32,22 +33,19 @@ from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7_text
 from heliograph.base.process import measures, spans
 from heliograph.http import static
+from heliograph.http.server.asgi import AT_ONCE
 from heliograph.http.turns import RequestTurns
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
+_NOT_BEARER = "The header Authorization is not `Bearer` and an API key. Leave it out to send the key as x-api-key."
+_DIFFERENT = "The headers Authorization and x-api-key name different API keys. Send one, once."
 #: Headers that may occur only once: with two, different readers could interpret one request differently.
 _SINGLE = frozenset({b"authorization", b"x-api-key", b"idempotency-key", b"content-type", b"content-encoding"})
-_WANTED = _SINGLE | static.ASKED | {b"x-request-id", b"traceparent", b"content-length", b"transfer-encoding"}
 
 _is_request_id = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
-# Possessive, so that long runs of spaces are scanned only once.
-_is_json = re.compile(
-    rb'application/json[ \t]*+(?:;[ \t]*+charset="?utf-?8"?[ \t]*+)?(?:;[ \t]*+)?', re.IGNORECASE
-).fullmatch
-
 _encode = msgspec.json.Encoder().encode
 
 
@@ -131,7 +129,7 @@ class Guard:
             # The key's owner could not be determined, as happens when the database is unavailable.
             measures.REQUESTS.add(call.operation.id, str(status), code)
         try:
-            await self._send(call, send, status, headers, body)
+            await self._send(call, scope, send, status, headers, body)
         finally:
             end_span(call, self._prefix, status, code)
             if entry is not None:
@@ -140,14 +138,9 @@ class Guard:
     # ── The steps, in order ───────────────────────────────────────────────────────────────────────────────────────
 
     def _begin(self, call: Call, scope: Scope) -> None:
-        headers = call.headers
-        doubled = None
         call.all_headers = scope["headers"]
-        for name, value in call.all_headers:
-            if name in _WANTED:
-                if name in headers and name in _SINGLE and headers[name] != value:
-                    doubled = name
-                headers[name] = value
+        headers = call.headers = dict(call.all_headers)
+        doubled = () if len(headers) == len(call.all_headers) else _doubled(call.all_headers)
         given = headers.get(b"x-request-id")
         call.request_id = given.decode() if given is not None and _is_request_id(given) else uuid7_text()
         call.method = scope["method"]
@@ -155,13 +148,13 @@ class Guard:
             call.span = spans.incoming(headers.get(b"traceparent"))
         client = scope["client"]
         call.address = client[0] if client else ""
-        if doubled is not None:
-            if doubled in (b"authorization", b"x-api-key"):
-                headers[b"x-api-key"], headers[b"authorization"] = b"twice", b"and different"
-            elif doubled == b"idempotency-key":
-                headers[doubled] = b""
+        for name in doubled:
+            if name in (b"authorization", b"x-api-key"):
+                headers[b"x-api-key"], headers[b"authorization"] = b"twice", b"bearer different"
+            elif name == b"idempotency-key":
+                headers[name] = b""
             else:
-                headers[doubled] = b"given twice"
+                headers[name] = b"given twice"
 
     def _route(self, call: Call, scope: Scope) -> None:
         path = scope["path"]
@@ -186,10 +179,10 @@ class Guard:
         try:
             if bearer is not None:
                 if bearer[:7].lower() != b"bearer ":
-                    raise Unauthorized
+                    raise Unauthorized(_NOT_BEARER)
                 token = bearer[7:].strip()
                 if key is not None and key != token:
-                    raise Unauthorized
+                    raise Unauthorized(_DIFFERENT)
                 key = token
             if not key:
                 raise Unauthorized
@@ -261,8 +254,7 @@ class Guard:
             raise PayloadTooLarge(limit)
 
     def _check_media_type(self, call: Call) -> None:
-        kind = call.headers.get(b"content-type", b"")
-        if kind != b"application/json" and not _is_json(kind):
+        if not is_json(call.headers.get(b"content-type", b"")):
             raise UnsupportedMediaType
         if call.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise UnsupportedMediaType
@@ -353,11 +345,24 @@ class Guard:
         body = _encode(answer)
         return call.operation.status, _headers(body, None), body
 
-    async def _send(self, call: Call, send: Send, status: int, headers: envelope.Headers, body: bytes) -> None:
+    async def _send(
+        self, call: Call, scope: Scope, send: Send, status: int, headers: envelope.Headers, body: bytes
+    ) -> None:
         headers.append((b"x-request-id", call.request_id.encode()))
         headers += call.standing_headers
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if call.method == "HEAD" else body})
+        if call.method == "HEAD":
+            body = b""
+        # Two messages take twice as long as one call.
+        at_once = scope.get("extensions", {}).get(AT_ONCE)
+        if at_once is None or not at_once["answer"](status, headers, body):
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+
+def _doubled(headers: Sequence[tuple[bytes, bytes]]) -> set[bytes]:
+    """The headers in _SINGLE that occur with two values."""
+    first: dict[bytes, bytes] = {}
+    return {name for name, value in headers if name in _SINGLE and first.setdefault(name, value) != value}
 
 
 def _asked(call: Call) -> list[Any]:

@@ -76,8 +76,9 @@ DOWN = Checks("down", "down", "down", "down", "down")
 
 # The age of the oldest due row that no worker holds. A row that was put back because its supplier had no room keeps the
 # age of its place. Campaigns (lane 1) may legitimately wait for a long time if they are large, and a WhatsApp number's
-# messages for as long as its organization's credential is invalid. Work held by operators is not late: otherwise a
-# restored installation, which holds everything, would never be healthy.
+# messages for as long as its organization's credential is invalid. What waits behind a receiver that fails is not late
+# through our fault. Nor is work held by operators: otherwise a restored installation, which holds everything, would
+# never be healthy.
 #
 # A sample, because a long queue must not cost more: reading the rows of a campaign of two million took longer than
 # PATIENCE, and no process was ready any more. Kinds are found by skipping from one to the next.
@@ -90,7 +91,7 @@ WITH RECURSIVE held AS MATERIALIZED ({holds.HELD}), kinds (kind) AS (
 ), {sample("kinds", looked="$2", most="$3")}
 SELECT coalesce((SELECT extract(epoch FROM now() - min(coalesce(since, due_at))) FROM sample AS queue
                   WHERE NOT (kind = 'whatsapp' AND line = ANY (ARRAY(SELECT id FROM held)))
-                    AND NOT ({backlog.HELD})), 0)
+                    AND NOT ({backlog.HELD}) AND NOT {backlog.WAITS_FOR_RECEIVER}), 0)
            AS late,
        EXISTS (SELECT FROM workers WHERE {IS_ALIVE} AND {WORKS}) AS worker,
        EXISTS (SELECT FROM workers WHERE {IS_ALIVE} AND abs(clock_ahead) > $1) AS skewed,

@@ -269,7 +269,7 @@ class Call:
         #: Below /v1.
         self.path = ""
         self.headers: dict[bytes, bytes] = {}
-        #: As received, names in lower case; those that operations read are in `headers`.
+        #: As received, names in lower case; of those that occur several times, `headers` has the last.
         self.all_headers: Sequence[tuple[bytes, bytes]] = ()
         self.parameters: dict[str, str] = {}
         self.standing_headers: list[tuple[bytes, bytes]] = []

@@ -20,13 +20,13 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 from msgspec import inspect
 
-from heliograph.api.door import malformed
+from heliograph.api.door import malformed, wrong_fields
 from heliograph.api.door.malformed import DuplicateName, distinct_names
 from heliograph.api.shapes.fields import COUNTRY, NO_COUNTRY
 from heliograph.base.database import clock
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, Problems
 
-Body = TypeVar("Body", bound=msgspec.Struct)
+Read = TypeVar("Read", bound=msgspec.Struct)
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ _top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _anything = msgspec.json.Decoder().decode
 
 
-def reader(kind: type[Body] | UnionType) -> Callable[[bytes], Body]:
+def reader(kind: type[Read] | UnionType) -> Callable[[bytes], Read]:
     """A function that decodes bytes into `kind`, or into one of a union of tagged structs.
 
     It raises only InvalidJson or Invalid.
@@ -57,11 +57,11 @@ def reader(kind: type[Body] | UnionType) -> Callable[[bytes], Body]:
     times = _times(kind)
     is_flat = len(shape.names) == 1
 
-    def read(raw: bytes) -> Body:
+    def read(raw: bytes) -> Read:
         try:
             body = decode(raw)
         except msgspec.ValidationError as error:
-            _refuse(raw, error, shape)
+            _refuse(raw, error, kind)
         except _BROKEN as error:
             _refuse_broken(raw, error)
         # If its objects have as many distinct names as the whole body can have at most, no name is duplicated. (0.5 µs,
@@ -76,11 +76,7 @@ def reader(kind: type[Body] | UnionType) -> Callable[[bytes], Body]:
     return read
 
 
-Query = TypeVar("Query", bound=msgspec.Struct)
-Read = TypeVar("Read", bound=msgspec.Struct)
-
-
-def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
+def query_reader(kind: type[Read]) -> Callable[[bytes], Read]:
     """A function that decodes a query string into `kind`; it raises only Invalid.
 
     Parameters are accepted in camelCase, snake_case and kebab-case; unknown ones are ignored. One given twice
@@ -93,7 +89,7 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
     required = {field.encode_name for field in msgspec.structs.fields(kind) if field.required}
     encoded_times = {encoded for encoded, attribute in attributes.items() if attribute in times}
 
-    def read(raw: bytes) -> Query:
+    def read(raw: bytes) -> Read:
         values: dict[str, str] = {}
         try:
             pairs = urllib.parse.parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict")
@@ -174,16 +170,21 @@ def _folded(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
 
 
-def _refuse(raw: bytes, error: msgspec.ValidationError, shape: Shape) -> NoReturn:
+def _refuse(raw: bytes, error: msgspec.ValidationError, kind: type[msgspec.Struct] | UnionType) -> NoReturn:
     """msgspec stops at the first wrong field: parse the rest too, since a body that is not JSON is reported as such."""
+    said = [str(error)]
     try:
-        _anything(raw)
+        body = _anything(raw)
         _check_names(raw)
+        said += wrong_fields.texts(body, kind)
     except msgspec.ValidationError:
         pass  # a number out of range is still JSON
     except _BROKEN as broken:
         _refuse_broken(raw, broken)
-    raise Invalid(_field(str(error), shape)) from None
+    wrong = Problems()
+    for one in said:
+        wrong.add(*_field(one, _shape(kind)))
+    raise wrong.refusal() from None
 
 
 _half_escaped = re.compile(rb"\\u[dD][89a-fA-F]").search

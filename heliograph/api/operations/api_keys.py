@@ -15,6 +15,7 @@ from heliograph.accounts.api_keys.scopes import PROFILES, SCOPES, LiveKeyRequire
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
 from heliograph.base.database.clock import iso, iso_or_none
+from heliograph.base.errors import Problems
 
 
 class CreateApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -125,13 +126,20 @@ async def list_api_keys(call: Call) -> ApiKeyList:
 
 
 async def canonical(body: CreateApiKey) -> CreateApiKey:
-    """Scopes and networks as a set, each spelled as it is stored. Raises Invalid."""
-    scopes.named_scopes(body.profile, body.scopes)
+    """Scopes and networks as a set, each spelled as it is stored. Raises Invalid with all errors."""
+    wrong = Problems()
+    with wrong.gathering():
+        scopes.named_scopes(body.profile, body.scopes)
+    with wrong.gathering():
+        name = lifecycle.checked_name(body.name)
+    with wrong.gathering():
+        networks = lifecycle.networks(body.allowed_ips or ())
+    wrong.report()
     return msgspec.structs.replace(
         body,
-        name=lifecycle.checked_name(body.name),
+        name=name,
         scopes=None if body.scopes is None else sorted(set(body.scopes)),
-        allowed_ips=sorted(set(lifecycle.networks(body.allowed_ips or ()))),
+        allowed_ips=sorted(set(networks)),
     )
 
 

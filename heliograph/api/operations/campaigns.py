@@ -23,7 +23,7 @@ from heliograph.api.shapes.fields import (
     needed,
 )
 from heliograph.api.shapes.paging import PageQuery
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Problems
 from heliograph.campaigns import audience, plan, record, template
 from heliograph.campaigns.approval.rule import CampaignApprovalRequired
 from heliograph.campaigns.audience import MAX_RECIPIENTS, MAX_TAGS, MOST_DAYS
@@ -206,8 +206,8 @@ class CampaignCounts(msgspec.Struct):
         int,
         Meta(
             description=(
-                "Skipped: the number is invalid or not allowed, or the text is too long once its placeholders "
-                "are filled."
+                "Skipped: the number is invalid or not allowed, or the text is too long, or empty, once its "
+                "placeholders are filled."
             )
         ),
     ]
@@ -287,18 +287,20 @@ class CampaignList(msgspec.Struct, rename="camel"):
 
 async def canonical(body: CreateCampaign) -> SmsCampaignSpec:
     """Merge both forms of the request, with numbers and tags normalized. Raises Invalid."""
-    spec = _spec(body)
-    template.check_places(spec.message_template, "message_template")
-    recipients, tags = audience.named(spec.recipients, spec.audience_tags, spec.audience_import)
+    wrong = Problems()
+    spec = _spec(body, wrong)
+    with wrong.gathering():
+        name = plan.checked_name(spec.name)
+    with wrong.gathering():
+        template.check_places(spec.message_template, "message_template")
+    with wrong.gathering():
+        recipients, tags = audience.named(spec.recipients, spec.audience_tags, spec.audience_import)
+    with wrong.gathering():
+        excluded = audience.excluded(spec.excluded_tags, is_listed=spec.recipients is not None)
+    wrong.report()
     if recipients is not None:
         recipients = await audience.spelled(recipients)
-    return msgspec.structs.replace(
-        spec,
-        name=plan.checked_name(spec.name),
-        recipients=recipients,
-        audience_tags=tags,
-        excluded_tags=audience.excluded(spec.excluded_tags, is_listed=recipients is not None),
-    )
+    return msgspec.structs.replace(spec, name=name, recipients=recipients, audience_tags=tags, excluded_tags=excluded)
 
 
 @operation(
@@ -364,8 +366,9 @@ async def resume_campaign(call: Call, campaign_id: UUID) -> CampaignAnswer:
     return _answer(await plan.resume(call.conn, call.actor, id=campaign_id))
 
 
-def _spec(body: CreateCampaign) -> SmsCampaignSpec:
-    """A field that is given under two names must have the same value in both."""
+def _spec(body: CreateCampaign, wrong: Problems) -> SmsCampaignSpec:
+    """A field that is given under two names must have the same value in both; those that have not are added to
+    `wrong`."""
     values: dict[str, Any] = {}
     for name, other in OTHER_NAMES.items():
         given = [
@@ -374,10 +377,11 @@ def _spec(body: CreateCampaign) -> SmsCampaignSpec:
             if value is not None
         ]
         if len(given) == 2 and given[0] != given[1]:
-            raise Invalid((name, "disagrees", f"`{name}` and `{other}` disagree"))
+            wrong.add(name, "disagrees", f"`{name}` and `{other}` disagree")
         values[name] = given[0] if given else None
     if values["message_template"] is None:
-        raise Invalid(("message_template", "required", "`message_template` is required"))
+        wrong.add("message_template", "required", "`message_template` is required")
+        values["message_template"] = ""
     for name in ("messages_per_minute", "not_written_days"):
         if values[name] is not None:
             values[name] = int(values[name])

@@ -15,7 +15,7 @@ from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import CreatedAt, HasMore, Items, NextCursor, Success, Time, alias_of, needed
 from heliograph.api.shapes.paging import PageQuery
 from heliograph.base.database.clock import iso, iso_or_none
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid, NotFound, Problems
 from heliograph.contacts import records, search
 from heliograph.contacts.records import MAX_NAME, MAX_TAG, MAX_TAGS, Changes, ContactAlreadyExists, Entry
 from heliograph.contacts.search import Filters
@@ -200,27 +200,32 @@ def _joined(name: str) -> str:
 
 
 async def canonical(body: CreateContact) -> Entry:
-    """Merge both forms of the request. Raises Invalid, also if they disagree."""
-    first = None if body.first_name is None else records.name(body.first_name, "firstName")
-    last = None if body.last_name is None else records.name(body.last_name, "lastName")
-    name = None if body.name is None else records.name(body.name)
+    """Merge both forms of the request. Raises Invalid with all errors, also if the forms disagree."""
+    wrong, numbers = Problems(), set[str]()
+    with wrong.gathering():
+        first = None if body.first_name is None else records.name(body.first_name, "firstName")
+    with wrong.gathering():
+        last = None if body.last_name is None else records.name(body.last_name, "lastName")
+    with wrong.gathering():
+        name = None if body.name is None else records.name(body.name)
+    if body.name is None and body.first_name is None and body.last_name is None:
+        wrong.add("name", "required", "`name` is required, or `firstName` or `lastName`")
+    for field, text in (("phone", body.phone), ("phoneNumber", body.phone_number)):
+        if text is not None:
+            with wrong.gathering():
+                numbers.add(records.phone(text, field))
+    if body.phone is None and body.phone_number is None:
+        wrong.add("phone", "required", "`phone` is required")
+    with wrong.gathering():
+        tags = records.tags(body.tags or ())
+    wrong.report()
     joined = records.full_name(first, last)
-    if name is None:
-        if joined is None:
-            raise Invalid(("name", "required", "`name` is required, or `firstName` or `lastName`"))
-        name = _joined(joined)
-    elif joined not in (None, name):
-        raise Invalid(("name", "disagrees", "`name` disagrees with `firstName` and `lastName`"))
-    given = {
-        field: records.phone(text, field)
-        for field, text in (("phone", body.phone), ("phoneNumber", body.phone_number))
-        if text is not None
-    }
-    if not given:
-        raise Invalid(("phone", "required", "`phone` is required"))
-    if len(set(given.values())) > 1:
-        raise Invalid(("phoneNumber", "disagrees", "`phone` and `phoneNumber` disagree"))
-    return Entry(next(iter(given.values())), name, first, last, records.tags(body.tags or ()))
+    if name is not None and joined not in (None, name):
+        wrong.add("name", "disagrees", "`name` disagrees with `firstName` and `lastName`")
+    if len(numbers) > 1:
+        wrong.add("phoneNumber", "disagrees", "`phone` and `phoneNumber` disagree")
+    wrong.report()
+    return Entry(numbers.pop(), _joined(joined or "") if name is None else name, first, last, tags)
 
 
 @operation(canonical=canonical, unordered=("tags",), refusals=(ContactAlreadyExists,))
@@ -234,40 +239,45 @@ async def create_contact(call: Call, body: Entry) -> ContactCreated:
 
 
 async def changes(body: ChangeContact) -> Changes:
-    """The changes requested. Raises Invalid.
+    """The changes requested. Raises Invalid with all errors.
 
     Null beside the other part of a name removes that part. Otherwise null is the same as leaving a field out, since
     many clients write null for whatever they do not set.
     """
+    wrong, first, last, name, tags = Problems(), None, None, None, None
+    numbers = set[str]()
     for missing, given, other in (
         ("firstName", body.first_name, body.last_name),
         ("lastName", body.last_name, body.first_name),
     ):
         if given is UNSET and isinstance(other, str):
             text = "`firstName` and `lastName` can only be changed together; null removes one of them"
-            raise Invalid((missing, "required", text))
-    first = records.name(body.first_name, "firstName") if isinstance(body.first_name, str) else None
-    last = records.name(body.last_name, "lastName") if isinstance(body.last_name, str) else None
+            wrong.add(missing, "required", text)
+    with wrong.gathering():
+        first = records.name(body.first_name, "firstName") if isinstance(body.first_name, str) else None
+    with wrong.gathering():
+        last = records.name(body.last_name, "lastName") if isinstance(body.last_name, str) else None
+    with wrong.gathering():
+        name = None if body.name is None else records.name(body.name)
+    for field, number in (("phone", body.phone), ("phoneNumber", body.phone_number)):
+        if number is not None:
+            with wrong.gathering():
+                numbers.add(records.phone(number, field))
+    with wrong.gathering():
+        tags = None if body.tags is None else records.tags(body.tags)
+    wrong.report()
     joined = records.full_name(first, last)
-    name = joined if body.name is None else records.name(body.name)
-    if joined not in (None, name):
-        raise Invalid(("name", "disagrees", "`name` disagrees with `firstName` and `lastName`"))
-    if joined is not None:
-        name = _joined(joined)
-    numbers = {
-        records.phone(text, field)
-        for field, text in (("phone", body.phone), ("phoneNumber", body.phone_number))
-        if text is not None
-    }
+    if name is not None and joined not in (None, name):
+        wrong.add("name", "disagrees", "`name` disagrees with `firstName` and `lastName`")
+    elif joined is not None:
+        with wrong.gathering():
+            name = _joined(joined)
     if len(numbers) > 1:
-        raise Invalid(("phoneNumber", "disagrees", "`phone` and `phoneNumber` disagree"))
-    if name is None and not numbers and body.tags is None:
-        raise Invalid(("name", "required", "give what to change: `name`, `phone` or `tags`"))
-    return Changes(
-        phone=next(iter(numbers), None),
-        names=None if name is None else (name, first, last),
-        tags=None if body.tags is None else records.tags(body.tags),
-    )
+        wrong.add("phoneNumber", "disagrees", "`phone` and `phoneNumber` disagree")
+    if body.name is None and joined is None and not numbers and tags is None:
+        wrong.add("name", "required", "give what to change: `name`, `phone` or `tags`")
+    wrong.report()
+    return Changes(phone=next(iter(numbers), None), names=None if name is None else (name, first, last), tags=tags)
 
 
 @operation(canonical=changes, unordered=("tags",), refusals=(ContactAlreadyExists,))

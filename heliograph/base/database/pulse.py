@@ -4,7 +4,10 @@ It queries once a second on its own connection. A database that hangs (its proce
 silently gone) closes no connection, so its clients would wait forever: once a beat is missed, the pool's connections
 are discarded, which ends every wait, and new ones are refused until the next successful beat.
 
-Each beat also reports tables whose plans were made while they counted as empty (decision 0138).
+Each beat also reports tables whose plans were made while they counted as empty (decision 0138), and ends sessions whose
+process stopped between preparing a statement and running it, or was cut off then. PostgreSQL's own time limits do not:
+to it they are neither idle nor running a statement, and they would keep their locks for as long as the process stands
+still (decision 0258).
 
 The rule nobody may break: the database is declared away within two seconds of its last answer, and never because this
 process itself was delayed.
@@ -34,13 +37,19 @@ ROUNDS, ROUND = 5, 0.02
 AGAIN = 0.25
 #: Seconds between two warnings about a wrong clock.
 REMIND = 60.0
+#: Seconds after which a session has stopped, as for one that is idle in a transaction (DEAD_PEER_TIMEOUTS).
+STOPPED = 15.0
 
 # A standby or a read-only server is not a usable database: another host may be. `filled`: tables that were empty when
-# they were vacuumed, but no longer are. None of this waits for a lock.
+# they were vacuumed, but no longer are. `ended`: sessions that have stopped. None of this waits for a lock.
 BEAT = """
 SELECT clock_timestamp() AS at, current_setting('transaction_read_only')::boolean AS read_only,
        ARRAY(SELECT oid::bigint FROM pg_class
-              WHERE relkind = 'r' AND reltuples = 0 AND pg_stat_get_live_tuples(oid) > 100) AS filled
+              WHERE relkind = 'r' AND reltuples = 0 AND pg_stat_get_live_tuples(oid) > 100) AS filled,
+       (SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity
+         WHERE datname = current_database() AND usename = current_user AND application_name = 'heliograph'
+           AND state = 'active' AND wait_event = 'ClientRead'
+           AND state_change < clock_timestamp() - make_interval(secs => $1)) AS ended
 """
 
 
@@ -119,11 +128,13 @@ async def _beat(connection: Raw) -> set[int]:
     if row["read_only"]:
         raise asyncpg.ReadOnlySQLTransactionError("the database is read-only")
     clock.note(row["at"], own=own, asked=asked, answered=answered)
+    if row["ended"]:
+        log.warning("ended sessions of a process that has stopped", count=row["ended"])
     return set(row["filled"])
 
 
 async def _ask(connection: Raw) -> tuple[asyncpg.Record, int]:
-    row = await connection.fetchrow(BEAT)
+    row = await connection.fetchrow(BEAT, STOPPED)
     assert row is not None
     return row, clock.reading()[1]
 

@@ -38,6 +38,7 @@ from heliograph.base.embedded.install import (
 )
 from heliograph.base.embedded.process import PidFile, Process, is_server_on
 from heliograph.base.embedded.waiting import NoConnection, StartDeadline, ends
+from heliograph.base.network import failures
 from heliograph.base.process import private_files
 
 #: The application's role, and the name of its database; the role that owns the database and migrates it.
@@ -149,7 +150,9 @@ class Embedded:
                 await connection.close()
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             await self.stop()
-            raise PostgresError(f"cannot start PostgreSQL on {self._layout.home}: {error}") from error
+            file = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+            why = f"{file}{failures.reason(error)}"
+            raise PostgresError(f"cannot start PostgreSQL on {self._layout.home}: {why}") from error
         except BaseException:
             await self.stop()
             raise

@@ -48,9 +48,11 @@ NEXT_HOST_ERRORS = (
 
 
 #: Session parameters that make the server end a session whose client is gone, which it would otherwise notice after two
-#: hours, or has stopped in the middle of a transaction. Until then, others wait for its locks and its claimed rows.
+#: hours, or after a quarter of one while an answer is on its way, or has stopped in the middle of a transaction
+#: (`pulse` ends those that these miss). Until then, others wait for its locks and its claimed rows.
 DEAD_PEER_TIMEOUTS = {
-    "idle_in_transaction_session_timeout": "30s",
+    "idle_in_transaction_session_timeout": "15s",
+    "tcp_user_timeout": "10000",
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "3",
     "tcp_keepalives_count": "3",

@@ -6,6 +6,7 @@ The rule nobody may break: API keys cannot approve, since it is not known who us
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal
 from uuid import UUID
 
 import msgspec
@@ -36,18 +37,22 @@ class ApprovalState(msgspec.Struct, frozen=True):
     is_own: bool
     #: Name of the person or API key that created it; None: it is not known, or gone.
     author: str | None
-    #: None also if its approval is missing because its approver may no longer approve.
     approved_at: datetime | None
     approver: str | None
     #: How many recipients the approval covers.
     approved_for: int | None
+    #: Why the approval counts no longer, though it is needed: its approver has left the organization, or lost the role.
+    lapsed: Literal["left", "role"] | None
 
 
 GET = f"""
 SELECT coalesce(author_id = $4, false) AS is_own,
        coalesce((SELECT name FROM users WHERE id = author_id),
                 (SELECT name FROM api_keys WHERE organization_id = $1 AND id = author_id)) AS author,
-       CASE WHEN $5 OR {rule.APPROVED_FOR} IS NOT NULL THEN approved_at END AS approved_at, approver, approved_for
+       approved_at, approver, approved_for,
+       CASE WHEN $5 OR approved_at IS NULL OR {rule.APPROVED_FOR} IS NOT NULL THEN NULL
+            WHEN EXISTS (SELECT FROM memberships m WHERE m.organization_id = $1 AND m.user_id = c.approved_by)
+            THEN 'role' ELSE 'left' END AS lapsed
   FROM campaigns c
  WHERE organization_id = $1 AND id = $2
 """

@@ -88,7 +88,7 @@ class Preview(msgspec.Struct, frozen=True):
     #: Messaged within `not_written_days`.
     recently_written: int
     not_allowed: int
-    #: Invalid numbers, numbers that no supplier reaches, and people whose text would be too long.
+    #: Invalid numbers, numbers that no supplier reaches, and people whose text would be too long, or empty.
     invalid: int
     would: int
     #: How many of those who get it would wait for the end of their quiet hours, and until when the last one would.

@@ -183,11 +183,9 @@ def plan(
             await plans.subscribe(
                 conn,
                 found.id,
-                plan=plan,
-                allowance=allowance,
+                plans.Terms(plan, allowance, months),
                 now=clock.now(),
                 anchor=anchor,
-                months=months,
                 by=shell(),
             )
         return await _whole(conn, str(found.id))

@@ -248,7 +248,7 @@ def list_(
                 "email": one.user.email,
                 "name": one.user.name,
                 "role": one.role,
-                "second_factor": one.user.has_totp,
+                "second_factor": one.has_factor,
                 "signed_in_at": one.user.signed_in_at,
             }
             for one in found

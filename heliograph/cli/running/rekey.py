@@ -77,7 +77,8 @@ def _advise(settings: Settings, left: int, unknown: int, called: list[str], plac
         say(
             "Everything is encrypted under the secret key. HELIOGRAPH_OTHER_SECRET_KEY may be removed once every"
             " process has been restarted with the current order of keys; if one had not been, run this again first."
-            " Keep the old key with the backups that were taken before."
+            " Keep the old key with the backups that were taken before, and take a new backup now: the earlier ones"
+            " contain only the old key, and restoring one of them to a later point in time needs the new key."
         )
         if called:
             say(

@@ -85,13 +85,14 @@ def command(
                     # A database without its key is worth little; a key without its database does no harm.
                     before=partial(_keep, place, secrets),
                     pause=pause_suppliers,
+                    secrets=secrets,
                 )
             )
         else:
             for option, given in (("--wal", wal), ("--until", until), ("--data-dir", data_dir)):
                 if given is not None:
                     raise Problem(f"{option} goes with a backup of `heliograph up`, and {backup} is a dump", WRONG)
-            restored = run_in_order(_into_database(found, pause=pause_suppliers))
+            restored = run_in_order(_into_database(found, pause=pause_suppliers, secrets=secrets))
     except BackupError as error:
         raise Problem(str(error)) from None
     if restored.unbalanced:
@@ -113,6 +114,15 @@ def command(
         say("The secret key was not restored. Set HELIOGRAPH_SECRET_KEY to the one used before, or put the file back.")
     elif found.manifest.kind == "dump":
         say("Set HELIOGRAPH_SECRET_KEY to the one used before; the backup holds it for a data directory only.")
+    if restored.needs_other_key:
+        where = "in HELIOGRAPH_SECRET_KEY"
+        if found.manifest.kind == "cluster":
+            where = f"in {place / secret_keys.FILE}"
+        say(
+            "The secret key in the backup does not open what is encrypted at the restored moment: it was changed in"
+            f" between. Put the one of that moment, which the first backup after the change contains, {where}: without"
+            " it, no supplier's password can be decrypted, and `heliograph up` refuses to start."
+        )
     if pause_suppliers:
         say("All suppliers are paused, until `heliograph supplier resume`.")
     else:
@@ -123,13 +133,13 @@ def command(
     say("All outgoing work is held. Inspect it with `heliograph queue list`; then `heliograph hold release --all`.")
 
 
-async def _into_database(found: store.Backup, *, pause: bool) -> Restored:
+async def _into_database(found: store.Backup, *, pause: bool, secrets: Secrets | None) -> Restored:
     settings = from_environment()
     if not settings.database_url:
         raise Problem("a dump is restored into a database: set HELIOGRAPH_DATABASE_URL")
     owner = settings.owner_database_url or settings.database_url
     try:
-        restored = await restoring.into_database(found, owner, by=shell(), pause=pause)
+        restored = await restoring.into_database(found, owner, by=shell(), pause=pause, secrets=secrets)
     except restoring.Unreachable as error:
         raise no_database(owner, error.__cause__ or error) from None
     try:

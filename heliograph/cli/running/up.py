@@ -37,9 +37,10 @@ def command(
     """Start PostgreSQL, the API, a worker, a simulated SMSC and a simulation of Meta's Cloud API, with an organization
     that can send SMS and WhatsApp messages right away.
 
-    The keys are shown at the first start and kept in the credentials file; with -o json or tsv they are printed once
-    everything is ready. Webhooks may be sent to http:// and loopback addresses if --host is a loopback address, unless
-    HELIOGRAPH_WEBHOOK_ALLOW_HTTP or HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS says otherwise.
+    The keys are shown at the first start and kept in the credentials file, which is written once messages can be sent;
+    with -o json or tsv they are printed at that moment. Webhooks may be sent to http:// and loopback addresses if
+    --host is a loopback address, unless HELIOGRAPH_WEBHOOK_ALLOW_HTTP or HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS says
+    otherwise.
 
     If HELIOGRAPH_DATABASE_URL is set, that database is used instead of an embedded PostgreSQL. Ctrl-C stops everything;
     the data is kept for the next start.

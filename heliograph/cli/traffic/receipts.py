@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 from uuid import UUID
@@ -287,9 +287,9 @@ def _moment(text: str | None, option: str) -> datetime | None:
     """A time, or a date, which means midnight UTC."""
     if text is None:
         return None
-    if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
-        try:
-            return datetime.fromisoformat(text).replace(tzinfo=UTC)
-        except ValueError:
-            raise typer.BadParameter("must be a day such as 2027-01-31", param_hint=option) from None
-    return moment(text, option)
+    if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
+        return moment(text, option)
+    midnight = clock.moment_in(text)
+    if midnight is None:
+        raise typer.BadParameter("must be a day such as 2027-01-31", param_hint=option)
+    return midnight

@@ -190,7 +190,10 @@ def _changed(id: UUID, asked: Changes, json: bool, data_dir: Path | None) -> Non
 
 @app.command("rotate")
 def rotate(id: EndpointId, json: Json = False, data_dir: DataDir = None) -> None:
-    """Rotate an endpoint's secret. The new secret is shown only once; for 24 hours both secrets sign.
+    """Rotate an endpoint's secret. The new secret is shown only once.
+
+    For 24 hours both secrets sign: `webhook-signature` has a signature with each. `x-service-signature` has one, made
+    with the new secret within a second: a receiver that verifies it should accept both secrets first.
 
     \b
     Example:

@@ -9,11 +9,11 @@ from typing import Any
 from heliograph.accounts.api_keys import issued, lifecycle
 from heliograph.accounts.api_keys.issued import ApiKey
 from heliograph.accounts.api_keys.lifecycle import KeyNotActive, KeyReplaced, TooManyActiveKeys
-from heliograph.accounts.api_keys.scopes import MODES, PROFILES, SCOPES
+from heliograph.accounts.api_keys.scopes import PROFILES, SCOPES
 from heliograph.accounts.organizations import Organization
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, Problems
 from heliograph.console import typed
 from heliograph.console.acting import acting_for, organization
 from heliograph.pages import words
@@ -26,6 +26,8 @@ from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
 WRONG: Mapping[str, str] = {
     "name": "A name must have 1 to 100 characters.",
     "allowed_ips": "List addresses or networks, such as 203.0.113.0/24.",
+    "mode": "Choose live or test.",
+    "profile": "Choose one of those that are offered.",
     "scopes": "Choose at least one scope.",
     "expires_at": "Choose a day in the future.",
 }
@@ -45,22 +47,21 @@ async def create(request: Request) -> Answer:
         one = await organization(conn, request, "id")
 
     async def work(conn: Connection) -> dict[str, str]:
-        if form.get("mode") not in MODES:
-            raise Invalid(("mode", "enum", "Choose live or test."))
-        profile = form.get("profile", "")
-        if profile not in ("", *OFFERED):
-            raise Invalid(("profile", "enum", "Choose one of those that are offered."))
-        ends = typed.day("expires_at", form.get("expires_at", ""))
-        key, secret = await lifecycle.issue(
-            conn,
-            acting_for(request, one),
-            name=form.get("name", ""),
-            profile=profile or None,
-            scopes=None if profile else [scope for scope in SCOPES if form.get(f"scope.{scope}") == "yes"],
-            mode=form["mode"],
-            allowed_ips=form.get("allowed_ips", "").replace(",", " ").split(),
-            expires_at=None if ends is None else clock.midnight(ends),
-        )
+        wrong, profile, ends = Problems(), form.get("profile", ""), None
+        with wrong.gathering():
+            ends = typed.day("expires_at", form.get("expires_at", ""))
+        with wrong.gathering():
+            key, secret = await lifecycle.issue(
+                conn,
+                acting_for(request, one),
+                name=form.get("name", ""),
+                profile=profile or None,
+                scopes=None if profile else [scope for scope in SCOPES if form.get(f"scope.{scope}") == "yes"],
+                mode=form.get("mode", ""),
+                allowed_ips=form.get("allowed_ips", "").replace(",", " ").split(),
+                expires_at=None if ends is None else clock.midnight(ends),
+            )
+        wrong.report()
         return {"name": key.name, "secret": secret}
 
     try:

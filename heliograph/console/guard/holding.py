@@ -32,7 +32,7 @@ async def show(request: Request) -> Answer:
     named = {name: request.text(said) for name, said, _ in words.GUARD_POLICIES}
     values: dict[str, Any] = {
         "lines": [(one, range_of(request, one), causes(one)) for one in found],
-        "standing": sum(1 for one in found if is_in_force(one) and one.policy_now != "monitor"),
+        "standing": sum(1 for one in found if one.stands and one.policy_now != "monitor"),
         "begun": len(begun),
         "met": sum(one.met for one in begun),
         "waiting": sum(one.waiting for one in found),
@@ -41,7 +41,6 @@ async def show(request: Request) -> Answer:
         "policies": named,
         "rules": [kept(said) for said in RULES.values()],
         "listed": sorted(request.locale.country(one) for one in LISTED),
-        "stands": is_in_force,
         "may_change": request.may(permission=TRAFFIC_CHANGE),
         "may_settle": request.may(permission=ORGANIZATIONS_CHANGE),
     }
@@ -76,11 +75,6 @@ async def withdraw(request: Request) -> Answer:
         "%(num)s message is canceled and refunded.", "%(num)s messages are canceled and refunded.", canceled
     )
     return Redirect(location=HERE, notice=said)
-
-
-def is_in_force(one: Hold) -> bool:
-    """Whether the policy applies to messages to it now. If they are only noted, they go out."""
-    return one.released_at is None and one.until > clock.now()
 
 
 def range_of(request: Request, one: Hold) -> str:

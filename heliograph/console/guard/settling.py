@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from heliograph.base.database import clock
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, Problems
 from heliograph.classes import kinds
 from heliograph.console import typed
 from heliograph.console.acting import organization
@@ -39,9 +39,13 @@ async def save(request: Request) -> Answer:
             known = await rules.rules_of(conn, one.id)
             form = leaving.typed(request.form, FIELDS, _shown(known))
             event = form["event"]
+            wrong, limits = Problems(), dict[str, int | None]()
             if event not in ("", "same", *EVENTS):
-                raise Invalid(("event", "enum", "Choose one of those that are offered."))
-            limits = {name: typed.amount(form[f"limit_{name}"], f"limit_{name}") for name in kinds.NAMES}
+                wrong.add("event", "enum", "Choose one of those that are offered.")
+            for name in kinds.NAMES:
+                with wrong.gathering():
+                    limits[name] = typed.amount(form[f"limit_{name}"], f"limit_{name}")
+            wrong.report()
             until = known.event_until if event == "same" else None
             await rules.configure(
                 conn,

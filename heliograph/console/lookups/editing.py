@@ -151,12 +151,14 @@ def _defaults(kind: str) -> dict[str, str]:
 
 
 def _form(one: Account | None, kind: str, given: Mapping[str, str]) -> dict[str, Any]:
+    asked = forms.fields(kind)
     return {
         "one": one,
         "kind": kind,
         "title": kinds.KINDS[kind].title,
         "kinds": [(name, found.title) for name, found in kinds.KINDS.items()],
-        "asked": forms.fields(kind),
+        "asked": asked,
+        "labels": {field.name: field.name for field in asked},
         "given": given,
         "was": leaving.written(forms.shown(one) if one else {}),
         "meaning": kinds.KINDS[kind].secrets[SECRET],

@@ -7,7 +7,7 @@ from typing import Any
 
 from heliograph.accounts.organizations import Organization
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, Problems
 from heliograph.console.acting import acting_for, organization
 from heliograph.overview.installation import money
 from heliograph.pages import words
@@ -57,18 +57,23 @@ async def change(request: Request) -> Answer:
     form = request.form
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
+
+    async def work(conn: Connection) -> int:
+        wrong, amount = Problems(), None
+        no_amount = Invalid(("amount", "format", "Enter an amount such as 250 or 12.50."))
+        with wrong.gathering():
+            amount = figures.money(form.get("amount", ""), no_amount)
+            if amount is None:
+                raise no_amount
+        currency = form.get("currency", "").strip().upper() or None
+        values: dict[str, Any] = {"amount": amount or 0, "currency": currency, "reason": form.get("reason", "")}
+        move = wallet.adjust if form.get("kind") == "adjustment" else wallet.top_up
+        with wrong.gathering():
+            moved = await move(conn, one.id, **values, by=request.principal)
+        wrong.report()
+        return moved.available
+
     try:
-        wrong = Invalid(("amount", "format", "Enter an amount such as 250 or 12.50."))
-        amount = figures.money(form.get("amount", ""), wrong)
-        if amount is None:
-            raise wrong
-
-        async def work(conn: Connection) -> int:
-            currency = form.get("currency", "").strip().upper() or None
-            values: dict[str, Any] = {"amount": amount, "currency": currency, "reason": form.get("reason", "")}
-            move = wallet.adjust if form.get("kind") == "adjustment" else wallet.top_up
-            return (await move(conn, one.id, **values, by=request.principal)).available
-
         await request.once(work, actor=acting_for(request, one))
     except (Invalid, WalletInsufficientFunds) as refusal:
         problem = form_errors(refusal, WRONG) if isinstance(refusal, Invalid) else _too_little()

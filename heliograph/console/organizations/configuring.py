@@ -11,7 +11,7 @@ from typing import Any
 
 from heliograph.accounts import organizations
 from heliograph.accounts.organizations import Organization
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, Problems
 from heliograph.console import typed
 from heliograph.console.acting import organization
 from heliograph.pages import words
@@ -57,30 +57,34 @@ async def change(request: Request) -> Answer:
         one = await organization(conn, request, "id")
     given |= leaving.current_values(form, _known(one))
     encoding = organization_rules.encoding(given["encoding"])
+    wrong, session_hours = Problems(), None
     try:
-        async with request.writing() as conn:
-            await organizations.configure(
-                conn,
-                id=one.id,
-                smart_encoding=encoding.is_smart,
-                replace_accents=encoding.replaces_accents,
-                opt_out_words=words_of(given["opt_out_words"]),
-                stop_reply=reply_of(given, "stop"),
-                start_reply=reply_of(given, "start"),
-                help_reply=reply_of(given, "help"),
-                reply_language=given["reply_language"] or None,
-                time_zone=given["time_zone"] or None,
-                factor_required=given["factor_required"] == "yes",
-                session_hours=typed.within(
-                    given["session_hours"],
-                    "session_hours",
-                    (1, organizations.LONGEST_SESSION),
-                    WRONG["session_hours"],
-                ),
-                reveals=given["reveals"] == "yes",
-                developer_keys=(None if given["developer_keys"] == given[SHOWN] else given["developer_keys"] == "yes"),
-                by=request.principal,
+        with wrong.gathering():
+            session_hours = typed.within(
+                given["session_hours"], "session_hours", (1, organizations.LONGEST_SESSION), WRONG["session_hours"]
             )
+        async with request.writing() as conn, conn.transaction():
+            with wrong.gathering():
+                await organizations.configure(
+                    conn,
+                    id=one.id,
+                    smart_encoding=encoding.is_smart,
+                    replace_accents=encoding.replaces_accents,
+                    opt_out_words=words_of(given["opt_out_words"]),
+                    stop_reply=reply_of(given, "stop"),
+                    start_reply=reply_of(given, "start"),
+                    help_reply=reply_of(given, "help"),
+                    reply_language=given["reply_language"] or None,
+                    time_zone=given["time_zone"] or None,
+                    factor_required=given["factor_required"] == "yes",
+                    session_hours=session_hours,
+                    reveals=given["reveals"] == "yes",
+                    developer_keys=(
+                        None if given["developer_keys"] == given[SHOWN] else given["developer_keys"] == "yes"
+                    ),
+                    by=request.principal,
+                )
+            wrong.report()
     except Invalid as refusal:
         return refused("organizations/settings.html", form_errors(refusal, WRONG), _values(request, one, given))
     return Redirect(location=f"/console/organizations/{one.id}/settings", notice=request.text("Saved."))

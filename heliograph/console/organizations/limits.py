@@ -16,7 +16,7 @@ from heliograph.audit import reasons
 from heliograph.base.actor import Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, Problems
 from heliograph.console import typed
 from heliograph.console.acting import organization
 from heliograph.overview.installation import organizations as overview
@@ -74,20 +74,17 @@ async def set_plan(request: Request) -> Answer:
         if request.form.get("act") == "end":
             await plans.unsubscribe(conn, one.id, by=request.principal)
             return
-        months = typed.amount(given["months"], "months")
-        wanted = plans.Terms(
-            given["plan"].strip(), typed.amount(given["allowance"], "allowance"), 1 if months is None else months
-        )
+        wrong, months, allowance = Problems(), None, None
+        with wrong.gathering():
+            months = typed.amount(given["months"], "months")
+        with wrong.gathering():
+            allowance = typed.amount(given["allowance"], "allowance")
+        wanted = plans.Terms(given["plan"].strip(), allowance, 1 if months is None else months)
+        with wrong.gathering():
+            plans.check(wanted)
+        wrong.report()
         if wanted != await plans.terms(conn, one.id):
-            await plans.subscribe(
-                conn,
-                one.id,
-                plan=wanted.plan,
-                allowance=wanted.allowance,
-                now=clock.now(),
-                months=wanted.months,
-                by=request.principal,
-            )
+            await plans.subscribe(conn, one.id, wanted, now=clock.now(), by=request.principal)
 
     return await _changed(request, "plan", work)
 
@@ -96,12 +93,16 @@ async def set_limits(request: Request) -> Answer:
     """Set the segments per day, and the messages per day above which it is alerted; an empty field removes either."""
 
     async def work(conn: Connection, one: Organization, given: Mapping[str, str]) -> None:
-        segments, above = typed.amount(given["segments"], "segments"), typed.amount(given["above"], "above")
-        known = await _own_limit(conn, one)
-        if segments != (known and known.segments):
-            await spending.limit(conn, one.id, segments=segments, by=request.principal)
-        if above != await quota.alert(conn, one.id):
-            await quota.set_alert(conn, one.id, above=above, by=request.principal)
+        known, wrong = await _own_limit(conn, one), Problems()
+        with wrong.gathering():
+            segments = typed.amount(given["segments"], "segments")
+            if segments != (known and known.segments):
+                await spending.limit(conn, one.id, segments=segments, by=request.principal)
+        with wrong.gathering():
+            above = typed.amount(given["above"], "above")
+            if above != await quota.alert(conn, one.id):
+                await quota.set_alert(conn, one.id, above=above, by=request.principal)
+        wrong.report()
 
     return await _changed(request, "spending", work)
 
@@ -110,13 +111,15 @@ async def set_countries(request: Request) -> Answer:
     """Set its own country, and those that it may send to."""
 
     async def work(conn: Connection, one: Organization, given: Mapping[str, str]) -> None:
-        await organizations.configure(
-            conn,
-            id=one.id,
-            country=given["country"].strip() or None,
-            allowed_countries=organization_rules.countries(given["allowed"]),
-            by=request.principal,
-        )
+        wrong, allowed = Problems(), one.allowed_countries
+        with wrong.gathering():
+            allowed = organization_rules.countries(given["allowed"])
+        with wrong.gathering():
+            country = given["country"].strip() or None
+            await organizations.configure(
+                conn, id=one.id, country=country, allowed_countries=allowed, by=request.principal
+            )
+        wrong.report()
 
     return await _changed(request, "countries", work)
 
@@ -137,12 +140,17 @@ async def set_kept(request: Request) -> Answer:
     """Set how long its texts and messages are kept, if shorter than the installation's time."""
 
     async def work(conn: Connection, one: Organization, given: Mapping[str, str]) -> None:
+        wrong, days = Problems(), dict[str, int | None]()
+        for name, bounds in (("text_days", send_defaults.TEXT_DAYS), ("message_days", send_defaults.MESSAGE_DAYS)):
+            with wrong.gathering():
+                days[name] = _days(request, given, name, bounds)
+        wrong.report()
         changes = partial(
             send_defaults.change,
             conn,
             organization_id=one.id,
-            text_days=_days(request, given, "text_days", send_defaults.TEXT_DAYS),
-            message_days=_days(request, given, "message_days", send_defaults.MESSAGE_DAYS),
+            text_days=days["text_days"],
+            message_days=days["message_days"],
             by=request.principal,
         )
         await shortening.change(request, conn, one.id, changes)
@@ -158,9 +166,11 @@ async def set_rates(request: Request) -> Answer:
         said = request.text(
             "Enter a number of requests from %(least)s to %(most)s.", least=least, most=request.locale.number(most)
         )
-        limits = {
-            bucket: typed.within(given[bucket], bucket, rate_limits.BOUNDS, said) for bucket in rate_limits.BUCKETS
-        }
+        wrong, limits = Problems(), dict[str, int | None]()
+        for bucket in rate_limits.BUCKETS:
+            with wrong.gathering():
+                limits[bucket] = typed.within(given[bucket], bucket, rate_limits.BOUNDS, said)
+        wrong.report()
         await rate_limits.change(conn, organization_id=one.id, limits=limits, by=request.principal)
 
     return await _changed(request, "rates", work)
@@ -177,9 +187,13 @@ async def close(request: Request) -> Answer:
     values = await _stops(request)
     one: Organization = values["one"]
     try:
+        wrong = Problems()
         if reason is None:
-            raise Invalid(("reason", "length", "Give a reason of at most 500 characters: it is kept in the audit log."))
-        confirming.check(request, one.name)
+            said = "Give a reason of at most 500 characters: it is kept in the audit log."
+            wrong.add("reason", "length", said)
+        with wrong.gathering():
+            confirming.check(request, one.name)
+        wrong.report()
         by: Principal = msgspec.structs.replace(request.principal, reason=reason)
         async with request.writing() as conn:
             await organizations.set_state(conn, id=one.id, state="closed", by=by)

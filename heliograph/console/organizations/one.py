@@ -12,7 +12,7 @@ from heliograph.accounts.quota import QuotaExceeded
 from heliograph.audit import reading as audit
 from heliograph.audit import reasons
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, Problems
 from heliograph.console import typed
 from heliograph.console.acting import acting_for, organization
 from heliograph.overview.installation import organizations as overview
@@ -90,16 +90,22 @@ async def grant(request: Request) -> Answer:
     form = request.form
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
-    try:
-        amount = typed.amount(form.get("amount", ""), "amount", is_signed=True)
+
+    async def work(conn: Connection) -> int:
+        wrong, amount = Problems(), None
+        with wrong.gathering():
+            amount = typed.amount(form.get("amount", ""), "amount", is_signed=True)
         if amount is None:
-            raise Invalid(("amount", "format", typed.AMOUNT))
+            wrong.add("amount", "format", typed.AMOUNT)
+        change = quota.adjust if form.get("kind") == "adjustment" else quota.grant
+        with wrong.gathering():
+            balance = await change(
+                conn, one.id, amount=amount or 0, reason=form.get("reason", ""), by=request.principal
+            )
+        wrong.report()
+        return balance.remaining
 
-        async def work(conn: Connection) -> int:
-            change = quota.adjust if form.get("kind") == "adjustment" else quota.grant
-            balance = await change(conn, one.id, amount=amount, reason=form.get("reason", ""), by=request.principal)
-            return balance.remaining
-
+    try:
         left = await request.once(work, actor=acting_for(request, one))
     except Invalid as refusal:
         return refused("organizations/one.html", form_errors(refusal, typed.WRONG), await _values(request))

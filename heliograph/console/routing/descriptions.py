@@ -127,6 +127,12 @@ def _said(request: Request, field: str, value: Any, names: Mapping[UUID, str]) -
         listed = sorted(msgspec.to_builtins(value), key=lambda one: (one["priority"], -one["weight"]))
         removed = request.text("a removed supplier")
         return ", ".join(
-            f"{names.get(UUID(one['supplier_id']), removed)}:{one['priority']}:{one['weight']}" for one in listed
+            request.text(
+                "%(name)s (priority %(priority)s, weight %(weight)s)",
+                name=names.get(UUID(one["supplier_id"]), removed),
+                priority=one["priority"],
+                weight=one["weight"],
+            )
+            for one in listed
         )
     return str(value)

@@ -10,6 +10,7 @@ from uuid import UUID
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
+from heliograph.pages import words
 from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import TRAFFIC_CHANGE
@@ -21,14 +22,6 @@ HERE = "/console/routes/rules"
 #: Fields of the two forms.
 SENDER = ("supplier", "rule", "country", "sender", "kind", "replacement", "note")
 NUMBER = ("supplier", "prefix", "strip", "prepend", "numbering", "sender_numbering", "note")
-#: The effects of sender rules, in the form and in the list.
-DONE: Mapping[str, str] = {
-    "allow": "sent unchanged",
-    "replace": "replaced",
-    "refuse": "refused",
-    "register": "sent once it is registered",
-}
-KINDS: Mapping[str, str] = {"alphanumeric": "names", "numeric": "numbers and short codes"}
 #: The rules' refusals in a form's wording.
 WRONG: Mapping[tuple[str, str], str] = {
     ("country", "unknown"): "Enter a two-letter country code, such as MZ.",
@@ -62,8 +55,8 @@ async def show(request: Request) -> Answer:
         "names": names,
         "senders": sorted(senders, key=lambda one: names[one.supplier_id]),
         "numbers": sorted(written, key=lambda one: names[one.supplier_id]),
-        "done": {name: request.text(said) for name, said in DONE.items()},
-        "kinds": {name: request.text(said) for name, said in KINDS.items()},
+        "done": {name: request.text(said) for name, said in words.SENDER_RULES.items()},
+        "kinds": {name: request.text(said) for name, said in words.SENDER_KINDS.items()},
         "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
     return Page(template="routing/rules.html", values=values)
@@ -83,7 +76,7 @@ async def set_sender(request: Request) -> Answer:
             supplier_id=await _supplier(request, form["supplier"]),
             country=form["country"].upper() or None,
             sender=form["sender"] or None,
-            kind=cast(Kind, form["kind"]) if form["kind"] in KINDS else None,
+            kind=cast(Kind, form["kind"]) if form["kind"] in words.SENDER_KINDS else None,
             action=cast(Action, form["rule"]),
             replacement=form["replacement"] or None,
             note=form["note"],
@@ -162,8 +155,8 @@ async def _ask(
         "what": what,
         "one": one,
         "name": names[one.supplier_id],
-        "done": {action: request.text(said) for action, said in DONE.items()},
-        "kinds": {kind: request.text(said) for kind, said in KINDS.items()},
+        "done": {action: request.text(said) for action, said in words.SENDER_RULES.items()},
+        "kinds": {kind: request.text(said) for kind, said in words.SENDER_KINDS.items()},
     }
     return Page(template="routing/rule_remove.html", values=values)
 
@@ -191,6 +184,9 @@ async def _form(request: Request, names: tuple[str, ...], given: Mapping[str, st
     return {
         "typed": {name: given.get(name, "") for name in names},
         "suppliers": suppliers,
-        "actions": [(name, request.text(DONE[name])) for name in ACTIONS],
-        "kinds": [("", request.text("all senders")), *((name, request.text(said)) for name, said in KINDS.items())],
+        "actions": [(name, request.text(words.SENDER_RULES[name])) for name in ACTIONS],
+        "kinds": [
+            ("", request.text("all senders")),
+            *((name, request.text(said)) for name, said in words.SENDER_KINDS.items()),
+        ],
     }

@@ -99,7 +99,7 @@ def _within(request: Request, hours: Sequence[Hour | Line | None]) -> list[Serie
     """Lines for p50 and p95."""
     return [
         Series(request.text("Half within"), "way", [one.seconds(0.5) if one else None for one in hours]),
-        Series(request.text("95 % within"), "warn", [one.seconds(0.95) if one else None for one in hours]),
+        Series(request.text("95 of 100 within"), "warn", [one.seconds(0.95) if one else None for one in hours]),
     ]
 
 

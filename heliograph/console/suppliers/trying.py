@@ -72,14 +72,17 @@ async def begin(request: Request, number: str, sender: str, text: str, *, is_lon
     id = request.id()
     async with request.reading() as conn:
         one = await find(conn, id)
-        if wizard_message.runs(await trying.last(conn, supplier_id=id)):
-            raise Invalid(("to", "running", "The last test message is still being followed."))
+        wizard_message.demand_ended(await trying.last(conn, supplier_id=id))
         if request.form.get("session") != "more":
             await trying.demand_session(conn, one)
         since = await trying.begins(conn)
     account = _account(request, one)
     to = drafts.masked(number)
     message = following.submission(number, text, sender)
+
+    async def start(conn: Connection, trial: Trial) -> None:
+        wizard_message.demand_ended(await trying.last(conn, supplier_id=id, is_held=True))
+        await trying.start(conn, trial, supplier_id=id)
 
     async def keep(conn: Connection, trial: Trial) -> None:
         await trying.keep(conn, trial, supplier_id=id)
@@ -95,7 +98,7 @@ async def begin(request: Request, number: str, sender: str, text: str, *, is_lon
         async with request.writing() as conn:
             await _record(request, conn, one, to, found)
 
-    await wizard_message.begin(request, to, one.name, keep, work, ended, is_long=is_long)
+    await wizard_message.begin(request, to, one.name, start, keep, work, ended, is_long=is_long)
 
 
 async def cure(request: Request) -> Answer:

@@ -127,7 +127,7 @@ async def test(request: Request) -> Answer:
         return Redirect(location=_path(draft.id, "connection"))
     found = await probing.probe(draft.kind, account(request, draft))
     async with request.writing() as conn:
-        await drafts.keep_steps(conn, draft.id, found)
+        await drafts.keep_steps(conn, draft, found)
     return Redirect(location=_path(draft.id, "test"))
 
 
@@ -162,17 +162,23 @@ async def discard(request: Request) -> Answer:
 
 
 def unless_added(handler: Handler) -> Handler:
-    """A step of a draft. Whoever goes back to one after the supplier was added is led to the supplier."""
+    """A step of a draft. Whoever goes back to one after the supplier was added is led to the supplier, and a form for a
+    draft that was discarded leads to the suppliers."""
 
     @wraps(handler)
     async def step(request: Request) -> Answer:
         try:
             return await handler(request)
-        except NotFound:
+        except NotFound as gone:
             if request.is_fragment:
                 raise
-            async with request.reading() as conn:
-                made = await find(conn, request.id())
+            try:
+                async with request.reading() as conn:
+                    made = await find(conn, request.id())
+            except NotFound:
+                if request.method != "POST":
+                    raise
+                return Redirect(location=LIST, notice=request.text(gone.message), is_refusal=True)
             return Redirect(location=f"{LIST}/{made.id}")
 
     return step

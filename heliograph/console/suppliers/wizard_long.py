@@ -36,9 +36,9 @@ async def send(request: Request) -> Answer:
     try:
         number, sender = wizard_message.addressed(request)
         wizard_message.demand_idle(draft)
+        await wizard_message.try_draft(request, draft, number, sender, long_messages.TEXT, is_long=True)
     except Invalid as refusal:
         return refused("suppliers/wizard_long.html", refusal, _values(request, draft))
-    await wizard_message.try_draft(request, draft, number, sender, long_messages.TEXT, is_long=True)
     return _here(draft)
 
 

@@ -48,27 +48,36 @@ async def send(request: Request) -> Answer:
     try:
         number, sender, text = typed(request)
         demand_idle(draft)
+        await try_draft(request, draft, number, sender, text)
     except Invalid as refusal:
         return refused("suppliers/wizard_message.html", refusal, _values(request, draft))
-    await try_draft(request, draft, number, sender, text)
     return Redirect(location=f"/console/drafts/{draft.id}/message")
 
 
 def demand_idle(draft: Draft) -> None:
     """Raises Invalid if its last test message is still being followed, or if there is nothing to send one to yet."""
-    if runs(draft.trial):
-        raise Invalid(("to", "running", "The last test message is still being followed."))
+    demand_ended(draft.trial)
     if not draft.is_complete:
         raise Invalid(("to", "incomplete", "The connection is not complete yet."))
+
+
+def demand_ended(trial: Trial | None) -> None:
+    """Raises Invalid if a test message is still being followed."""
+    if runs(trial):
+        raise Invalid(("to", "running", "The last test message is still being followed."))
 
 
 async def try_draft(
     request: Request, draft: Draft, number: str, sender: str, text: str, *, is_long: bool = False
 ) -> None:
-    """Send a test message through the supplier being added, and have it followed."""
+    """Send a test message through the supplier being added, and have it followed. Raises Invalid."""
     account = wizard.account(request, draft)
     to = drafts.masked(number)
     message = following.submission(number, text, sender)
+
+    async def start(conn: Connection, trial: Trial) -> None:
+        demand_idle(await drafts.lock(conn, draft.id))
+        await drafts.start_trial(conn, draft.id, trial)
 
     async def keep(conn: Connection, trial: Trial) -> None:
         await drafts.keep_trial(conn, draft.id, trial)
@@ -79,7 +88,7 @@ async def try_draft(
     async def ended(found: Followed) -> None:
         await wizard.recorded(request, draft, to, found.verdict or "not sent", found.code)
 
-    await begin(request, to, draft.name, keep, work, ended, is_long=is_long)
+    await begin(request, to, draft.name, start, keep, work, ended, is_long=is_long)
 
 
 def typed(request: Request) -> tuple[str, str, str]:
@@ -108,17 +117,19 @@ async def begin(
     request: Request,
     to: str,
     name: str,
+    start: Callable[[Connection, Trial], Awaitable[None]],
     keep: Callable[[Connection, Trial], Awaitable[None]],
     work: Callable[[Told], Awaitable[Followed]],
     ended: Callable[[Followed], Awaitable[None]],
     *,
     is_long: bool = False,
 ) -> None:
-    """Have a test message followed in the background. `to`: masked; `name`: the supplier's; `keep` stores the progress,
-    `ended` is called at the end."""
-    async with request.writing() as conn:
+    """Have a test message followed in the background. `to`: masked; `name`: the supplier's; `start` stores it if no
+    other one is being followed, in a transaction, and raises Invalid otherwise; `keep` stores the progress, `ended` is
+    called at the end."""
+    async with request.writing() as conn, conn.transaction():
         until = await drafts.ends(conn, LONGEST)
-        await keep(conn, Trial(to, until, Followed(phase="connecting"), is_long))
+        await start(conn, Trial(to, until, Followed(phase="connecting"), is_long))
 
     async def told(followed: Followed) -> None:
         async with request.services.pool.acquire() as conn:

@@ -52,9 +52,6 @@ CHOSEN = """
 SELECT row, reason, cells FROM contact_import_rejects
  WHERE organization_id = $1 AND import_id = $2 AND row = ANY ($3) ORDER BY row
 """
-NEXT = """
-SELECT coalesce(max(batch), 0) + 1 FROM contact_import_batches WHERE organization_id = $1 AND import_id = $2
-"""
 GONE = """
 DELETE FROM contact_import_rejects WHERE organization_id = $1 AND import_id = $2 AND row = ANY ($3)
 """
@@ -97,8 +94,7 @@ async def mend(conn: Connection, actor: Actor, *, id: UUID, cells: Mapping[int, 
     if not changed:
         return Mended(0, 0)
     batch = importing.batch_of(changed, layout, options_of(draft), 0)
-    number = await conn.fetchval(NEXT, actor.organization_id, id)
-    result = await importing.write(conn, actor, place=(id, number), batch=batch, options=options_of(draft))
+    result = await importing.write(conn, actor, id=id, batch=batch, options=options_of(draft))
     wrong = {one.number for one, _ in result.rejected}
     right = [one.number for one in changed if one.number not in wrong]
     await conn.execute(GONE, actor.organization_id, id, right)

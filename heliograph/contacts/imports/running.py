@@ -192,8 +192,7 @@ class Runner:
                 file.is_stale = True
                 return False
             if draft.kind == "contacts":
-                place = (draft.id, draft.rows)
-                result = await importing.write(conn, actor, place=place, batch=batch, options=file.options)
+                result = await importing.write(conn, actor, id=draft.id, batch=batch, options=file.options)
             else:
                 result = await self._kinds[draft.kind](conn, actor, draft=draft, batch=batch)
             await keep_rejects(conn, actor, id=draft.id, rejected=result.rejected)

@@ -291,8 +291,12 @@ async def mend(request: Request) -> Answer:
         done = await request.once(work)
     except ImportMoved:
         return await _moved(request, id)
+    there = request.to(f"{HERE}/{id}" + ("/mend" if done["left"] else ""))
+    if not done["imported"]:
+        said = request.text("No row was imported: none of them is right yet.")
+        return Redirect(location=there, notice=said, is_refusal=True)
     said = request.locale.count("%(num)s row imported.", "%(num)s rows imported.", done["imported"])
-    return Redirect(location=request.to(f"{HERE}/{id}" + ("/mend" if done["left"] else "")), notice=said)
+    return Redirect(location=there, notice=said)
 
 
 def _upload_values(request: Request) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import msgspec
 
 from heliograph.accounts import organizations
 from heliograph.accounts.organizations import Organization
-from heliograph.audit import reasons
+from heliograph.base import naming
 from heliograph.base.crypto import Key
 from heliograph.base.database import cursor
 from heliograph.base.database.pool import Connection
@@ -77,7 +77,7 @@ async def lift(request: Request) -> Answer:
     back = _to_contact(request) or request.to(HERE)
 
     async def work(conn: Connection) -> str:
-        if not reasons.is_readable(reason):
+        if not naming.is_readable(reason):
             raise Invalid(("reason", "required", "Give a reason: it is kept in the audit log."))
         return (await optouts.remove(conn, request.acting("live"), phone=phone, reason=_reason(reason))).recipient
 

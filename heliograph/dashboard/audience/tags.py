@@ -19,8 +19,9 @@ async def show_list(request: Request) -> Answer:
     """A page of tags, in alphabetical order."""
     after, size = request.query.get("after", "")[: records.MAX_TAG], pagination.size(request)
     async with request.reading() as conn:
-        listed = await tag_uses.list_page(conn, request.actor, after=after, limit=size + 1)
+        # First, since the page is no longer renewed once there is none: the list must not be from before its end.
         open_ = await tags.under_way(conn, request.actor)
+        listed = await tag_uses.list_page(conn, request.actor, after=after, limit=size + 1)
     rows = listed[:size]
     values = {
         "rows": rows,

@@ -70,7 +70,7 @@ IMPORT_REASONS: Mapping[str, str] = {
     importing.NO_COUNTRY: "The number has no country code, and no country was chosen",
     importing.NO_SUCH: "This cannot be a phone number",
     importing.LONG_NAME: "The name has more than 200 characters",
-    importing.NUL_NAME: "The name contains NUL",
+    importing.CONTROL_NAME: "The name contains a control character",
     importing.LONG_TAG: "A tag has more than 64 characters",
     importing.CONTROL_TAG: "A tag contains a control character",
     importing.MANY_TAGS: "There are more than 50 tags",

@@ -167,8 +167,8 @@ async def show_rotate(request: Request) -> Answer:
     """What replacing the secret means."""
     async with request.reading() as conn:
         endpoint = await endpoints.get(conn, request.actor, id=request.id())
-    hours = OVERLAP // timedelta(hours=1)
-    return Page(template="developers/endpoint_rotate.html", values={"endpoint": endpoint, "hours": hours})
+    values = {"endpoint": endpoint, "hours": OVERLAP // timedelta(hours=1)}
+    return Page(template="developers/endpoint_rotate.html", values=values)
 
 
 async def rotate(request: Request) -> Answer:
@@ -181,14 +181,12 @@ async def rotate(request: Request) -> Answer:
         )
         return {"id": str(id), "url": endpoint.url, "secret": secret, "until": until.isoformat()}
 
-    made = await request.once(work, has_secret=True)
-    values = {
-        "made": made,
-        "pieces": webhooks.pieces(made["secret"]),
-        "is_rotated": True,
-        "is_catcher": False,
-        "until": datetime.fromisoformat(made["until"]),
-    }
+    try:
+        made = await request.once(work, has_secret=True)
+    except EndpointDisabled as refusal:
+        return Redirect(location=request.to(f"/webhooks/{id}"), notice=request.text(refusal.message), is_refusal=True)
+    values = {"made": made, "pieces": webhooks.pieces(made["secret"]), "is_rotated": True, "is_catcher": False}
+    values |= {"until": datetime.fromisoformat(made["until"])}
     return Page(template="developers/webhooks_made.html", values=values)
 
 

@@ -75,7 +75,7 @@ def drawn(request: Request, course: AttemptCourse) -> list[Chart]:
             digits=1 if course.p95 is None or course.p95 >= 10 else 3,
             series=[
                 Series(text("Half within"), "way", [one.p50 for one in intervals]),
-                Series(text("95 % within"), "warn", [one.p95 for one in intervals]),
+                Series(text("95 of 100 within"), "warn", [one.p95 for one in intervals]),
             ],
             **common,
         ),

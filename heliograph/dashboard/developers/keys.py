@@ -15,7 +15,7 @@ from heliograph.accounts.api_keys.scopes import PROFILES, SCOPES, LiveKeyRequire
 from heliograph.audit import reading as audit
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, Problems
 from heliograph.overview import usage
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
@@ -109,17 +109,20 @@ async def make(request: Request) -> Answer:
     form = request.form
 
     async def work(conn: Connection) -> dict[str, str]:
-        days = form.get("expires", "0")
-        if days not in {str(one) for one in EXPIRIES}:
-            raise Invalid(("expires", "enum", "Choose one of the dates that are offered."))
-        key, secret = await lifecycle.issue(
-            conn,
-            request.actor,
-            name=form.get("name", ""),
-            profile=form.get("profile", ""),
-            allowed_ips=form.get("allowed_ips", "").replace(",", " ").split(),
-            expires_at=clock.now() + timedelta(days=int(days)) if days != "0" else None,
-        )
+        wrong, days = Problems(), {str(one): one for one in EXPIRIES}.get(form.get("expires", "0"))
+        if days is None:
+            wrong.add("expires", "enum", words.KEY_FORM["expires"])
+        with wrong.gathering():
+            key, secret = await lifecycle.issue(
+                conn,
+                request.actor,
+                name=form.get("name", ""),
+                profile=form.get("profile", ""),
+                allowed_ips=form.get("allowed_ips", "").replace(",", " ").split(),
+                expires_at=clock.now() + timedelta(days=days) if days else None,
+            )
+        wrong.report()
+        await _demand_still(conn, request)
         return {"id": str(key.id), "name": key.name, "secret": secret}
 
     try:
@@ -134,6 +137,12 @@ async def make(request: Request) -> Answer:
     base = request.services.settings.public_url or request.headers.get(b"origin", b"").decode("latin-1")
     values = {"made": made, "base": base.rstrip("/"), "ends": None}
     return Page(template="developers/keys_made.html", values=values)
+
+
+async def _demand_still(conn: Connection, request: Request) -> None:
+    """Check that the person may have made a key. After it was made, and thus after the organization was locked: whoever
+    is being removed, and their keys revoked, must not keep a new one. Raises RoleRequired."""
+    await memberships.demand_scope(conn, request.actor, "api_keys:write")
 
 
 async def show_revoke(request: Request) -> Answer:
@@ -165,6 +174,7 @@ async def rotate(request: Request) -> Answer:
             conn, request.actor, id=request.id(), overlap=timedelta(hours=int(hours))
         )
         assert old.expires_at is not None
+        await _demand_still(conn, request)
         return {"id": str(made.id), "name": made.name, "secret": secret, "ends": old.expires_at.isoformat()}
 
     try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.mail import outbox
 from heliograph.pages import cookies
@@ -15,6 +17,7 @@ from heliograph.people import links, sessions, signing_in
 from heliograph.people.mailing import forgotten as asking_anew
 from heliograph.people.passkeys import challenges
 from heliograph.people.passkeys.challenges import PasskeyRefused
+from heliograph.people.sessions import SignedInUser
 from heliograph.people.signing_in import WrongCode
 from heliograph.people.tries import TooManyTries, WrongSignIn
 
@@ -108,7 +111,7 @@ async def sign_in(request: Request) -> Answer:
 async def sign_in_code(request: Request) -> Answer:
     """Check the code of the authenticator app, or a recovery code."""
     form = request.form
-    following = own_address(form.get("next", "/"))
+    following, confirms = own_address(form.get("next", "/")), form.get("confirms") == "yes"
     try:
         async with request.writing() as conn:
             half = await signing_in.read_ticket(conn, ticket_key(request), form.get("ticket", ""))
@@ -123,6 +126,8 @@ async def sign_in_code(request: Request) -> Answer:
                 address=request.address,
                 browser=request.cookies.get(cookies.BROWSER, ""),
             )
+            if confirms and _is_own(request, user_id):
+                return await _confirmed(request, conn, following)
             token = await sessions.open_for(
                 conn,
                 user_id=user_id,
@@ -142,7 +147,7 @@ async def sign_in_code(request: Request) -> Answer:
         )
     except (WrongCode, TooManyTries) as refusal:
         request.services.failures.note(request.address, door="dashboard")
-        values = {"next": following, "ticket": form.get("ticket", "")}
+        values = {"next": following, "ticket": form.get("ticket", ""), "confirms": confirms}
         return refused("sign_in_code.html", Invalid(("code", "refused", refusal_text(request, refusal))), values)
     await end_former(request)
     return signed_in(request, user_id, token, following, is_kept=is_kept)
@@ -150,19 +155,26 @@ async def sign_in_code(request: Request) -> Answer:
 
 async def show_enter(request: Request) -> Answer:
     """The page that a one-time link opens. The token is after `#`, so a script fills it in, or the reader pastes it."""
-    return Page(template="link.html", values={})
+    return Page(template="link.html", values={"next": request.query.get("next", "")})
 
 
 async def enter(request: Request) -> Answer:
-    """Use a one-time link."""
+    """Use a one-time link. One with a `next` that is opened by its person, signed in, confirms that it is them to this
+    session, so that forms open in other tabs stay valid; otherwise it begins a session."""
     # The whole link can be pasted, too.
     token = request.form.get("link", "").strip().rpartition("#")[2]
+    wanted = request.form.get("next", "")
     try:
         async with request.writing() as conn, conn.transaction():
             used = await links.use(conn, token=token)
+            following = own_address(wanted) if wanted else NEW_PASSWORD if used.is_mailed else "/"
+            confirms = bool(wanted) and _is_own(request, used.user_id)
             if used.needs_code:
                 ticket = signing_in.ticket(ticket_key(request), user_id=used.user_id, hashed=used.hashed, is_kept=False)
-                return Page(template="sign_in_code.html", values={"next": NEW_PASSWORD, "ticket": ticket})
+                values = {"next": following, "ticket": ticket, "confirms": confirms}
+                return Page(template="sign_in_code.html", values=values)
+            if confirms:
+                return await _confirmed(request, conn, following)
             session = await sessions.open_for(
                 conn,
                 user_id=used.user_id,
@@ -174,9 +186,23 @@ async def enter(request: Request) -> Answer:
             )
     except links.LinkUsed as refusal:
         request.services.failures.note(request.address, door="dashboard")
-        return refused("link.html", Invalid(("link", "refused", refusal.message)), {})
+        return refused("link.html", Invalid(("link", "refused", refusal.message)), {"next": wanted})
     await end_former(request)
-    return signed_in(request, used.user_id, session, NEW_PASSWORD if used.is_mailed else "/", is_kept=False)
+    return signed_in(request, used.user_id, session, following, is_kept=False)
+
+
+def _is_own(request: Request, user_id: UUID) -> bool:
+    """Whether the session of this browser is this person's, and not what an operator views as an organization."""
+    person = request.session
+    return isinstance(person, SignedInUser) and person.reason is None and person.user_id == user_id
+
+
+async def _confirmed(request: Request, conn: Connection, following: str) -> Answer:
+    """The session stays, and its person has authenticated again."""
+    await request.realm.prove(conn, id=request.person.id, user_id=request.person.user_id)
+    request.services.sessions.forget(request.token)
+    said = request.text("Confirmed. A form that waits in another tab can be continued there.")
+    return Redirect(location=following, notice=said)
 
 
 async def show_forgotten(request: Request) -> Answer:

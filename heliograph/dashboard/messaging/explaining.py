@@ -41,7 +41,9 @@ async def often(conn: Connection, request: Request, message: Message, near: Sequ
             found.append(
                 text(
                     "Of messages to %(country)s, %(share)s %% ended this way in the last 7 days: %(count)s of %(all)s.",
-                    country=request.locale.country(message.country),
+                    country=text("numbers without a country")
+                    if message.country == "001"
+                    else request.locale.country(message.country),
                     share=number(100 * ended / accepted, 1),
                     count=number(ended),
                     all=number(accepted),

@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts import organizations
-from heliograph.base import phones
+from heliograph.base import naming, phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid_in
@@ -108,7 +108,7 @@ async def find(conn: Connection, request: Request) -> Wanted:
     wanted = _read(request, await _numbers(conn, request, request.query.get("q", "").strip()[:LONGEST]))
     if wanted.typed["by"]:
         wanted = await _sent_by(conn, request, wanted)
-    text = wanted.typed["campaign"]
+    text = naming.sought(wanted.typed["campaign"])
     if not text:
         return wanted
     latest = await campaigns(conn, request)

@@ -188,7 +188,7 @@ def _cards(request: Request, comparison: PeriodComparison) -> list[tuple[str, st
             "" if now.p50 is None else arrived,
         ),
         (
-            text("95 % within"),
+            text("95 of 100 within"),
             "–" if now.p95 is None else locale.duration(now.p95),
             change(now.p95, before.p95, 1, " s"),
             "" if now.p95 is None else arrived,

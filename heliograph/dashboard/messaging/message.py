@@ -29,6 +29,7 @@ from heliograph.people.roles import DEVELOP, REVEAL
 from heliograph.sms import messages as sms
 from heliograph.sms.accepting import preview, withdrawal
 from heliograph.sms.messages import MessageNotCancelable, Waiting
+from heliograph.webhooks import timeline as webhooks
 from heliograph.webhooks.recording import feed
 from heliograph.whatsapp import messages as whatsapp
 from heliograph.whatsapp.dispatch.parking import WAITS
@@ -42,8 +43,7 @@ SAME = timedelta(seconds=1)
 async def show(request: Request) -> Answer:
     """One message."""
     async with request.reading() as conn:
-        detail = await messages.get(conn, request.actor, id=request.id())
-        values = await _values(conn, request, detail)
+        values = await _current(conn, request, request.id())
     return Page(
         template="messaging/message_live.html" if request.is_fragment else "messaging/message.html", values=values
     )
@@ -52,15 +52,25 @@ async def show(request: Request) -> Answer:
 async def panel(request: Request, id: UUID) -> dict[str, Any]:
     """The values of the message that is open next to a list. Raises NotFound."""
     async with request.reading() as conn:
-        detail = await messages.get(conn, request.actor, id=id)
-        return await _values(conn, request, detail) | {"panel": id}
+        return await _current(conn, request, id) | {"panel": id}
+
+
+async def _current(conn: Connection, request: Request, id: UUID) -> dict[str, Any]:
+    """The values of a message. Raises NotFound."""
+    actor = request.actor
+    # One snapshot: a delivery that is recorded meanwhile is queued, and the page renewed, or it is on the page.
+    async with conn.transaction(isolation="repeatable_read", readonly=True):
+        detail = await messages.get(conn, actor, id=id)
+        is_pending = await webhooks.is_pending(conn, actor.organization_id, detail.events)
+    is_over = detail.message.is_final and not is_pending
+    return await _values(conn, request, detail) | {"is_over": is_over}
 
 
 async def reveal(request: Request) -> Answer:
     """One message with its number and text, for readers who may see them one at a time."""
     async with request.writing() as conn:
         detail = await messages.reveal(conn, request.actor, id=request.id())
-        values = await _values(conn, request, detail, is_revealed=True)
+        values = await _values(conn, request, detail, is_revealed=True) | {"is_over": True}
     return Page(template="messaging/message.html", values=values)
 
 

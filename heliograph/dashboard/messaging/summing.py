@@ -118,7 +118,7 @@ def _cards(request: Request, told: TrafficSummary, kept: dict[str, str]) -> list
     return [
         (locale.count_label("Accepted"), locale.number(now.accepted), request.to("/messages", **kept)),
         (locale.count_label("Delivered"), "–" if now.rate is None else f"{locale.number(now.rate, 1)}\xa0%", arrived),
-        (text("Half within · 95 % within"), within, arrived),
+        (text("Half within · 95 of 100 within"), within, arrived),
         (locale.count_label("Failed"), locale.number(now.failed), lost if now.failed else ""),
     ]
 

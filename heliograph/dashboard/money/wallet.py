@@ -102,8 +102,10 @@ async def _values(request: Request, typed: str | None = None) -> dict[str, Any]:
     following = (month + timedelta(days=31)).replace(day=1)
     parts = Parts(request)
     async with request.reading() as conn:
-        balance = await wallet.show(conn, actor)
-        reserved = await wallet.reserved(conn, actor) if balance.reserved else None
+        # One snapshot: what is charged between the two would seem to be reserved by older messages.
+        async with conn.transaction(isolation="repeatable_read", readonly=True):
+            balance = await wallet.show(conn, actor)
+            reserved = await wallet.reserved(conn, actor) if balance.reserved else None
         looked = wallet.days(conn, actor, since=shown.since, until=shown.until)
         listed = await parts.load("days", looked, otherwise=[])
         latest = await parts.load("latest", wallet.ledger(conn, actor, limit=5), otherwise=[])

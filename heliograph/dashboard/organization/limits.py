@@ -10,7 +10,7 @@ from heliograph.accounts import spending
 from heliograph.accounts.api_keys import issued
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid, NotFound, Problems
 from heliograph.classes import kinds
 from heliograph.guard import holds, rules
 from heliograph.guard.holds import Hold
@@ -56,11 +56,13 @@ async def change_guard(request: Request) -> Answer:
     async def work(conn: Connection, actor: Actor) -> None:
         known = await rules.rules_of(conn, actor.organization_id)
         typed = leaving.typed(request.form, guard_rules.FIELDS, guard_rules.shown(known))
-        allowed: dict[str, int | None] = {}
+        wrong, allowed = Problems(), dict[str, int | None]()
         for name in kinds.NAMES:
             field = f"limit_{name}"
-            wrong = Invalid((field, "range", ""))
-            allowed[name] = figures.within(typed[field], wrong, least=1, most=rules.MOST_LIMIT)
+            with wrong.gathering():
+                refused = Invalid((field, "range", ""))
+                allowed[name] = figures.within(typed[field], refused, least=1, most=rules.MOST_LIMIT)
+        wrong.report()
         await policy.change_guard(
             conn, actor, policy=typed["policy"] or None, safe=guard_rules.ranges(typed["safe"]), limits=allowed
         )

@@ -12,7 +12,7 @@ from heliograph.accounts.send_defaults import SendDefaults
 from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, Problems
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
 from heliograph.pages.forms import figures, leaving, organization_rules, shortening
@@ -110,18 +110,22 @@ async def change_security(request: Request) -> Answer:
     """Change what is required of members."""
 
     async def work(conn: Connection, actor: Actor, typed: Typed) -> None:
-        await policy.configure(
-            conn,
-            actor,
-            factor_required=typed["factor_required"] == "yes",
-            session_hours=_chosen("session_hours", typed["session_hours"]),
-            reveals=typed["reveals"] == "yes",
-            developer_keys=typed["developer_keys"] == "yes" if request.may(permission=OWNERS) else None,
-        )
+        wrong = Problems()
+        with wrong.gathering():
+            await policy.configure(
+                conn,
+                actor,
+                factor_required=typed["factor_required"] == "yes",
+                session_hours=_chosen("session_hours", typed["session_hours"]),
+                reveals=typed["reveals"] == "yes",
+                developer_keys=typed["developer_keys"] == "yes" if request.may(permission=OWNERS) else None,
+            )
         least, most = send_defaults.APPROVAL
-        wrong = Invalid(("approval_above", "range", f"`approval_above` must be from {least} to {most}"))
-        above = figures.within(typed["approval_above"], wrong, least=least, most=most)
-        await policy.change_defaults(conn, actor, approval_above=above)
+        outside = Invalid(("approval_above", "range", f"`approval_above` must be from {least} to {most}"))
+        with wrong.gathering():
+            above = figures.within(typed["approval_above"], outside, least=least, most=most)
+            await policy.change_defaults(conn, actor, approval_above=above)
+        wrong.report()
 
     return await _changed(request, "security", work)
 

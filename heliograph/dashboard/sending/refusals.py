@@ -74,7 +74,8 @@ def problems(request: Request, refusal: Refusal, optout: OptOut | None = None) -
 def form_refusal(request: Request, refusal: Refusal, optout: OptOut | None = None) -> Invalid:
     """The refusal as a form error, each part at its field."""
     if isinstance(refusal, Invalid):
-        return Invalid(*(_field(request, one) for one in refusal.details["fields"]))
+        # One text covers all that WhatsApp refuses about a value.
+        return Invalid(*dict.fromkeys(_field(request, one) for one in refusal.details["fields"]))
     return Invalid((PLACES.get(refusal.code, "form"), refusal.code, explanation(request, refusal, optout)))
 
 
@@ -141,8 +142,8 @@ def explanation(request: Request, refusal: Refusal, optout: OptOut | None = None
 
 def _field(request: Request, one: dict[str, str]) -> tuple[str, str, str]:
     name = one["field"]
-    shown = FIELDS.get(name, "template" if name.startswith("template.") else name)
+    shown = kind = FIELDS.get(name, "template" if name.startswith("template.") else name)
     if name.startswith("template.parameters["):
-        shown = f"p{int(name[len('template.parameters[') : -1]) + 1}"
-    words = SEND_FORM.get(f"{shown}.{one['issue']}")
+        shown, kind = f"p{int(name[len('template.parameters[') : -1]) + 1}", "p"
+    words = SEND_FORM.get(f"{kind}.{one['issue']}")
     return shown, one["issue"], request.text(words) if words else one["message"]

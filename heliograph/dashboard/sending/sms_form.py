@@ -10,7 +10,7 @@ import msgspec
 
 from heliograph.accounts import idempotency, organizations
 from heliograph.accounts.send_defaults import GUARANTEES
-from heliograph.base import phones
+from heliograph.base import naming, phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.classes import kinds
@@ -77,7 +77,7 @@ async def recipient(request: Request, conn: Connection, text: str) -> Recipient:
 
     A number that could be another country's is never used without asking.
     """
-    text = text.strip()[:LONGEST_NAME]
+    text = naming.sought(text)[:LONGEST_NAME]
     actor = request.actor
     country = (await organizations.get(conn, id=actor.organization_id)).country
     found = phones.readings(text, region=country)

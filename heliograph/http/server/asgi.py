@@ -27,6 +27,8 @@ ARRIVING, WHOLE, TAKEN, LATE, GONE = range(5)
 
 #: The extension with which an application gives a body more time.
 MORE_TIME = "heliograph.more_time"
+#: The extension with which it answers in one call, `AsgiExchange.answer_at_once`.
+AT_ONCE = "heliograph.at_once"
 
 _VERSIONS = {"version": "3.0", "spec_version": "2.5"}
 _CLOSE = (b"connection", b"close")
@@ -52,7 +54,7 @@ class Asgi:
 class AsgiExchange(Exchange):
     """One request and its answer."""
 
-    __slots__ = ("_body", "_is_chunked", "_response_head", "_waiter", "_waits_for_continue", "request", "scope", "task")
+    __slots__ = ("_body", "_is_chunked", "_response_head", "_waiter", "_waits_for_continue", "request", "task")
     #: Runs the application.
     task: asyncio.Task[None]
 
@@ -65,7 +67,23 @@ class AsgiExchange(Exchange):
         self._waiter: asyncio.Future[None] | None = None
         self._response_head = b""
         self._is_chunked = False
-        self.scope: dict[str, Any] = {
+
+    async def run(self, app: App, tasks: set[asyncio.Task[None]]) -> None:
+        """Run the application, in a task of `tasks`. It answers its own errors; one that escapes ends the
+        connection."""
+        try:
+            await app(self._scope(), self.receive, self.send)
+        except Exception as error:
+            self.connection.fail(self, error)
+        finally:
+            tasks.discard(self.task)
+        if self.answer != COMPLETE and self.request != GONE:
+            self.connection.abort()
+
+    def _scope(self) -> dict[str, Any]:
+        # Not kept: it refers to this exchange, and the collector runs so rarely that thousands would accumulate.
+        connection, head = self.connection, self.head
+        return {
             "type": "http",
             "asgi": _VERSIONS,
             "http_version": head.version,
@@ -79,20 +97,8 @@ class AsgiExchange(Exchange):
             "client": connection.client_of(head),
             "server": None,
             # An application that processes a long body as it arrives gives it more time, piece by piece.
-            "extensions": {MORE_TIME: {"allow": connection.allow_body}},
+            "extensions": {MORE_TIME: {"allow": connection.allow_body}, AT_ONCE: {"answer": self.answer_at_once}},
         }
-
-    async def run(self, app: App, tasks: set[asyncio.Task[None]]) -> None:
-        """Run the application, in a task of `tasks`. It answers its own errors; one that escapes ends the
-        connection."""
-        try:
-            await app(self.scope, self.receive, self.send)
-        except Exception as error:
-            self.connection.fail(self, error)
-        finally:
-            tasks.discard(self.task)
-        if self.answer != COMPLETE and self.request != GONE:
-            self.connection.abort()
 
     # ── Called by the connection ───────────────────────────────────────────────────────────────────────────────────
 
@@ -166,9 +172,7 @@ class AsgiExchange(Exchange):
         body = message.get("body", b"")
         more = message.get("more_body", False)
         if self._is_chunked:
-            body = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
-            if not more:
-                body += b"0\r\n\r\n"
+            body = _chunk(body, is_last=not more)
         start, self._response_head = self._response_head, b""
         # In pieces: a client that does not read then holds one of them, not all of a large answer.
         at = 0
@@ -185,10 +189,26 @@ class AsgiExchange(Exchange):
         if start or body:
             connection.write(start + body)
         if not more:
-            self.answer = COMPLETE
-            self._body = b""  # what the application did not read
-            self._wake()
-            connection.answered(self)
+            self._complete()
+
+    def answer_at_once(self, status: int, headers: Headers, body: bytes) -> bool:
+        """Send a whole answer. False: nothing was done, because a body this long, or for a client that does not read,
+        has to be sent in pieces."""
+        if len(body) > PIECE or self.connection.flow.writes_paused:
+            return False
+        if not self._is_cut_off():
+            self._begin_answer(status, headers)
+            if self._is_chunked:
+                body = _chunk(body, is_last=True)
+            self.connection.write(self._response_head + body)
+            self._complete()
+        return True
+
+    def _complete(self) -> None:
+        self.answer = COMPLETE
+        self._body = b""  # what the application did not read
+        self._wake()
+        self.connection.answered(self)
 
     def _is_cut_off(self) -> bool:
         if self.connection.is_closing:
@@ -196,15 +216,12 @@ class AsgiExchange(Exchange):
         return self.request == GONE
 
     def _begin_answer(self, status: int, headers: Headers) -> None:
-        has_length = False
-        for name, value in headers:
-            if name == b"content-length":
-                has_length = True
-            elif name == b"connection" and has_token(value, b"close"):
-                self.keep_alive = False
+        names = dict(headers)
+        if b"connection" in names and has_token(names[b"connection"], b"close"):
+            self.keep_alive = False
         if self._waits_for_continue and self.request == ARRIVING:
             self.keep_alive = False  # the client may or may not send its body now, so what follows would be ambiguous
-        if not has_length and status not in (204, 304) and self.head.method != "HEAD":
+        if b"content-length" not in names and status not in (204, 304) and self.head.method != "HEAD":
             if self.head.version == "1.0":
                 self.keep_alive = False
             else:
@@ -213,3 +230,9 @@ class AsgiExchange(Exchange):
         if not self.keep_alive:
             headers = [*(header for header in headers if header[0] != b"connection"), _CLOSE]
         self._response_head = response_head(status, headers)
+
+
+def _chunk(body: bytes, *, is_last: bool) -> bytes:
+    """A piece of a chunked body (RFC 9112 §7.1)."""
+    data = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+    return data + b"0\r\n\r\n" if is_last else data

@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts.quota import Quota
+from heliograph.base import naming
 from heliograph.base.database.pool import Connection
 from heliograph.traffic import LOST
 
@@ -113,7 +114,7 @@ async def listed(
 ) -> list[Listed]:
     """Organizations, newest first. `search`: the beginning of a name, or an id; `state`: organizations.state, "" for
     all; `after`: the last one of the previous page."""
-    typed = search.strip().lower()[:200].replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    typed = naming.sought(search).lower()[:200].replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return [Listed(**row) for row in await conn.fetch(LIST, after, typed, state, limit, LOST)]
 
 

@@ -37,11 +37,11 @@ SELECT kind, id FROM (
 # forms that it may be stored in ($3), most likely first.
 BY_NAME = """
 SELECT kind, id FROM (
-    (SELECT 'organization' AS kind, id FROM organizations WHERE lower(name) = lower($1) LIMIT 1)
+    (SELECT 'organization' AS kind, id FROM organizations WHERE lower(name) = lower(normalize($1)) LIMIT 1)
     UNION ALL
-    (SELECT 'supplier', id FROM suppliers WHERE lower(name) = lower($1) LIMIT 1)
+    (SELECT 'supplier', id FROM suppliers WHERE lower(name) = lower(normalize($1)) LIMIT 1)
     UNION ALL
-    (SELECT 'route', id FROM routes WHERE lower(name) = lower($1) LIMIT 1)
+    (SELECT 'route', id FROM routes WHERE lower(name) = lower(normalize($1)) LIMIT 1)
     UNION ALL
     (SELECT 'operator', o.user_id FROM operators o JOIN users u ON u.id = o.user_id WHERE u.email = lower($1) LIMIT 1)
     UNION ALL

@@ -48,7 +48,7 @@ def refusal_text(request: Request, refusal: Refusal) -> str:
     if isinstance(refusal, TooManyTries):
         seconds = refusal.details["retry_after"]
         wait = f"{seconds} s" if seconds < 60 else request.locale.duration(seconds)
-        return request.text("Too many failed attempts. Try again in %(wait)s.", wait=wait)
+        return request.text("Too many attempts. Try again in %(wait)s.", wait=wait)
     return refusal.message
 
 

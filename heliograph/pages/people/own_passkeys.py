@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -50,9 +51,11 @@ async def add(request: Request) -> Answer:
 
 
 async def remove(request: Request) -> Answer:
-    """Forget a passkey."""
-    async with request.writing() as conn:
-        await keeping.remove(conn, own_account.self_of(request), user_id=request.user_id, id=request.id())
+    """Forget a passkey; one that was forgotten before, by a double click or in another tab, is so all the same."""
+    id = request.id()
+    with contextlib.suppress(NotFound):
+        async with request.writing() as conn:
+            await keeping.remove(conn, own_account.self_of(request), user_id=request.user_id, id=id)
     return Redirect(location=own_account.here(request), notice=request.text("The passkey is no longer valid here."))
 
 

@@ -78,7 +78,8 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
         """The period covered, as text."""
         if not self.times:
             return ""
-        return f"{self._label(self.times[0])} – {self._label(self.times[-1])}"
+        first, last = self._label(self.times[0]), self._label(self.times[-1])
+        return first if first == last else f"{first} – {last}"
 
     @property
     def rows(self) -> list[tuple[str, str, list[str]]]:
@@ -171,7 +172,7 @@ def outcome_charts(
             digits=1 if now.p95 is None or now.p95 >= 1 else 2,
             series=[
                 Series(text("Half within"), "way", [one.p50 for one in figures]),
-                Series(text("95 % within"), "warn", [one.p95 for one in figures]),
+                Series(text("95 of 100 within"), "warn", [one.p95 for one in figures]),
             ],
             **common,
         ),

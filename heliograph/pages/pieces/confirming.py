@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heliograph.base import naming
 from heliograph.base.errors import Invalid
 from heliograph.pages.requests import Request
 
@@ -10,5 +11,6 @@ FIELD = "typed"
 
 def check(request: Request, word: str) -> None:
     """Check that the form contains `word`. Raises Invalid."""
-    if " ".join(request.form.get(FIELD, "").split()).casefold() != " ".join(word.split()).casefold():
+    given = naming.sought(request.form.get(FIELD, ""))
+    if " ".join(given.split()).casefold() != " ".join(word.split()).casefold():
         raise Invalid((FIELD, "differs", "This is not the text that has to be typed."))

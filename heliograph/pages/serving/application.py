@@ -280,9 +280,9 @@ class Pages:
         return status, headers, body, refusal.code
 
     async def _now(self, request: Request, refusal: Refusal) -> tuple[int, Headers, bytes] | None:
-        """For a form that was submitted too late: the page of the object that it was to change, in its current state.
-        None if there is no such page that the person may see."""
-        if refusal.status != 409 or request.method != "POST" or request.is_fragment or not request.route:
+        """For a form that was submitted too late: the page of the object that it was to change, in its current state;
+        if that is gone, the list where it was. None if there is no such page that the person may see."""
+        if refusal.status not in (404, 409) or request.method != "POST" or request.is_fragment or not request.route:
             return None
         if isinstance(refusal, OtherOrganization):
             return None  # the page above it belongs to the other organization

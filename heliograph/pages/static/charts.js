@@ -3,6 +3,8 @@
 
 const HEIGHTS = { bars: 88, lines: 200 }, AXIS = 28;
 const DASHES = [[], [6, 4], [2, 3]];
+// What may lie between two labels of the times: never less than an interval, which has a single time.
+const DAY = 86400, TIMES = [1, 5, 10, 15, 30, 60, 300, 600, 900, 1800, ...[1, 2, 3, 4, 6, 8, 12].map((hours) => hours * 3600), ...[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 15, 30, 60, 90, 120, 180, 365].map((days) => days * DAY)];
 const drawn = new Map();
 
 const probe = document.createElement("span");
@@ -65,7 +67,7 @@ function notation(how) {
 
 function options(figures, series, { width, height, top, hasTimes, isFirst, sync, told }) {
   const colours = tones(), bars = figures.kind === "bars";
-  const first = figures.times[0], last = figures.times.at(-1), half = bars ? figures.step / 2 : 0;
+  const first = figures.times[0], last = figures.times.at(-1), half = figures.step / 2;
   const lang = language();
   const day = new Intl.DateTimeFormat(lang, { timeZone: figures.zone, day: "numeric", month: "short" });
   const hour = new Intl.DateTimeFormat(lang, { timeZone: figures.zone, hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
@@ -82,12 +84,12 @@ function options(figures, series, { width, height, top, hasTimes, isFirst, sync,
     scales: { x: { range: () => [first - half, Math.max(last, first + 1) + half] }, y: { range: () => [0, top] } },
     cursor: { sync: { key: sync }, y: false, drag: { x: false, y: false }, points: { show: !bars } },
     axes: [
-      { ...axis, show: hasTimes, size: AXIS, grid: { show: false }, space: 72, values: (plot, at) => {
+      { ...axis, show: hasTimes, size: AXIS, grid: { show: false }, space: 72, incrs: TIMES.filter((one) => one >= figures.step), values: (plot, at) => {
         let before = "";
         return at.map((one) => {
           const clock = at.length > 1 && at[1] - at[0] < 60 ? second : hour;
           const date = day.format(new Date(one * 1000)), time = clock.format(new Date(one * 1000));
-          const label = figures.step >= 86400 || (date !== before && time === "00:00") ? date : time;
+          const label = figures.step >= DAY || (date !== before && time === "00:00") ? date : time;
           before = date;
           return label;
         });

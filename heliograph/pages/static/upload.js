@@ -1,6 +1,14 @@
 // A file on its way says how far it is: fetch knows no progress of uploads, so this is an XMLHttpRequest. Files can be
 // dropped on their field. Without this the form is sent as any other.
 
+// First, so that a form goes out after the session was looked at, and its file and text outlive one that has ended.
+import "./session.js";
+
+// A file that is changed or gone since it was chosen cannot be sent, however often one tries.
+async function isReadable(file) {
+  return !file || file.stream().getReader().read().then(() => true, () => false);
+}
+
 function attach(form) {
   const file = form.querySelector('input[type="file"]');
   const shown = form.querySelector("[data-progress]");
@@ -15,7 +23,8 @@ function attach(form) {
     });
   }
 
-  form.addEventListener("submit", (event) => {
+  document.addEventListener("submit", (event) => {
+    if (event.target !== form || event.defaultPrevented) return;
     event.preventDefault();
     const request = new XMLHttpRequest();
     const number = new Intl.NumberFormat(document.documentElement.lang, { style: "percent" });
@@ -25,9 +34,10 @@ function attach(form) {
       bar.value = (100 * at.loaded) / at.total;
       said.textContent = at.loaded < at.total ? `${form.dataset.sending} ${number.format(at.loaded / at.total)}` : form.dataset.stored;
     });
-    request.addEventListener("error", () => {
+    request.addEventListener("error", async () => {
       bar.value = 0;
-      said.textContent = form.dataset.lost;
+      said.textContent = (await isReadable(file.files[0])) ? form.dataset.lost : form.dataset.changed;
+      document.dispatchEvent(new CustomEvent("held-back"));
     });
     request.addEventListener("load", () => {
       if (request.status < 400 && request.responseURL) return location.assign(request.responseURL);

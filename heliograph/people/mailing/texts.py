@@ -58,6 +58,32 @@ Se não foi você, não precisa de fazer nada: a sua palavra-passe continua a me
 """,
     ),
 }
+CONFIRM = {
+    "en": (
+        "Confirm that it is you",
+        """Hello {name},
+
+somebody who is signed in to your account on Heliograph ({email}) is about to change something that only you should \
+be able to change. If it was you, open this link in the same browser. It is valid for 30 minutes and can be used once:
+
+{link}
+
+If it was not you, do not open it: nothing has been changed. Sign in and end your other sessions under "My account".
+""",
+    ),
+    "pt": (
+        "Confirme que é você",
+        """Olá, {name},
+
+alguém com sessão iniciada na sua conta do Heliograph ({email}) quer alterar algo que só você deve poder alterar. \
+Se foi você, abra esta ligação no mesmo navegador. É válida durante 30 minutos e para uma só utilização:
+
+{link}
+
+Se não foi você, não a abra: nada foi alterado. Inicie sessão e termine as suas outras sessões em "A minha conta".
+""",
+    ),
+}
 NEW_EMAIL = {
     "en": (
         "Confirm your e-mail address",
@@ -146,6 +172,12 @@ def invitation(language: str, *, to: str, organization: str, inviter: str | None
 def forgotten(language: str, *, to: str, name: str, link: str) -> Mail:
     """A link to choose a new password."""
     subject, text = FORGOTTEN[language]
+    return Mail(to, subject, text.format(name=name, email=to, link=link))
+
+
+def confirm(language: str, *, to: str, name: str, link: str) -> Mail:
+    """A link by which somebody who is signed in confirms that it is them."""
+    subject, text = CONFIRM[language]
     return Mail(to, subject, text.format(name=name, email=to, link=link))
 
 

@@ -20,18 +20,12 @@ from heliograph import traces
 from heliograph.accounts import spending
 from heliograph.accounts.organizations import forbidden
 from heliograph.accounts.quota import QuotaExceeded
-from heliograph.accounts.requests import (
-    Answer,
-    IdempotencyConflict,
-    OverLimit,
-    RateUnit,
-    tell,
-    windows_of,
-)
+from heliograph.accounts.requests import Answer, IdempotencyConflict, OverLimit, RateUnit, tell, windows_of
 from heliograph.base import phones
 from heliograph.base.actor import Actor
+from heliograph.base.database.batching import HeldConnection
 from heliograph.base.database.clock import iso, now
-from heliograph.base.database.pool import Connection, HeldConnection, Pool, is_down
+from heliograph.base.database.pool import Connection, Pool, fetch_hot, is_down
 from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.loading_cache import Current
 from heliograph.base.money import Charge, columns
@@ -118,10 +112,10 @@ SELECT remaining, used, window_start, at, verdict, since, message, reference
   FROM sms_accept(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
     $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35)
 """
-# A batch of one, as produced by a client that sends one message after another.
+# A batch of one, as produced by a client that sends one message after another. Its result is one value, a row: in FROM,
+# PostgreSQL would store it before it returns it.
 ACCEPT_ONE = """
-SELECT remaining, used, window_start, at, verdict, since, message, reference
-  FROM sms_accept_one(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
+SELECT sms_accept_one(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
     $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31)
 """
 #: Columns with the decision on an item of a batch; the first is NULL if it was simply stored.
@@ -146,7 +140,7 @@ class Acceptor:
         #: Set after each commit that put work into the queue; cleared by the task that wakes the workers.
         self.stored = asyncio.Event()
 
-    async def accept(self, send: Send) -> Answer:
+    async def accept(self, send: Send, *, with_others: bool = False) -> Answer:
         """Store one message. Returns the 202, or the stored answer of the same idempotency key.
 
         Raises the first of these that applies: Invalid (`to` is not an E.164 number); IdempotencyConflict,
@@ -154,13 +148,13 @@ class Acceptor:
         DestinationNotAllowed, DestinationSuspicious, ChallengeRequired; Invalid (unknown sender), SenderIdNotAllowed,
         RecipientOptedOut, SenderIdNotApproved, SpendLimitReached, QuotaExceeded; and OverLimit and Unavailable. A key
         that has an outcome replays it, whatever the current time and settings. If the caller is cancelled, the message
-        is stored completely or not at all.
+        is stored completely or not at all. `with_others`: see `Intake.put`.
         """
-        return await self.intake.put(await self._prepare(send))
+        return await self.intake.put(await self._prepare(send), with_others=with_others)
 
     async def accept_many(self, sends: Sequence[Send]) -> list[Answer | Refusal]:
         """Store several messages; returns the answer or refusal for each."""
-        return await outcomes([self.accept(send) for send in sends])
+        return await outcomes([self.accept(send, with_others=True) for send in sends])
 
     async def price(
         self, send: Send, sender: SenderId, segments: int, *, conn: Connection | None = None
@@ -226,9 +220,11 @@ class Acceptor:
         return _Item(send, id, sender, kind, segments, text, price, refusal)
 
     async def _store_one(self, item: _Item) -> Answer | BaseException:
-        send, sender, unit, fits = item.send, item.sender, item.send.rate_unit, item.refusal is None
+        send, sender, price = item.send, item.sender, item.price
+        unit, fits = send.rate_unit, item.refusal is None
         async with self._kept.use() as conn:
-            row = await conn.fetchrow(
+            row = await fetch_hot(
+                conn,
                 ACCEPT_ONE,
                 self._keys_kept,
                 send.actor.organization_id,
@@ -257,16 +253,17 @@ class Acceptor:
                 send.actor.key_id,
                 send.actor.user_id,
                 send.traffic_class,
-                *(one and one[0] for one in columns([item.price])),
+                *((price.amount, price.currency, price.due) if price else (None, None, None)),
                 by_default(send.sender_id, send.sender_name),
             )
         assert row is not None
         self.stored.set()
+        remaining, used, window_start, at, verdict, since, message, reference = row[0]
         if unit is not None:
-            unit.used, unit.window_start, unit.at = row["used"], row["window_start"], row["at"]
-        if row["verdict"] is None:
-            return Answer(202, _body(item.id, send.client_reference, row["remaining"]), False)
-        return _answer(item, *(row[name] for name in DECIDED))
+            unit.used, unit.window_start, unit.at = used, window_start, at
+        if verdict is None:
+            return Answer(202, _body(item.id, send.client_reference, remaining), False)
+        return _answer(item, verdict, remaining, since, message, reference)
 
     async def _store(self, items: list[_Item]) -> list[Answer | BaseException]:
         challenged = [item for item in items if item.send.challenge_passed and is_guarded(item.send)]
@@ -280,7 +277,8 @@ class Acceptor:
                 await traces.keep(conn, traced)
             if challenged:
                 await holds.challenged(conn, [(item.send.actor.organization_id, item.id) for item in challenged])
-            row = await conn.fetchrow(
+            row = await fetch_hot(
+                conn,
                 ACCEPT,
                 self._keys_kept,
                 [send.actor.organization_id for send in sends],

@@ -45,8 +45,9 @@ CREATE OR REPLACE FUNCTION sms_accept(
 DECLARE
     v_oldest timestamptz := now() - p_kept;
     -- UTC days on which keys that are still valid were created. The transaction that held the lock before may have
-    -- begun later, after midnight.
+    -- begun later, after midnight; or the clock has been set back, by hours if it took local time for UTC.
     v_first date := (v_oldest AT TIME ZONE 'UTC')::date;
+    v_last date := ((now() + interval '6 hours') AT TIME ZONE 'UTC')::date;
     v_today date := (now() AT TIME ZONE 'UTC')::date;
     v_taken int[];
     v_start timestamptz[];
@@ -118,7 +119,7 @@ BEGIN
                 CROSS JOIN LATERAL (
                       SELECT FROM send_keys
                        WHERE organization_id = p_organization[n] AND key_hash = p_key[n]
-                         AND made_on BETWEEN v_first AND v_today + 1 LIMIT 1) known)
+                         AND made_on BETWEEN v_first AND v_last LIMIT 1) known)
            AND NOT EXISTS (
                SELECT FROM generate_series(1, cardinality(p_id)) AS n
                 CROSS JOIN LATERAL (SELECT FROM opted_out_since(p_organization[n], p_recipient[n]) LIMIT 1) silence
@@ -168,7 +169,7 @@ BEGIN
                       LEFT JOIN LATERAL (
                            SELECT request_hash, message_id FROM send_keys
                             WHERE organization_id = item.organization AND key_hash = item.key
-                              AND made_on BETWEEN v_first AND v_today + 1 AND created_at > v_oldest
+                              AND made_on BETWEEN v_first AND v_last AND created_at > v_oldest
                             LIMIT 1) known ON true
                       -- The confirmation of an opt-out is the only message that such a number still gets: looked up
                       -- only if there is an opt-out. Counted, because EXISTS may be planned as a hash of the whole

@@ -16,18 +16,18 @@ CREATE OR REPLACE FUNCTION sms_accept_one(
 ) LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
     v_mode text := CASE WHEN p_billed THEN 'live' ELSE 'test' END;
-    v_minute timestamptz;
     v_today date := (p_at AT TIME ZONE 'UTC')::date;
-    v_first date;
-    v_unusual boolean;
+    -- UTC days on which keys that are still valid were created: see `sms_accept`.
+    v_first date := ((p_at - p_kept) AT TIME ZONE 'UTC')::date;
+    v_last date := ((p_at + interval '6 hours') AT TIME ZONE 'UTC')::date;
     v_opted_out boolean;
+    v_unusual boolean := true;
 BEGIN
-    -- 1. Rate. The window of the current minute, or the next (see `count_requests`), is updated directly; others, there.
+    -- 1. Rate. The window of the current minute is updated directly, others in `count_requests`.
     IF p_rate_key IS NOT NULL THEN
-        v_minute := date_trunc('minute', p_at);
         UPDATE rate_windows known SET taken = known.taken + 1
          WHERE known.organization_id = p_organization AND known.key_id = p_rate_key AND known.bucket = p_bucket
-           AND known.window_start - v_minute BETWEEN '0' AND '1 minute'
+           AND known.window_start = date_trunc('minute', p_at)
         RETURNING known.taken, known.window_start INTO used, window_start;
         IF NOT FOUND THEN
             SELECT counted.taken, counted.window_start INTO used, window_start
@@ -46,19 +46,14 @@ BEGIN
         SELECT quotas.total - quotas.used INTO remaining FROM quotas WHERE organization_id = p_organization FOR UPDATE;
     ELSIF p_eligible THEN
         UPDATE quotas SET used = quotas.used + 1
-         WHERE organization_id = p_organization AND quotas.used < quotas.total
-           AND NOT EXISTS (SELECT FROM spend_limits WHERE organization_id = p_organization)
+         WHERE organization_id = p_organization AND quotas.used < quotas.total AND NOT quotas.is_limited
         RETURNING quotas.total - quotas.used INTO remaining;
     END IF;
 
     -- 3. Is this the usual case? (An expired key may still conflict.)
-    IF p_key IS NOT NULL THEN
-        v_first := ((p_at - p_kept) AT TIME ZONE 'UTC')::date;
-    END IF;
-    v_unusual := NOT p_eligible OR (p_billed AND remaining IS NULL);
-    IF NOT v_unusual THEN
+    IF p_eligible AND remaining IS NOT NULL THEN
         SELECT EXISTS (SELECT FROM send_keys WHERE organization_id = p_organization AND key_hash = p_key
-                          AND made_on BETWEEN v_first AND v_today + 1),
+                          AND made_on BETWEEN v_first AND v_last),
                EXISTS (SELECT FROM opt_outs WHERE organization_id = p_organization)
           INTO v_unusual, v_opted_out;
         -- Many organizations have no opt-outs at all: for them, nothing is looked up by the recipient.

@@ -5,7 +5,6 @@ The rule nobody may break: the content of a text never reaches the audit log.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import TypeVar
 from uuid import UUID
@@ -17,7 +16,7 @@ from heliograph.audit import recording as audit
 from heliograph.base import naming
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.errors import NotFound, Problems, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.sealing import text_keys
 from heliograph.sealing.text_keys import Sealing
@@ -84,7 +83,7 @@ LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDAT
 COUNT = "SELECT count(*) FROM saved_texts WHERE organization_id = $1"
 INSERT = f"""
 INSERT INTO saved_texts (organization_id, id, name, body, created_at, updated_at) VALUES ($1, $2, $3, $4, now(), now())
-RETURNING {_COLUMNS}
+ON CONFLICT DO NOTHING RETURNING {_COLUMNS}
 """
 
 
@@ -96,8 +95,10 @@ async def create(conn: Connection, actor: Actor, *, name: str, body: str) -> Sav
         if await conn.fetchval(COUNT, actor.organization_id) >= MOST:
             raise TooManySavedTexts
         id = uuid7()
-        rows = await _unique(conn, INSERT, actor.organization_id, id, name, await _sealed(conn, actor, id, body))
-        made = msgspec.structs.replace(SavedText(*rows[0].values()), body=body)
+        row = await conn.fetchrow(INSERT, actor.organization_id, id, name, await _sealed(conn, actor, id, body))
+        if row is None:
+            raise SavedTextExists
+        made = msgspec.structs.replace(SavedText(*row.values()), body=body)
         await audit.record(conn, actor, "saved_text.created", object_id=made.id, name=name)
     return made
 
@@ -106,6 +107,9 @@ async def create(conn: Connection, actor: Actor, *, name: str, body: str) -> Sav
 CHANGE = """
 UPDATE saved_texts SET name = coalesce($3, name), body = coalesce($4, body), updated_at = now()
  WHERE organization_id = $1 AND id = $2
+   AND NOT EXISTS (SELECT FROM saved_texts other
+                    WHERE other.organization_id = $1 AND lower(other.name) = lower($3) AND other.id <> $2)
+RETURNING id
 """
 
 
@@ -118,7 +122,13 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, name: str | None =
         if (name, body) == (None, None):
             return
         sealed = None if body is None else await _sealed(conn, actor, id, body)
-        await _unique(conn, CHANGE, actor.organization_id, id, name, sealed)
+        try:
+            async with conn.transaction():
+                changed = await conn.fetchval(CHANGE, actor.organization_id, id, name, sealed)
+        except asyncpg.UniqueViolationError:  # another got this name at the same moment
+            changed = None
+        if changed is None:
+            raise SavedTextExists
         before, becomes = {"name": known.name}, name or known.name
         after = {"name": becomes} | ({} if body is None else {"body": "changed"})
         await audit.record(conn, actor, "saved_text.changed", object_id=id, name=becomes, before=before, after=after)
@@ -151,24 +161,13 @@ async def _sealed(conn: Connection, actor: Actor, id: UUID, body: str) -> str:
     return sealing.sealed(actor.organization_id, "saved_texts", id, body)
 
 
-async def _unique(conn: Connection, sql: str, *values: object) -> Sequence[asyncpg.Record]:
-    try:
-        async with conn.transaction():
-            return await conn.fetch(sql, *values)
-    except asyncpg.UniqueViolationError:
-        raise SavedTextExists from None
-
-
 def checked(name: Name, body: str | None) -> Name:
     """The name, trimmed, of a text to save or to change; None: unchanged. Raises Invalid (fields `name` and `body`)."""
-    wrong: list[tuple[str, str, str]] = []
-    try:
+    wrong = Problems()
+    with wrong.gathering():
         if name is not None:
             name = naming.checked(name, "name", longest=MAX_NAME)
-    except Invalid as refusal:
-        wrong += [(one["field"], one["issue"], one["message"]) for one in refusal.details["fields"]]
     if body is not None and (not 1 <= len(body) <= MAX_TEXT or not body.strip()):
-        wrong.append(("body", "length", f"`body` must be 1 to {MAX_TEXT} characters"))
-    if wrong:
-        raise Invalid(*wrong)
+        wrong.add("body", "length", f"`body` must be 1 to {MAX_TEXT} characters")
+    wrong.report()
     return name

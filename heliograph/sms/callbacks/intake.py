@@ -20,8 +20,8 @@ import structlog
 
 from heliograph.base import crypto
 from heliograph.base.crypto import Key
-from heliograph.base.database.batching import Batcher
-from heliograph.base.database.pool import Connection, HeldConnection, Pool, is_down
+from heliograph.base.database.batching import Batcher, HeldConnection
+from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.errors import CallbackNotGenuine, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.base.loading_cache import LoadingCache

@@ -55,16 +55,18 @@ async def record(
     """
     at = now()
     given = [_ids(one) for one in answered]
+    # The ids that are stored in their attempts.
+    own = [some[0] if some and some[0].is_in_attempt(at) else None for some in given]
     proven = await _proven(conn, answered)
     decided = [
-        _decide(one, ids, at, 0.0 if place in proven else grace)
-        for place, (one, ids) in enumerate(zip(answered, given, strict=True))
+        _decide(one, id, at, 0.0 if place in proven else grace)
+        for place, (one, id) in enumerate(zip(answered, own, strict=True))
     ]
     moves: list[Move] = await settle(conn, decided, only_answers=True)
     # Also those of parts that were accepted before another part was refused.
     ids = [id for some in given for id in some]
     await _complete(conn, answered)
-    await parts.keep(conn, ids, at)
+    await parts.keep(conn, [id for some, one in zip(given, own, strict=True) if one is None for id in some], at)
     await _expect_test_receipts(conn, answered)
     early, _ = await waiting.early(conn, [(id.supplier_id, id.id_key) for id in ids], policies=policies)
     return moves + early
@@ -149,6 +151,8 @@ async def reconcile(conn: Connection, answered: Sequence[AnsweredAttempt], moved
 
 def _last(answered: Sequence[AnsweredAttempt]) -> Sequence[AnsweredAttempt]:
     """The last answer for each attempt; late if one was recorded before this batch."""
+    if not any(one.is_late for one in answered):
+        return answered  # only a late answer follows another one
     firsts: dict[tuple[UUID, int], bool] = {}
     for one in answered:
         firsts.setdefault((one.attempt.lease.id, one.attempt.number), one.is_late)
@@ -289,20 +293,19 @@ def _ids(one: AnsweredAttempt) -> list[PartId]:
     ]
 
 
-def _decide(one: AnsweredAttempt, ids: Sequence[PartId], at: datetime, grace: float) -> Settlement:
-    """What happens to the message and its queue row."""
+def _decide(one: AnsweredAttempt, own: PartId | None, at: datetime, grace: float) -> Settlement:
+    """What happens to the message and its queue row. `own`: the id that is stored in the attempt."""
     outcome: Outcome = one.outcome
     lease, due, number = one.attempt.lease, one.attempt.message, one.attempt.number
-    id, end = (ids[0].id_key, ids[0].recipient_suffix) if ids and ids[0].is_in_attempt(at) else (None, None)
     route, spoken = one.attempt.context, one.attempt.submission.sender
     ended = EndedAttempt(
         one.attempt,
-        outcome.verdict.value,
+        outcome.verdict,
         outcome.code,
         outcome.detail,
         outcome.doubtful,
-        id,
-        end,
+        None if own is None else own.id_key,
+        None if own is None else own.recipient_suffix,
         route.cost,
         None if spoken == due.sender else spoken,
     )

@@ -224,7 +224,7 @@ class SupplierPool:
                 before = self._accounts[id].supplier
                 if supplier is None:
                     self._leave(id, self._accounts.pop(id).connector, grace)
-                elif _needs_reconnect(before, supplier):
+                elif self._needs_reconnect(before, supplier):
                     self._leave(id, self._accounts[id].connector, grace)
                     self._absent(supplier, "")
                 elif supplier != before:
@@ -284,6 +284,15 @@ class SupplierPool:
         self._accounts[supplier.id] = PooledSupplier(supplier, connector, Breaker(time.monotonic))
         if self._is_stopping:  # `stop` did not find it
             self._leave(supplier.id, connector, 0.0)
+
+    def _needs_reconnect(self, old: Supplier, new: Supplier) -> bool:
+        """Not if its secret was only sealed again, under another key."""
+        if (old.kind, old.settings, old.secret) == (new.kind, new.settings, new.secret):
+            return False
+        try:
+            return (old.kind, self._account(old)) != (new.kind, self._account(new))
+        except Exception:  # `_open` logs it
+            return True
 
     def _absent(self, supplier: Supplier, error: str) -> None:
         self._accounts[supplier.id] = PooledSupplier(supplier, Absent(error), Breaker(time.monotonic))
@@ -389,7 +398,3 @@ class SupplierPool:
         if (told := (reports, slots)) != self._told:
             await conn.execute(REPORT, self._worker_id, *(list(column) for column in zip(*reports, strict=True)))
             self._told = told
-
-
-def _needs_reconnect(old: Supplier, new: Supplier) -> bool:
-    return (old.kind, old.settings, old.secret) != (new.kind, new.settings, new.secret)

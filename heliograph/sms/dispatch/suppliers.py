@@ -57,6 +57,7 @@ ADD = """
 INSERT INTO suppliers (id, name, kind, settings, secret, prefixes, priority, weight, sessions, parts, simulated,
                        created_at, changed_at)
 VALUES ($1, $2, $3, $4::text::jsonb, $5, $6, $7, $8, $9, $10, $11, $12, $12)
+ON CONFLICT DO NOTHING RETURNING id
 """
 
 
@@ -86,26 +87,25 @@ async def add(
     id = id or uuid7()
     told = {"kind": kind, "prefixes": prefixes, "priority": priority, "weight": weight, "sessions": sessions}
     told |= {"parts": parts, "simulated": simulated, "settings": settings}
-    try:
-        async with conn.transaction():
-            await conn.execute(
-                ADD,
-                id,
-                name,
-                kind,
-                msgspec.json.encode(settings).decode(),
-                seal(key, secret.encode(), context(id)),
-                list(prefixes),
-                priority,
-                weight,
-                sessions,
-                parts,
-                simulated,
-                now(),
-            )
-            await audit.record(conn, by, "supplier.added", object_id=id, name=name, after=told)
-    except asyncpg.UniqueViolationError:
-        raise SupplierExists(name=name) from None
+    async with conn.transaction():
+        added = await conn.fetchval(
+            ADD,
+            id,
+            name,
+            kind,
+            msgspec.json.encode(settings).decode(),
+            seal(key, secret.encode(), context(id)),
+            list(prefixes),
+            priority,
+            weight,
+            sessions,
+            parts,
+            simulated,
+            now(),
+        )
+        if added is None:
+            raise SupplierExists(name=name)
+        await audit.record(conn, by, "supplier.added", object_id=id, name=name, after=told)
     return id
 
 
@@ -125,10 +125,10 @@ async def lock(conn: Connection, *, supplier: str) -> Supplier:
 #: at the same moment, and some suppliers never repeat a callback that was refused. And how many are kept: an SMPP
 #: supplier's password signs nothing, so none of these.
 OLD_SECRET, MAX_OLD = timedelta(days=1), 4
-CHANGE = """
+CHANGE = f"""
 UPDATE suppliers SET name = $2, settings = $3::text::jsonb, prefixes = $4, priority = $5, weight = $6, sessions = $7,
        parts = $8, simulated = $9, changed_at = now()
- WHERE id = $1
+ WHERE id = $1 AND {naming.IS_FREE.format(table="suppliers")} RETURNING id
 """
 REPLACE = """
 UPDATE suppliers s
@@ -159,7 +159,7 @@ async def change(
     """
     try:
         async with conn.transaction():
-            await conn.execute(
+            changed = await conn.fetchval(
                 CHANGE,
                 after.id,
                 after.name,
@@ -171,6 +171,8 @@ async def change(
                 after.parts,
                 after.simulated,
             )
+            if changed is None:
+                raise SupplierExists(name=after.name)
             if secret is not None:
                 await conn.execute(REPLACE, *_replacement(key, after.id, after.kind, secret))
             told = _audit_values(after) | ({} if secret is None else {"password": secret})
@@ -204,6 +206,19 @@ async def old_secrets(conn: Connection, key: Key, ids: Sequence[UUID]) -> dict[U
         except Unsealable:  # a secret key that is no longer configured: the current secret decides
             continue
     return found
+
+
+SECRETS = "SELECT id, secret FROM suppliers WHERE length(secret) > 0"
+
+
+async def all_open(conn: Connection, key: Key) -> bool:
+    """Whether `key` opens the current secrets of all suppliers."""
+    try:
+        for id, sealed in await conn.fetch(SECRETS):
+            unseal(key, sealed, context(id))
+    except Unsealable:
+        return False
+    return True
 
 
 RECONFIGURE = "UPDATE suppliers SET settings = $2::text::jsonb, changed_at = $3 WHERE id = $1 RETURNING kind"

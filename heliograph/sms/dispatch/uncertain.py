@@ -22,14 +22,13 @@ from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
 from heliograph.base.money import charge_of
 from heliograph.base.sentences import said
-from heliograph.sending.attempts import WORKER_DIED
 from heliograph.sending.channel import LostResolution
 from heliograph.sms.dispatch import test_mode
 from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.dispatch.outcomes import deadline
 from heliograph.sms.reports import keys, parts, waiting
 from heliograph.sms.reports.keys import PartId
-from heliograph.sms.status import OUTCOME_UNKNOWN, Move, SupplierAcceptance
+from heliograph.sms.status import OUTCOME_UNKNOWN, WAS_COUNTED, Move, SupplierAcceptance
 from heliograph.suppliers.contract import Verdict
 from heliograph.traffic import reconciliation
 
@@ -37,19 +36,25 @@ from heliograph.traffic import reconciliation
 MOST_DOUBLINGS = 12
 #: How it is known that an attempt with an unknown outcome was accepted.
 SHOWN = said("a receipt shows that the supplier has it")
-# No longer in doubt: these attempts now end as accepted. Those that another worker found without an answer were not
-# counted as unanswered: the supplier is not to blame.
+# No longer in doubt: these attempts now end as accepted, unless an answer has just been recorded. Locked first: that
+# there was no answer may be being recorded, and counted, at this moment.
 TAKEN = f"""
+WITH doubtful AS MATERIALIZED (
+    SELECT v.*, known.was_counted
+      FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::text[], $5::text[])
+           AS v (organization_id, message_id, attempt, id_key, suffix)
+           CROSS JOIN LATERAL (
+           SELECT {WAS_COUNTED} AS was_counted FROM attempts
+            WHERE organization_id = v.organization_id AND message_id = v.message_id AND attempt = v.attempt
+              AND state = 'unknown'
+              FOR NO KEY UPDATE) known
+)
 UPDATE attempts SET state = 'accepted', ended_at = now(), detail = '{SHOWN}',
-                    supplier_message_id = v.id_key, recipient_suffix = v.suffix
-  FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::text[], $5::text[])
-       AS v (organization_id, message_id, attempt, id_key, suffix)
-       CROSS JOIN LATERAL (
-       SELECT detail <> '{WORKER_DIED}' AS is_counted FROM attempts
-        WHERE organization_id = v.organization_id AND message_id = v.message_id AND attempt = v.attempt LIMIT 1) was
- WHERE attempts.organization_id = v.organization_id AND attempts.message_id = v.message_id
-   AND attempts.attempt = v.attempt
-RETURNING attempts.message_id, cost, cost_currency, cost_due, was.is_counted
+                    supplier_message_id = doubtful.id_key, recipient_suffix = doubtful.suffix
+  FROM doubtful
+ WHERE attempts.organization_id = doubtful.organization_id AND attempts.message_id = doubtful.message_id
+   AND attempts.attempt = doubtful.attempt
+RETURNING attempts.message_id, cost, cost_currency, cost_due, doubtful.was_counted
 """
 
 
@@ -144,7 +149,7 @@ async def _adopt(
     costs = {row["message_id"]: charge_of(row["cost"], row["cost_currency"], row["cost_due"]) for row in rows}
     counted = [
         (due.attempt_supplier, phones.country(due.recipient), Verdict.UNKNOWN.value, -1)
-        for due in (whole[row["message_id"]] for row in rows if row["is_counted"])
+        for due in (whole[row["message_id"]] for row in rows if row["was_counted"])
         if due.attempt_supplier is not None and due.attempt_supplier != test_mode.SUPPLIER
     ]
     await reconciliation.count(conn, counted, at)

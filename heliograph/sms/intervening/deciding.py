@@ -80,8 +80,11 @@ async def decide(conn: Connection, by: Principal, *, id: UUID, status: str, reas
 async def _out_of_the_queue(conn: Connection, move: Move) -> list[Move]:
     """End the work of a message that waits for another try; returns its moves. Raises StatusNotDecided."""
     organization_id, id = move.organization_id, move.message_id
+    if id not in await leases.withdraw(conn, "sms", [id], only="ended"):
+        raise StatusNotDecided
+    # Read once no worker can make another attempt.
     last = await conn.fetchrow(TRIED, organization_id, id)
-    if last is None or id not in await leases.withdraw(conn, "sms", [id], only="ended"):
+    if last is None:
         raise StatusNotDecided
     if last["state"] != "unknown":
         if move.status not in ("failed", "expired", "rejected"):

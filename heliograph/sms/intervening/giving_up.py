@@ -23,8 +23,9 @@ async def give_up(conn: Connection, by: Principal, *, id: UUID, reason: str) -> 
     reason = reasons.for_organization(reason)
     found = await whose.find(conn, by, id=id)
     async with conn.transaction():
-        message = await messages.cancel(conn, found.actor, id=id)
-        if found.status != message.status:
+        message, is_given_up = await messages.cancel_now(conn, found.actor, id=id)
+        # Otherwise its sender was first.
+        if is_given_up:
             before, after = {"status": found.status}, {"status": message.status}
             await audit.record(
                 conn, found.actor, "message.given_up", object_id=id, before=before, after=after, reason=reason

@@ -92,6 +92,7 @@ def context(id: UUID) -> str:
 INSERT = """
 INSERT INTO lookup_suppliers (id, name, kind, settings, secret, created_at, changed_at)
 VALUES ($1, $2, $3, $4::text::jsonb, $5, now(), clock_timestamp())
+ON CONFLICT DO NOTHING RETURNING id
 """
 
 
@@ -110,13 +111,11 @@ async def add(
     _check(kind, values)
     id = uuid7()
     sealed = seal(key, msgspec.json.encode(secrets), context(id))
-    try:
-        async with conn.transaction():
-            await conn.execute(INSERT, id, name, kind, msgspec.json.encode(values).decode(), sealed)
-            told = {"kind": kind, "settings": values}
-            await audit.record(conn, by, "lookup.added", object_id=id, name=name, after=told)
-    except asyncpg.UniqueViolationError:
-        raise _taken(name) from None
+    async with conn.transaction():
+        if await conn.fetchval(INSERT, id, name, kind, msgspec.json.encode(values).decode(), sealed) is None:
+            raise _taken(name)
+        told = {"kind": kind, "settings": values}
+        await audit.record(conn, by, "lookup.added", object_id=id, name=name, after=told)
     return id
 
 

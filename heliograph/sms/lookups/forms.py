@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Problems
 from heliograph.sms.lookups import accounts
 from heliograph.sms.lookups.accounts import Account
 from heliograph.sms.management.forms import Field
@@ -46,18 +46,15 @@ def read(kind: str, before: Mapping[str, str], given: Mapping[str, str]) -> dict
     """The settings that typed values change; None: the default. `before`: the values that the fields showed. Raises
     Invalid with all errors of individual settings."""
     values: dict[str, Any] = {}
-    wrong: list[tuple[str, str, str]] = []
+    wrong = Problems()
     for one in fields(kind):
         text = given.get(one.name, before.get(one.name, "")).strip()
         if one.is_required and not text:
-            wrong.append((one.name, "required", REQUIRED))
+            wrong.add(one.name, "required", REQUIRED)
         elif text != before.get(one.name, ""):
-            try:
+            with wrong.gathering():
                 values |= accounts.parsed(kind, [f"{one.name}={text}"])
-            except Invalid as refusal:
-                wrong += [(two["field"], two["issue"], two["message"]) for two in refusal.details["fields"]]
-    if wrong:
-        raise Invalid(*wrong)
+    wrong.report()
     return values
 
 

@@ -151,16 +151,23 @@ async def save(conn: Connection, key: Key, draft: Draft, *, secret: str | None =
     )
 
 
-FOUND = "UPDATE supplier_drafts SET steps = $2::text::jsonb, changed_at = now() WHERE id = $1"
-FOLLOWED = "UPDATE supplier_drafts SET trial = $2::text::jsonb, changed_at = now() WHERE id = $1"
+# Nothing, if its connection was changed during the test.
+FOUND = """
+UPDATE supplier_drafts SET steps = $2::text::jsonb, changed_at = now()
+ WHERE id = $1 AND settings = $3::text::jsonb AND secret = $4
+"""
+STARTED = "UPDATE supplier_drafts SET trial = $2::text::jsonb, changed_at = now() WHERE id = $1"
+# Nothing, if it was forgotten meanwhile. Their ends tell test messages apart.
+FOLLOWED = f"{STARTED} AND trial -> 'until' = $2::text::jsonb -> 'until'"
 FORGET_TRIAL = "UPDATE supplier_drafts SET trial = NULL, changed_at = now() WHERE id = $1"
 FORGET_TESTS = "UPDATE supplier_drafts SET steps = DEFAULT, trial = NULL, changed_at = now() WHERE id = $1"
 ENDS = "SELECT now() + make_interval(secs => $1)"
 
 
-async def keep_steps(conn: Connection, id: UUID, steps: list[Step]) -> None:
-    """Save the results of a connection test."""
-    await conn.execute(FOUND, id, encoded(steps))
+async def keep_steps(conn: Connection, draft: Draft, steps: list[Step]) -> None:
+    """Save the results of testing this draft's connection, unless it has been changed since."""
+    settings = msgspec.json.encode(draft.settings).decode()
+    await conn.execute(FOUND, draft.id, encoded(steps), settings, draft.secret)
 
 
 async def forget_trial(conn: Connection, id: UUID) -> None:
@@ -173,8 +180,13 @@ async def forget_tests(conn: Connection, id: UUID) -> None:
     await conn.execute(FORGET_TESTS, id)
 
 
+async def start_trial(conn: Connection, id: UUID, one: Trial) -> None:
+    """Save that a test message is sent, in the transaction that holds the draft."""
+    await conn.execute(STARTED, id, encoded(one))
+
+
 async def keep_trial(conn: Connection, id: UUID, one: Trial) -> None:
-    """Save the progress of a test message."""
+    """Save the progress of a test message, unless it is no longer the last one."""
     await conn.execute(FOLLOWED, id, encoded(one))
 
 
@@ -203,6 +215,14 @@ DROP = "DELETE FROM supplier_drafts WHERE id = $1"
 LOCK = f"SELECT {COLUMNS} FROM supplier_drafts WHERE id = $1 FOR UPDATE"
 
 
+async def lock(conn: Connection, id: UUID) -> Draft:
+    """One draft, which nobody else changes before the caller's transaction ends. Raises NotFound."""
+    row = await conn.fetchrow(LOCK, id)
+    if row is None:
+        raise NotFound(resource="supplier draft", id=str(id))
+    return _draft(row)
+
+
 async def drop(conn: Connection, id: UUID) -> None:
     """Discard a draft."""
     await conn.execute(DROP, id)
@@ -212,10 +232,7 @@ async def finish(conn: Connection, key: Key, id: UUID, *, by: Principal = SYSTEM
     """Turn a draft into a supplier of the same id, which carries messages from now on. Raises NotFound, Invalid (names
     the setting), SupplierExists."""
     async with conn.transaction():
-        row = await conn.fetchrow(LOCK, id)
-        if row is None:
-            raise NotFound(resource="supplier draft", id=str(id))
-        draft = _draft(row)
+        draft = await lock(conn, id)
         options.check(draft.kind, draft.settings)
         if not draft.secret:
             raise Invalid(("secret", "required", "The connection needs its password."))

@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, Problems
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.management import options
 from heliograph.suppliers import kinds
@@ -74,22 +74,19 @@ def read(kind: str, settings: Mapping[str, Any], given: Mapping[str, str]) -> di
     """The settings after applying typed values; a field that was not sent stays as it is. Raises Invalid with all
     errors."""
     after, before = dict(settings), shown(kind, settings)
-    wrong: list[tuple[str, str, str]] = []
+    wrong = Problems()
     for name, (of, _) in options.fields(kind).items():
         text = given.get(name)
         if text is None or (text := text.replace("\r\n", "\n")) == before[name]:
             continue
-        try:
+        with wrong.gathering():
             if options.is_mapping(of):
                 after.pop(name, None)
                 if entries := _entries(name, text):
                     after[name] = entries
             else:
                 options.apply(after, f"{name}={text if of is str else text.strip()}", kind)
-        except Invalid as refusal:
-            wrong += [(one["field"], one["issue"], one["message"]) for one in refusal.details["fields"]]
-    if wrong:
-        raise Invalid(*wrong)
+    wrong.report()
     options.check(kind, after)
     return after
 
@@ -106,23 +103,20 @@ def shown_row(one: Supplier) -> dict[str, str]:
 def changed(before: Supplier, given: Mapping[str, str]) -> Supplier:
     """The supplier after applying typed values. Raises Invalid with all errors."""
     now = shown_row(before)
-    wrong: list[tuple[str, str, str]] = []
-    after = before
+    wrong, after = Problems(), before
     try:
         # Fields of settings have a prefix, since some have the same names as columns.
         settings = {name.removeprefix(OPTION): text for name, text in given.items() if name.startswith(OPTION)}
         after = msgspec.structs.replace(after, settings=read(before.kind, before.settings, settings))
     except Invalid as refusal:
-        wrong += [(OPTION + one["field"], one["issue"], one["message"]) for one in refusal.details["fields"]]
+        for one in refusal.details["fields"]:
+            wrong.add(OPTION + one["field"], one["issue"], one["message"])
     pairs = [f"{name}={given[name].strip()}" for name in ROW if name in given and given[name].strip() != now[name]]
     for pair in pairs:
-        try:
+        with wrong.gathering():
             row = options.row_changed(after, pair)
             after = msgspec.structs.replace(after, **msgspec.structs.asdict(row))
-        except Invalid as refusal:
-            wrong += [(one["field"], one["issue"], one["message"]) for one in refusal.details["fields"]]
-    if wrong:
-        raise Invalid(*wrong)
+    wrong.report()
     return after
 
 

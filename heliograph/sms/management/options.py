@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, Problems
 from heliograph.base.process.settings import SettingsError
 from heliograph.base.sentences import joined, said
 from heliograph.sms.dispatch.routing import Supplier
@@ -127,14 +127,11 @@ def row_changed(before: Supplier, pair: str) -> Routing:
 def checked_place(row: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
     """Columns of a supplier that is being added, after applying typed values. Raises Invalid with all errors."""
     known = dict(row) | {"prefixes": tuple(row["prefixes"])}
-    wrong: list[tuple[str, str, str]] = []
+    wrong = Problems()
     for name, text in given.items():
-        try:
+        with wrong.gathering():
             known = msgspec.structs.asdict(_row(known, f"{name}={text.strip()}"))
-        except Invalid as refusal:
-            wrong += [(one["field"], one["issue"], one["message"]) for one in refusal.details["fields"]]
-    if wrong:
-        raise Invalid(*wrong)
+    wrong.report()
     return {name: known[name] for name in row}
 
 

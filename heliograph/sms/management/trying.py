@@ -35,7 +35,12 @@ MOST = 20
 FreshReceipts = Callable[[tuple[str, ...]], Awaitable[list[TrialReceipt]]]
 
 READ = "SELECT trial::text FROM suppliers WHERE id = $1 AND state <> 'removed'"
-KEEP = "UPDATE suppliers SET trial = $2::text::jsonb WHERE id = $1"
+HELD = f"{READ} FOR NO KEY UPDATE"
+START = "UPDATE suppliers SET trial = $2::text::jsonb WHERE id = $1"
+# Nothing, if it was forgotten meanwhile: as `drafts.FOLLOWED`.
+KEEP = """
+UPDATE suppliers SET trial = $2::text::jsonb WHERE id = $1 AND trial -> 'until' = $2::text::jsonb -> 'until'
+"""
 FORGET = "UPDATE suppliers SET trial = NULL WHERE id = $1"
 NOW = "SELECT now()"
 # Unmatched receipts, found by the handset's number, whatever base their ids are written in.
@@ -47,16 +52,22 @@ SELECT keys, state, error, submitted, delivered FROM receipts
 """
 
 
-async def last(conn: Connection, *, supplier_id: UUID) -> Trial | None:
-    """The progress of a supplier's last test message; None: there was none. Raises NotFound."""
-    row = await conn.fetchrow(READ, supplier_id)
+async def last(conn: Connection, *, supplier_id: UUID, is_held: bool = False) -> Trial | None:
+    """The progress of a supplier's last test message; None: there was none. Raises NotFound. `is_held`: nobody else
+    starts one before the caller's transaction ends."""
+    row = await conn.fetchrow(HELD if is_held else READ, supplier_id)
     if row is None:
         raise NotFound("There is no such supplier.")
     return None if row["trial"] is None else decoded(row["trial"], Trial)
 
 
+async def start(conn: Connection, one: Trial, *, supplier_id: UUID) -> None:
+    """Save that it is sent, in the transaction that holds the last one."""
+    await conn.execute(START, supplier_id, encoded(one))
+
+
 async def keep(conn: Connection, one: Trial, *, supplier_id: UUID) -> None:
-    """Save its progress."""
+    """Save its progress, unless it is no longer the last one."""
     await conn.execute(KEEP, supplier_id, encoded(one))
 
 

@@ -218,7 +218,7 @@ async def _assembled(conn: Connection, due: Sequence[Row], at: datetime) -> _Bat
         one.id: handsets.called(one.recipient, one.recipient_ton, suppliers.get(one.supplier_id)) for one in firsts
     }
     owners = await _owners(conn, {name for names in called.values() for name in names})
-    holders = {id: next((owners[name] for name in names if name in owners), []) for id, names in called.items()}
+    holders = {id: _each_once(owners, names) for id, names in called.items()}
     sealing = await Sealing.of(conn, {one.organization_id for some in holders.values() for one in some})
     return _Batch(at, ready, waiting, repeated, holders, suppliers, sealing)
 
@@ -309,6 +309,12 @@ async def _owners(conn: Connection, numbers: Iterable[str]) -> Mapping[str, list
         owner = Owner(organization_id, sender_id, sender, frozenset(map(keywords.fold, words)), country)
         found.setdefault(value, []).append(owner)
     return found
+
+
+def _each_once(owners: Mapping[str, list[Owner]], names: Sequence[str]) -> list[Owner]:
+    """Each organization that has a number in any of its forms, with the first of these forms."""
+    found = {one.organization_id: one for name in reversed(names) for one in owners.get(name, ())}
+    return [found[id] for id in sorted(found)]
 
 
 def _message(group: Group, owner: Owner, batch: _Batch) -> Message:

@@ -76,7 +76,7 @@ async def obey(conn: Connection, messages: Sequence[Message], at: datetime) -> t
     deliveries = 0
     wanted: list[KeywordReply] = []
     for turn in _turns(saying):
-        out, back = [], []
+        out, back, heard = [], [], []
         for one in turn:
             if one.keyword == "start" and one.person not in opted_out:
                 # There is nothing to confirm, and YES is an answer to something else.
@@ -88,14 +88,18 @@ async def obey(conn: Connection, messages: Sequence[Message], at: datetime) -> t
             elif one.keyword == "start":
                 said_at = one.group.first.received_at
                 back.append(Statement(*one.pair, said_at, optouts.KEYWORD, one.word, one.group.id))
+            heard.append(one)
+        deliveries += await optouts.suppress(conn, out)
+        # It may have waited, for workers or for its number's owner: what was said or recorded since stays.
+        await optouts.lift_earlier(conn, back)
+        # Whoever has a later turn has this one too.
+        opted_out = await optouts.current(conn, {one.person for one in turn})
+        for one in heard:
             # If organizations share a number, only those that have written to the person reply.
             silent = one.answered or (one.shared and one.person not in campaign)
+            silent |= one.keyword == "start" and one.person in opted_out
             if not silent and at - one.group.first.received_at < REPLY_WITHIN:
                 wanted.append(KeywordReply(*one.pair, one.keyword or "", one.owner.sender_id, at))
-        deliveries += await optouts.suppress(conn, out)
-        opted_out |= {one.person for one in turn if one.keyword == "stop"}
-        await optouts.lift(conn, back)
-        opted_out -= {one.person for one in turn if one.keyword == "start"}
     return deliveries, wanted
 
 

@@ -81,8 +81,8 @@ async def listed(conn: Connection) -> list[UnassignedNumber]:
         holders.setdefault(one["value"], []).append(one)
     found = []
     for row, some in zip(rows, called, strict=True):
-        of = next((holders[name] for name in some if name in holders), [])
-        approved = [one for one in of if one["status"] == "approved"]
+        of = [one for name in dict.fromkeys(some) for one in holders.get(name, ())]
+        approved = {one["name"] for one in of if one["status"] == "approved"}
         found.append(
             UnassignedNumber(
                 supplier_id=row["supplier_id"],
@@ -90,7 +90,7 @@ async def listed(conn: Connection) -> list[UnassignedNumber]:
                 recipient=row["recipient"],
                 number=some[-1],
                 why=_why(of, len(approved)),
-                organizations=[one["name"] for one in of],
+                organizations=list(dict.fromkeys(one["name"] for one in of)),
                 count=row["count"],
                 last_at=row["last_at"],
                 tail=row["sender"][-4:],
@@ -106,6 +106,8 @@ def _why(holders: Sequence[asyncpg.Record], approved: int) -> Why:
     return "several" if approved > 1 else "approved_since"
 
 
+# Operators take turns: two of them must not give one number to two organizations.
+TURN = "SELECT pg_advisory_xact_lock(hashtextextended('numbers are assigned', 0))"
 PLACED = "SELECT supplier_id, recipient_ton FROM inbound_messages WHERE state = 'unassigned' AND recipient = $1 LIMIT 1"
 
 
@@ -118,6 +120,7 @@ async def assign(conn: Connection, actor: Actor, *, recipient: str) -> int | Non
     it.
     """
     async with conn.transaction():
+        await conn.execute(TURN)
         row = await conn.fetchrow(PLACED, recipient)
         if row is None:
             raise NotFound("No unassigned message came to this number.", recipient=recipient)

@@ -32,18 +32,20 @@ from heliograph.suppliers.contract import (
     Account,
     Exchange,
     Health,
+    LostUntil,
     OnOutcome,
     Outcome,
     Scope,
     Submission,
     Verdict,
     WireActivity,
+    never_lost,
     returned,
 )
 from heliograph.suppliers.http import references
 from heliograph.suppliers.http.kind import Answer, HttpKind, HttpSettings, Message, Request, secrets_of
 from heliograph.suppliers.http.watching import ExchangeRecorder, RequestActivity
-from heliograph.suppliers.pump_timer import STOOD_STILL, PumpTimer
+from heliograph.suppliers.pump_timer import LEASE_LOST, PumpTimer
 from heliograph.suppliers.settings import checked
 
 log = structlog.get_logger(__name__)
@@ -65,12 +67,15 @@ FAILURES: Mapping[str, Sentence] = {
     "timeout": said("no answer in time"),
     "closed": said("the connection ended before an answer"),
     "protocol": said("the answer is not HTTP"),
+    "withheld": LEASE_LOST,
 }
 
 
-def connect(kind: HttpKind, account: Account, on_outcome: OnOutcome) -> HttpConnector:
+def connect(
+    kind: HttpKind, account: Account, on_outcome: OnOutcome, *, lost_until: LostUntil = never_lost
+) -> HttpConnector:
     """A connector of this kind. Raises SettingsError (names the field)."""
-    return HttpConnector(kind, checked(kind.settings, account.settings), account, on_outcome)
+    return HttpConnector(kind, checked(kind.settings, account.settings), account, on_outcome, lost_until=lost_until)
 
 
 class _Waiting(msgspec.Struct, frozen=True, gc=False):
@@ -86,7 +91,15 @@ class _Waiting(msgspec.Struct, frozen=True, gc=False):
 class HttpConnector:
     """Implements contract.Connector."""
 
-    def __init__(self, kind: HttpKind, settings: HttpSettings, account: Account, on_outcome: OnOutcome) -> None:
+    def __init__(
+        self,
+        kind: HttpKind,
+        settings: HttpSettings,
+        account: Account,
+        on_outcome: OnOutcome,
+        *,
+        lost_until: LostUntil = never_lost,
+    ) -> None:
         if not settings.base_url:
             raise SettingsError("base_url: is required")
         self._kind = kind
@@ -94,6 +107,7 @@ class HttpConnector:
         self._secrets = secrets_of(account.secret)
         self._callback = account.callback
         self._on_outcome = on_outcome
+        self._lost_until = lost_until
         self._sessions = 0
         self._running = self._stopping = False
         self._waiting: deque[_Waiting] = deque()
@@ -168,9 +182,10 @@ class HttpConnector:
         if not self._running or self._stopping:
             asyncio.get_running_loop().call_soon(self._report, submission, _STOPPED)
             return
-        self._waiting.append(_Waiting(self._loop.time(), submission, self._likeness(submission)))
+        now = self._loop.time()
+        self._waiting.append(_Waiting(now, submission, self._likeness(submission)))
         # Not called directly: an outcome could follow at once, before dispatch knows about the submission.
-        self._loop.call_soon(self._pump)
+        self._timer.by(now)
 
     def slow(self, pause: float) -> None:
         """Another worker was throttled."""
@@ -235,10 +250,11 @@ class HttpConnector:
         if self._stopping:
             return
         now, longest = self._loop.time(), self._settings.queue_seconds
-        if self._timer.stood_still(now):
-            self._give_back(_STOOD_STILL)
         if not self._sessions:
             self._give_back(_NO_SESSION)
+        lost_until = self._lost_until()
+        while self._waiting and self._waiting[0].since <= lost_until:
+            self._report(self._waiting.popleft().submission, _LEASE_LOST)
         while self._waiting and self._waiting[0].since + longest <= now:
             self._report(self._waiting.popleft().submission, _NO_ROOM)
         while self._waiting and len(self._open) < self._window and now >= self._paused_until:
@@ -291,7 +307,7 @@ class HttpConnector:
         self._open[number] = tuple([one.submission for one in some])
         try:
             if len(some) == 1:
-                self._send(number, some[0].submission)
+                self._send(number, some[0])
             else:
                 self._send_several(number, some)
         except Exception as error:
@@ -303,10 +319,10 @@ class HttpConnector:
                 async with asyncio.timeout(seconds):
                     await self._all_ended.wait()
 
-    def _send(self, number: int, submission: Submission) -> None:
+    def _send(self, number: int, one: _Waiting) -> None:
         """Send on an idle open connection, or have a task connect first."""
         try:
-            message = _message(submission, self._callback)
+            message = _message(one.submission, self._callback)
             request: Request = self._kind.request(self._settings, self._secrets, message)
         except ValueError as error:
             refused = Outcome(
@@ -318,7 +334,7 @@ class HttpConnector:
             )
             self._loop.call_soon(self._end, number, refused)
             return
-        self._ask(number, request, [message], partial(self._answered, number, message))
+        self._ask(number, request, [message], partial(self._answered, number, message), since=one.since)
 
     def _send_several(self, number: int, some: list[_Waiting]) -> None:
         """One request for several messages."""
@@ -331,7 +347,8 @@ class HttpConnector:
             del self._open[number]
             self._waiting.extendleft(_Waiting(one.since, one.submission, object()) for one in reversed(some))
             return
-        self._ask(number, request, messages, partial(self._answered_several, number, messages))
+        answered = partial(self._answered_several, number, messages)
+        self._ask(number, request, messages, answered, since=some[0].since)
 
     def _ask(
         self,
@@ -339,7 +356,10 @@ class HttpConnector:
         request: Request,
         messages: Sequence[Message],
         answered: Callable[[http.Answer | Failure], None],
+        *,
+        since: float,
     ) -> None:
+        """`since`: when the first of them began to wait."""
         self._bucket.take(len(messages))
         self._asked += len(messages)
         self._looks.asked(request.method)
@@ -355,16 +375,16 @@ class HttpConnector:
                     outcome = self._not_understood(number, error)
                     self._loop.call_soon(self._end, number, *[outcome] * len(messages))
                 return
-        task = self._loop.create_task(self._connect_and_send(number, request, answered))
+        task = self._loop.create_task(self._connect_and_send(number, request, answered, since))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _connect_and_send(
-        self, number: int, request: Request, answered: Callable[[http.Answer | Failure], None]
+        self, number: int, request: Request, answered: Callable[[http.Answer | Failure], None], since: float
     ) -> None:
         ask = self._client.post if _is_remembered(request) else partial(self._client.request, request.method)
         try:
-            found = await ask(request.url, request.body, request.headers)
+            found = await ask(request.url, request.body, request.headers, wanted=lambda: since > self._lost_until())
         except Exception as error:
             log.exception("request to a supplier failed", **self._told(number, error))
             found = Failure("protocol", type(error).__name__, 0.0)
@@ -479,6 +499,8 @@ def _answer(found: http.Answer) -> Answer:
 def _failed(found: Failure, *, is_stopping: bool) -> Outcome:
     """No answer: the message may be on its way, unless nothing was sent."""
     why = FAILURES[found.kind]
+    if found.kind == "withheld":
+        return _LEASE_LOST
     if found.detail != why:
         why = joined([why, found.detail], ": ")
     if not found.is_sent:
@@ -508,5 +530,5 @@ def _unreachable(reason: Sentence, scope: Scope = Scope.ACCOUNT) -> Outcome:
 
 _STOPPED = _unreachable(said("stopped"), Scope.PROCESS)
 _NO_SESSION = returned(said("no session"), total=1)
-_STOOD_STILL = returned(STOOD_STILL, total=1)
+_LEASE_LOST = returned(LEASE_LOST, total=1)
 _NO_ROOM = returned(said("no request slot became free in time"), total=1)

@@ -30,6 +30,7 @@ from heliograph.suppliers.contract import (
     Exchange,
     Health,
     Inbound,
+    LostUntil,
     OnInbound,
     OnOutcome,
     OnReceipts,
@@ -37,11 +38,13 @@ from heliograph.suppliers.contract import (
     Receipt,
     Scope,
     Submission,
+    Verdict,
     WireActivity,
+    never_lost,
     returned,
 )
 from heliograph.suppliers.message_ids import id_key
-from heliograph.suppliers.pump_timer import STOOD_STILL, PumpTimer
+from heliograph.suppliers.pump_timer import LEASE_LOST, PumpTimer
 from heliograph.suppliers.smpp.attempt import Attempt, unreachable, unwritable
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.codec.statuses import classify
@@ -51,7 +54,7 @@ from heliograph.suppliers.smpp.receipts import ReceiptRules, parse
 from heliograph.suppliers.smpp.session import Unreadable
 from heliograph.suppliers.smpp.settings import SmppSettings, settings_from
 from heliograph.suppliers.smpp.submits import Builder
-from heliograph.suppliers.smpp.tls import tls_context
+from heliograph.suppliers.smpp.tls import TlsFiles
 from heliograph.suppliers.smpp.watching import PduRecorder, SessionActivity
 
 log = structlog.get_logger(__name__)
@@ -70,6 +73,7 @@ def connect(
     on_inbound: OnInbound,
     *,
     late: float = 0.0,
+    lost_until: LostUntil = never_lost,
     transmits_only: bool = False,
 ) -> SmppConnector:
     """The ConnectorFactory of SMPP. Opens no session before `set_sessions`. Raises SettingsError (names the field).
@@ -84,6 +88,7 @@ def connect(
         on_receipts,
         on_inbound,
         late=late,
+        lost_until=lost_until,
         transmits_only=transmits_only,
     )
 
@@ -107,6 +112,7 @@ class SmppConnector:
         *,
         sessions: int = 0,
         late: float = 0.0,
+        lost_until: LostUntil = never_lost,
         transmits_only: bool = False,
         lookup: Lookup | None = None,
         random: Callable[[], float] = randomness.random,
@@ -115,6 +121,7 @@ class SmppConnector:
         self._secret = secret
         self._on_outcome = on_outcome
         self._late = late
+        self._lost_until = lost_until
         self._transmits_only = transmits_only
         self._random = random
         # Operators choose the hosts, so any address is allowed.
@@ -151,7 +158,7 @@ class SmppConnector:
         self._tap: PduRecorder | None = None
         self._activity = SessionActivity()
         try:
-            self._tls = tls_context(settings)
+            self._tls = TlsFiles(settings)
         except OSError as error:
             raise SettingsError(f"tls files: {error}") from None
         try:
@@ -342,9 +349,11 @@ class SmppConnector:
 
     def answered_late(self, link: Link, context: Any, status: int, response: p.Pdu) -> None:
         attempt, number = context
+        # A refused segment has decided about the message, whatever the others are answered.
+        was_unknown = attempt.outcome().verdict is Verdict.UNKNOWN
         attempt.doubtful.remove(number)
         self._judge(link, attempt, number, status, response)
-        if attempt.ended:
+        if attempt.ended and was_unknown:
             self._tell(attempt, attempt.outcome())
 
     def timed_out(self, link: Link, context: Any) -> None:
@@ -413,7 +422,7 @@ class SmppConnector:
                 self,
                 name=name,
                 bind=kind,
-                tls=self._tls,
+                tls=self._tls.context,
                 late=self._late,
                 resolve=self._resolver.resolve_all,
                 random=self._random,
@@ -436,12 +445,9 @@ class SmppConnector:
     def _pump(self) -> None:
         """Send as much as window and rate allow: first the rest of messages already begun, then new ones."""
         now = self._loop.time()
-        if self._timer.stood_still(now):
-            self._stood_still()
+        self._return_lost()
         while self._queue and self._queue[0].at + self._settings.queue_seconds <= now:
-            attempt = self._queue.popleft()
-            self._queued -= len(attempt.submission.segments)
-            self._end_soon(attempt, returned(said("no room in the window")))
+            self._return(returned(said("no room in the window")))
         tokens = self._bucket.available(now)
         if self._started:
             for attempt in list(self._started):
@@ -462,14 +468,22 @@ class SmppConnector:
             at = now + self._bucket.wait(now) if tokens <= 0 else _NEVER
             self._timer.by(min(at, self._queue[0].at + self._settings.queue_seconds) if self._queue else at)
 
-    def _stood_still(self) -> None:
-        """Return messages that wait; those that have begun get no more segments."""
-        self._give_back(returned(STOOD_STILL))
-        for attempt in self._started:
-            attempt.stopped, attempt.failure = True, attempt.failure or returned(STOOD_STILL)
+    def _return_lost(self) -> None:
+        """Return messages that another worker may have by now; those that have begun get no more segments."""
+        until = self._lost_until()
+        while self._queue and self._queue[0].at <= until:
+            self._return(returned(LEASE_LOST))
+        for attempt in [one for one in self._started if one.at <= until]:
+            attempt.stopped, attempt.failure = True, attempt.failure or returned(LEASE_LOST)
+            self._started.remove(attempt)
             if not attempt.in_flight:
                 self._end_soon(attempt, attempt.outcome())
-        self._started.clear()
+
+    def _return(self, outcome: Outcome) -> None:
+        """Return the message that has waited longest."""
+        attempt = self._queue.popleft()
+        self._queued -= len(attempt.submission.segments)
+        self._end_soon(attempt, outcome)
 
     def _send(self, attempt: Attempt, tokens: int) -> int:
         """Send segments of a message on its session; returns the tokens spent."""

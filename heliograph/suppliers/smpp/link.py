@@ -258,7 +258,7 @@ class Link:
         *,
         name: str,
         bind: type[p.Bind],
-        tls: ssl.SSLContext | None,
+        tls: Callable[[], Awaitable[ssl.SSLContext | None]],
         late: float,
         resolve: Callable[[Sequence[str]], Awaitable[list[tuple[str, str]]]],
         random: Callable[[], float],
@@ -362,17 +362,17 @@ class Link:
     async def _connect(self) -> Connection:
         """Connect to the next address of the next host. Raises OSError, or ValueError for an invalid name in TLS."""
         settings = self._settings
-        loop = asyncio.get_running_loop()
         async with asyncio.timeout(settings.connect_seconds):
+            tls = await self._tls()
             addresses = await self._resolve(settings.hosts)
             host, address = addresses[self._turn % len(addresses)]
             self._turn += 1
-            _, connection = await loop.create_connection(
+            _, connection = await asyncio.get_running_loop().create_connection(
                 self._new_connection,
                 address,
                 settings.port,
-                ssl=self._tls,
-                server_hostname=(settings.tls_server_name or host) if self._tls else None,
+                ssl=tls,
+                server_hostname=(settings.tls_server_name or host) if tls else None,
             )
         return connection
 

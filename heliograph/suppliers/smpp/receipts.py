@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 
 import msgspec
 
@@ -92,36 +93,46 @@ def parse(pdu: DeliverSm | DataSm, raw: bytes, rules: ReceiptRules) -> Receipt |
     tlvs, esm_class = pdu.tlvs, pdu.esm_class
     elements, body = split_udh(pdu.payload) if esm_class & 0x40 else (_NO_ELEMENTS, pdu.payload)
     # 0x04 receipt, 0x20 intermediate notification: bits, not values, because some SMSCs send 0x44.
-    marked = esm_class & 0x24 or (Tag.RECEIPTED_MESSAGE_ID in tlvs and Tag.MESSAGE_STATE in tlvs)
+    marked = esm_class & 0x24 or (_MESSAGE_ID in tlvs and _STATE in tlvs)
     if not marked and not rules.sniff:
         return _inbound(pdu, elements, body, raw, rules.alphabet)
     text = texts.sixteen_bits(body) if _is_wide(body, pdu.data_coding) else body.decode("latin-1")
     if "\0" in text:  # before it, after it, or between its fields
         text = text.replace("\0", " ")
-    fields = scan(text)
-    if not marked and not fields.keys() >= _WHOLE:
-        return _inbound(pdu, elements, body, raw, rules.alphabet)
+    written: str | None
+    sub: str | None
+    dlvrd: str | None
+    usual = _USUAL.match(text)
+    if usual is not None:
+        # Without the dictionary of `scan`, which takes as long as finding the fields.
+        written, sub, dlvrd, word, err = usual.group(1, 2, 3, 6, 7)
+    else:
+        fields = scan(text)
+        if not marked and not fields.keys() >= _WHOLE:
+            return _inbound(pdu, elements, body, raw, rules.alphabet)
+        written, sub, dlvrd, err = fields.get("id"), fields.get("sub"), fields.get("dlvrd"), fields.get("err", "")
+        word = fields.get("stat") or fields.get("status") or fields.get("state") or ""
+        if not word and marked:
+            word = _without_label(text, rules.final_states)
 
     keys: tuple[str, ...] = ()
-    written = fields.get("id")
     if written and (key := id_key(written, rules.id_base)):
         keys = (key,)
+    state_tlv = error_tlv = reference_tlv = None
     if tlvs:
-        from_tlv = tlvs.get(Tag.RECEIPTED_MESSAGE_ID)
+        from_tlv = tlvs.get(_MESSAGE_ID)
         if from_tlv and (key := id_key(from_tlv.decode("latin-1"), rules.tlv_id_base or rules.id_base)):
             keys = (key,) if key in keys else (key, *keys)
-    word = fields.get("stat") or fields.get("status") or fields.get("state")
-    if not word:
-        word = _without_label(text, rules.final_states) if marked else ""
-    state, known = _state(tlvs.get(Tag.MESSAGE_STATE), word, rules.final_states)
+        state_tlv, error_tlv, reference_tlv = tlvs.get(_STATE), tlvs.get(_ERROR), tlvs.get(_REFERENCE)
+    state, known = _state(state_tlv, word, rules.final_states)
     # An intermediate notification reports one failed attempt of several: only delivery is final.
-    if esm_class & 0x24 == 0x20 and state is not ReceiptState.DELIVERED:
-        state = ReceiptState.PENDING
+    if esm_class & 0x24 == 0x20 and state is not _DELIVERED:
+        state = _PENDING
     recipient, sender = pdu.source_addr.removeprefix("+"), pdu.destination_addr.removeprefix("+")
     if recipient and not recipient.isdigit() and sender.isdigit():
         recipient, sender = sender, recipient  # addresses left in the order of the submit
-    error = _error(tlvs.get(Tag.NETWORK_ERROR_CODE), fields.get("err", ""))
-    is_lost = state not in (ReceiptState.DELIVERED, ReceiptState.PENDING)
+    error = _error(error_tlv, err)
+    is_lost = state is not _DELIVERED and state is not _PENDING
     return Receipt(
         keys,
         state,
@@ -129,9 +140,9 @@ def parse(pdu: DeliverSm | DataSm, raw: bytes, rules: ReceiptRules) -> Receipt |
         sender,
         raw,
         error,
-        _u16(tlvs.get(Tag.USER_MESSAGE_REFERENCE)) if tlvs else None,
-        _count(fields.get("sub")),
-        _count(fields.get("dlvrd")),
+        _u16(reference_tlv),
+        _count(sub),
+        _count(dlvrd),
         "" if known else word.upper()[:_LONGEST_WORD] or NO_WORD,
         recipients=is_lost and (error in rules.recipient_errors or error in GSM_ERRORS),
     )
@@ -198,6 +209,10 @@ _USUAL = re.compile(
     r" done date:(?P<done>[^\s,;:]+) stat:(?P<stat>[^\s,;:]+) err:(?P<err>[^\s,;:]*) text:",
     re.I,
 )
+# Local names: looking one up in its class takes as long as a TLV in its dictionary.
+_DELIVERED, _PENDING = ReceiptState.DELIVERED, ReceiptState.PENDING
+_MESSAGE_ID, _STATE = Tag.RECEIPTED_MESSAGE_ID, Tag.MESSAGE_STATE
+_ERROR, _REFERENCE = Tag.NETWORK_ERROR_CODE, Tag.USER_MESSAGE_REFERENCE
 #: States that are not final: another receipt may follow.
 _NOT_FINAL = frozenset({ReceiptState.PENDING, ReceiptState.UNKNOWN})
 _WHOLE = {"id", "submitted", "done", "stat", "err"}
@@ -228,6 +243,8 @@ def _value(name: str, text: str) -> str:
 def _is_wide(body: bytes, data_coding: int) -> bool:
     """Whether a receipt's text has two octets per character. Some SMSCs repeat the data_coding of the original message,
     and others use the one their handsets read, so the octets say more than that field."""
+    if data_coding != 8 and body.isascii() and b"\0" not in body:
+        return False
     if body.startswith((b"\xfe\xff", b"\xff\xfe")):
         return True
     high = body[:_HEAD:2]
@@ -285,12 +302,14 @@ def _without_label(text: str, final_states: Mapping[str, ReceiptState]) -> str:
 def _state(tlv: bytes | None, word: str, final_states: Mapping[str, ReceiptState]) -> tuple[ReceiptState, bool]:
     """The state from the TLV, or else from the text, and whether it is known. A final state in the text replaces one in
     the TLV that is not: some SMSCs fill the TLV with the state that the message had before."""
-    written = _written(word.upper(), final_states)
-    if not tlv or tlv[0] not in STATES:
-        written = written or (None if word else final_states.get(NO_WORD.upper()))
-        return (ReceiptState.UNKNOWN, False) if written is None else (written, True)
-    state = _meaning(tlv[0], final_states)
-    return (written if state in _NOT_FINAL and written is not None and written not in _NOT_FINAL else state), True
+    if tlv and tlv[0] in STATES:
+        state = _meaning(tlv[0], final_states)
+        if state in _NOT_FINAL:
+            written = _written(word.upper(), final_states)
+            state = written if written is not None and written not in _NOT_FINAL else state
+        return state, True
+    written = _written(word.upper(), final_states) or (None if word else final_states.get(NO_WORD.upper()))
+    return (ReceiptState.UNKNOWN, False) if written is None else (written, True)
 
 
 def _written(text: str, final_states: Mapping[str, ReceiptState]) -> ReceiptState | None:
@@ -319,5 +338,6 @@ def _u16(value: bytes | None) -> int | None:
     return int.from_bytes(value, "big") if value is not None and len(value) == 2 else None
 
 
+@lru_cache(maxsize=256)
 def _count(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None

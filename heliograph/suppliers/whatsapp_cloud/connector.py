@@ -20,7 +20,7 @@ import structlog
 
 from heliograph.base.retry import META_SILENT
 from heliograph.base.sentences import said
-from heliograph.suppliers.contract import Verdict
+from heliograph.suppliers.contract import LostUntil, Verdict, never_lost
 from heliograph.suppliers.whatsapp_cloud.contract import (
     OWN_PACE,
     CloudHealth,
@@ -30,7 +30,7 @@ from heliograph.suppliers.whatsapp_cloud.contract import (
 )
 from heliograph.suppliers.whatsapp_cloud.credential import Credential
 from heliograph.suppliers.whatsapp_cloud.errors import Kind, Scope, classify
-from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
+from heliograph.suppliers.whatsapp_cloud.graph import WITHHELD, CloudClient
 from heliograph.suppliers.whatsapp_cloud.pacing import DEFAULT_RATE, NumberPacer, PairGate
 
 log = structlog.get_logger(__name__)
@@ -44,14 +44,12 @@ _STOPS = frozenset({Scope.NUMBER, Scope.ACCOUNT, Scope.CREDENTIAL})
 _PAIR = classify(131056)
 #: After this many consecutive sends without a readable answer, the number rests (META_SILENT).
 _SILENCE = 3
-#: Seconds after which waiting messages are returned: this process stood still, and others may have taken them over.
-_STALE = 30.0
 #: Cancelled sends have this long to release their connections, seconds.
 _LET_GO = 1.0
 
 
 class CloudConnector:
-    """Implements contract.NumberConnector. `clock` gives monotonic seconds."""
+    """Implements contract.NumberConnector. `clock` gives monotonic seconds, on which `lost_until` is as well."""
 
     def __init__(
         self,
@@ -62,12 +60,14 @@ class CloudConnector:
         *,
         rate: float = DEFAULT_RATE,
         concurrency: int = CONCURRENCY,
+        lost_until: LostUntil = never_lost,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._number = number_graph_id
         self._credential = credential
         self._on_outcome = on_outcome
+        self._lost_until = lost_until
         self._concurrency = concurrency
         self._clock = clock
         self._pacer = NumberPacer(rate, clock)
@@ -199,18 +199,20 @@ class CloudConnector:
     # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        while self._queue and self._clock() - self._queue[0][0] > _STALE:
-            self._return("held")
+        if self._queue:
+            lost_until = self._lost_until()
+            while self._queue and self._queue[0][0] <= lost_until:
+                self._return("held")
         if self._stopping or not self._queue:
             return
         free = min(self._concurrency - len(self._flying), len(self._queue), self._pacer.available())
         if free > 0:
             self._pacer.take(free)
             for _ in range(free):
-                _, submission = self._queue.popleft()
+                since, submission = self._queue.popleft()
                 self._begun += 1
                 self._flying[self._begun] = submission, self._credential
-                self._send(submission, self._credential, functools.partial(self._answered, self._begun))
+                self._send(submission, self._credential, functools.partial(self._answered, self._begun), since)
         if self._queue and len(self._flying) < self._concurrency and self._timer is None:
             self._timer = self._loop.call_later(max(self._pacer.wait(), 0.001), self._tick)
 
@@ -225,7 +227,11 @@ class CloudConnector:
         self._pump()
 
     def _send(
-        self, submission: CloudSubmission, credential: Credential, answered: Callable[[CloudOutcome], None]
+        self,
+        submission: CloudSubmission,
+        credential: Credential,
+        answered: Callable[[CloudOutcome], None],
+        since: float,
     ) -> None:
         try:
             if self._client.send_now(self._number, credential, submission.body, submission.message_id, answered):
@@ -233,15 +239,21 @@ class CloudConnector:
         except Exception as error:
             self._loop.call_soon(answered, _failed(submission, error))
             return
-        task = self._loop.create_task(self._connect_and_send(submission, credential, answered))
+        task = self._loop.create_task(self._connect_and_send(submission, credential, answered, since))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _connect_and_send(
-        self, submission: CloudSubmission, credential: Credential, answered: Callable[[CloudOutcome], None]
+        self,
+        submission: CloudSubmission,
+        credential: Credential,
+        answered: Callable[[CloudOutcome], None],
+        since: float,
     ) -> None:
         try:
-            outcome = await self._client.send(self._number, credential, submission.body)
+            outcome = await self._client.send(
+                self._number, credential, submission.body, wanted=lambda: since > self._lost_until()
+            )
         except Exception as error:
             outcome = _failed(submission, error)
         answered(outcome)
@@ -255,6 +267,9 @@ class CloudConnector:
             # It says nothing about the credential that has replaced it meanwhile.
             self._gate.give_back(submission.recipient)
             outcome = _unreachable("credential replaced")
+        elif outcome.code == WITHHELD:  # its lease was lost while the connection was opened
+            self._gate.give_back(submission.recipient)
+            outcome = _unreachable("held")
         else:
             self._learn(submission, outcome)
         self._end(submission, outcome)

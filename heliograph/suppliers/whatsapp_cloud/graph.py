@@ -22,7 +22,7 @@ import structlog
 
 from heliograph.base.network.addresses import parse_networks
 from heliograph.base.sentences import said
-from heliograph.http.answers import READ_BYTES, Answer, Failure
+from heliograph.http.answers import READ_BYTES, Answer, Failure, Withheld
 from heliograph.http.client import ClientRules, HttpClient
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud import objects
@@ -58,6 +58,8 @@ _USAGE_SECONDS = 3_600.0
 #: Maximum pause that an answer may request, in seconds; after that, Meta is asked again.
 ASKED_MOST = 3_600.0
 _DETAIL = 300
+#: The code of a send that was no longer wanted once its connection was open.
+WITHHELD: Withheld = "withheld"
 
 log = structlog.get_logger(__name__)
 
@@ -121,10 +123,14 @@ class CloudClient:
 
     # -- sends ---------------------------------------------------------------------------------------------------------
 
-    async def send(self, number_graph_id: str, credential: Credential, body: bytes) -> CloudOutcome:
-        """`POST /{number}/messages`, once. Raises only on cancellation, after which the outcome is UNKNOWN."""
+    async def send(
+        self, number_graph_id: str, credential: Credential, body: bytes, *, wanted: Callable[[], bool] = lambda: True
+    ) -> CloudOutcome:
+        """`POST /{number}/messages`, once; `wanted`: see HttpClient.post, UNREACHABLE with the code WITHHELD if not.
+        Raises only on cancellation, after which the outcome is UNKNOWN."""
         headers, _ = self._head(credential.token)
-        return self._outcome(await self._sends.post(self._messages(number_graph_id, credential), body, headers))
+        url = self._messages(number_graph_id, credential)
+        return self._outcome(await self._sends.post(url, body, headers, wanted=wanted))
 
     def send_now(
         self,

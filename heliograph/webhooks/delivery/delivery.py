@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import random
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -30,6 +29,7 @@ from heliograph.queue.leases import SINGLE, Lease, Postponed
 from heliograph.webhooks.delivery import attempts
 from heliograph.webhooks.delivery.attempts import Delivery, Ended
 from heliograph.webhooks.delivery.concurrency import Concurrency, EndpointQueue
+from heliograph.webhooks.delivery.holding import Held
 from heliograph.webhooks.delivery.posting import Poster
 from heliograph.webhooks.recording.events import Event
 from heliograph.webhooks.recording.handover import Handover
@@ -45,6 +45,11 @@ HELD = 4
 HANDED = 10
 #: Pause of rows claimed for an endpoint that then began to fail.
 SHED = 1.0
+
+
+class OwnRows(Exception):
+    """A claim found rows that this worker holds: their leases have ended. It stood still, or the database's clock was
+    set; a machine that is suspended does both, and no process notices how long."""
 
 
 class Deliverer:
@@ -76,11 +81,6 @@ class Deliverer:
         self._lines: dict[UUID, EndpointQueue[Delivery]] = {}
         #: Lines that may have more due work than was claimed, in the order of their turns.
         self._due: dict[UUID, None] = {}
-        #: Rows under our lease whose result is not recorded yet, by number.
-        self._held: dict[int, Delivery] = {}
-        self._numbers = itertools.count(1)
-        #: How many of them were handed over; they have a separate limit, so that no claim waits for them.
-        self._handed = 0
         #: Rows that a commit may have leased although it seemed to fail.
         self._lost: list[Lease] = []
         #: The token of rows that are handed over. A row has it from its insert to its first pause.
@@ -93,6 +93,7 @@ class Deliverer:
         self._stalled = False
         self._unsettle_at = 0.0
         self._record = Record(pool, disable_after=settings.webhook_disable_hours * 3600.0, landed=self._landed)
+        self._held = Held(pool, self._record.writing, seconds=settings.lease_seconds)
         self._poster = Poster(
             pool,
             client,
@@ -102,6 +103,7 @@ class Deliverer:
             places=self._places,
             record=self._record.put,
             ended=self._ended,
+            is_overdue=lambda: self._held.is_overdue(self._loop.time()),
         )
         #: Set when something may have changed: new work, a free place.
         self.wake = asyncio.Event()
@@ -118,9 +120,12 @@ class Deliverer:
 
     async def _round(self) -> int:
         now = self._loop.time()
-        self._stalled = len(self._held) - self._handed >= HELD * self._claim_limit
+        # What was handed over has a separate limit, so that no claim waits for it.
+        self._stalled = self._held.claimed >= HELD * self._claim_limit
         if self._draining or self._stalled:
             return 0
+        if self._held.is_overdue(now):
+            await self.renew()
         self._unsettle(now)
         await self._put_back_lost()
         async with self._pool.acquire() as conn:
@@ -131,10 +136,16 @@ class Deliverer:
         if not free:
             return 0
         claimed: list[Lease] = []
+        at = self._loop.time()
         try:
             async with self._pool.acquire() as conn, self._backlog.transaction(conn):
                 claimed = await self._backlog.claim(conn, "webhook", free, seconds=self._lease_seconds)
+                if self._held.has_any(claimed):
+                    raise OwnRows
                 loaded = await attempts.load(conn, claimed) if claimed else []
+        except OwnRows:
+            await self._held.renew_all()
+            return 1
         except BaseException:
             self._lose(claimed)
             raise
@@ -143,7 +154,7 @@ class Deliverer:
             del self._due[line_id]
             if counts[line_id] == asked:
                 self._due[line_id] = None
-        await self._take(claimed, loaded)
+        await self._take(claimed, loaded, at)
         return len(claimed)
 
     def adapt(self) -> None:
@@ -156,24 +167,19 @@ class Deliverer:
 
     def handover(self) -> Handover:
         """A handover for one transaction that records events: this worker delivers those that it has room for."""
+        at = self._loop.time()
         return Handover(
             self._token,
             room=self._room,
-            deliver=self._take_over,
+            deliver=lambda taken: self._take_over(taken, at),
             abandon=lambda taken: self._lose([self._lease(*one) for one in taken]),
             seconds=self._lease_seconds,
         )
 
     async def renew(self) -> None:
-        """Renew leases that are older than a third of their duration; called that often."""
-        at = self._loop.time()
-        old = [one for one in self._held.values() if at - one.claimed_at > self._lease_seconds / 3]
-        if not old:
-            return
-        async with self._record.writing, self._pool.acquire() as conn:
-            kept = await leases.renew(conn, [one.lease for one in old], seconds=self._lease_seconds)
-        for one in old:
-            one.lost = one.lease.id not in kept
+        """Renew leases; called every third of one. What was not begun because that was overdue begins now."""
+        await self._held.renew()
+        self._pump()
 
     async def drain(self, grace: float) -> None:
         """Claim nothing more, let attempts in progress end for at most `grace` seconds, record their results, and
@@ -192,7 +198,7 @@ class Deliverer:
             while line.in_flight:
                 self._places.release(line)
         await asyncio.wait_for(self._record.drain(), max(1.0, grace))
-        await self._give_back(list(self._held.values()))
+        await self._give_back(self._held.every())
         await self._put_back_lost()
 
     def _free(self) -> dict[UUID, int]:
@@ -219,7 +225,7 @@ class Deliverer:
 
     def _room(self, organizations: Collection[UUID]) -> dict[UUID, int]:
         """How many deliveries each endpoint may be handed: none while older ones for it are in the queue."""
-        left = HANDED * self._claim_limit - self._handed
+        left = HANDED * self._claim_limit - self._held.handed
         free: dict[UUID, int] = {}
         if self._draining:
             return free
@@ -234,21 +240,19 @@ class Deliverer:
                     left -= room
         return free
 
-    def _take_over(self, taken: Sequence[tuple[Event, UUID]]) -> None:
-        """Take deliveries that were committed under our lease."""
-        at = self._loop.time()
+    def _take_over(self, taken: Sequence[tuple[Event, UUID]], at: float) -> None:
+        """Take deliveries that were committed under our lease, since `at`."""
         lines: dict[UUID, EndpointQueue[Delivery]] = {}
         for event, line_id in taken:
             lease = self._lease(event, line_id)
             delivery = attempts.delivery(lease, event.kind, event.request_id, event.data, event.created_at)
             delivery.handed = True
-            self._hold(delivery, at)
+            self._held.add(delivery, at)
             line = lines.get(line_id)
             if line is None:
                 line = lines[line_id] = self._lines.get(line_id) or self._know(line_id)
             if not self._draining:  # otherwise `drain` returns it
                 line.waiting.append(delivery)
-        self._handed += len(taken)
         for line in lines.values():
             self._places.offer(line)
         self._pump()
@@ -274,11 +278,6 @@ class Deliverer:
             await leases.postpone(conn, [Postponed(one, 0.0, one.line, counts=False) for one in lost])
         del self._lost[: len(lost)]
 
-    def _hold(self, delivery: Delivery, at: float) -> None:
-        delivery.claimed_at = at
-        delivery.number = next(self._numbers)
-        self._held[delivery.number] = delivery
-
     def _know(self, line_id: UUID) -> EndpointQueue[Delivery]:
         if len(self._lines) >= LINES:
             self._lines = {id: line for id, line in self._lines.items() if line.held}
@@ -286,14 +285,13 @@ class Deliverer:
         line = self._lines[line_id] = self._places.line(line_id)
         return line
 
-    async def _take(self, claimed: Sequence[Lease], loaded: Sequence[Delivery | Ended]) -> None:
-        at = self._loop.time()
+    async def _take(self, claimed: Sequence[Lease], loaded: Sequence[Delivery | Ended], at: float) -> None:
         fresh: dict[tuple[UUID, UUID], EndpointQueue[Delivery]] = {}
         for lease, delivery in zip(claimed, loaded, strict=True):
             if isinstance(delivery, Ended):
                 self._record.put(delivery)
                 continue
-            self._hold(delivery, at)
+            self._held.add(delivery, at)
             line = self._lines.get(lease.line) or self._know(lease.line)
             self._known.setdefault(lease.organization_id, set()).add(lease.line)
             line.waiting.append(delivery)
@@ -321,9 +319,12 @@ class Deliverer:
                 )
 
     def _pump(self) -> bool:
-        """Begin attempts while deliveries wait and places are free; returns whether there was one to begin."""
+        """Begin attempts while deliveries wait and places are free, unless their leases have to be renewed first;
+        returns whether there was one to begin."""
         now = self._loop.time()
         begun = False
+        if self._held.is_overdue(now):
+            return False
         while (picked := self._places.pick(now)) is not None:
             begun = True
             if not self._poster.start(*picked):
@@ -345,7 +346,7 @@ class Deliverer:
     def _landed(self, ended: Sequence[Ended], disabled: dict[UUID, str]) -> None:
         """A batch of results was recorded."""
         for one in ended:
-            self._drop(one.number)
+            self._held.drop(one.number)
             if one.lease.line in disabled:
                 self._poster.forget(one.lease.organization_id, one.lease.line)
         for id, reason in disabled.items():
@@ -370,11 +371,6 @@ class Deliverer:
             delivery = line.waiting.popleft()
             self._record.put(Ended(delivery.lease, SHED, None, delivery.number))
 
-    def _drop(self, number: int) -> None:
-        held = self._held.pop(number, None)
-        if held is not None:
-            self._handed -= held.handed
-
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
         """Return rows to the queue at once. This does not count as an attempt."""
         if not deliveries:
@@ -382,4 +378,4 @@ class Deliverer:
         async with self._record.writing, self._pool.acquire() as conn:
             await leases.postpone(conn, [Postponed(one.lease, 0.0, one.lease.line, counts=False) for one in deliveries])
         for one in deliveries:
-            self._drop(one.number)
+            self._held.drop(one.number)

@@ -66,9 +66,10 @@ class Poster:
         places: Concurrency[Delivery],
         record: Callable[[Ended], None],
         ended: Callable[[EndpointQueue[Delivery]], None],
+        is_overdue: Callable[[], bool],
     ) -> None:
         """`places`: informed of how endpoints respond. `record`: takes a result. `ended`: an attempt that `start` began
-        is over, and its place may be given back."""
+        is over, and its place may be given back. `is_overdue`: see Held."""
         self._loop = asyncio.get_running_loop()
         self._pool = pool
         self._client = client
@@ -78,6 +79,7 @@ class Poster:
         self._places = places
         self._record = record
         self._ended = ended
+        self._is_overdue = is_overdue
         self._destinations: LoadingCache[tuple[UUID, UUID], Destination] = LoadingCache(self._load, indivisible=is_down)
         #: With the sealed secrets that each was created from.
         self._signers: dict[UUID, tuple[list[bytes], signing.Signer]] = {}
@@ -211,7 +213,9 @@ class Poster:
         answered: Callable[[Answer | Failure], None],
     ) -> None:
         try:
-            outcome = await self._client.post(url, delivery.body, headers)
+            outcome = await self._client.post(
+                url, delivery.body, headers, wanted=lambda: not delivery.lost and not self._is_overdue()
+            )
         except Exception:
             self._broke_off(delivery)
             self._ended(line)
@@ -274,6 +278,8 @@ class Poster:
         now = self._loop.time()
         lease, number, duration = delivery.lease, delivery.number, outcome.duration
         if isinstance(outcome, Failure):
+            if outcome.kind == "withheld":  # its lease may have ended while the connection was opened
+                return Ended(lease, 0.0, None, number)
             if outcome.kind == "busy":
                 self._places.busy(line)
                 return Ended(lease, BUSY * self._chance.uniform(0.8, 1.2), None, number)

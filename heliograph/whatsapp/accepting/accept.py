@@ -22,8 +22,9 @@ from heliograph.accounts.organizations import DestinationNotAllowed, forbidden
 from heliograph.accounts.requests import Answer, IdempotencyConflict, OverLimit, RateUnit, tell, windows_of
 from heliograph.base import phones
 from heliograph.base.actor import Actor
+from heliograph.base.database.batching import HeldConnection
 from heliograph.base.database.clock import iso, now
-from heliograph.base.database.pool import HeldConnection, Pool, is_down
+from heliograph.base.database.pool import Pool, fetch_hot, is_down
 from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import uuid7
 from heliograph.base.loading_cache import Current
@@ -128,10 +129,10 @@ SELECT used, window_start, at, verdict, price, available, since, expires, messag
             FROM unnest($20::interval[], $21::timestamptz[]) WITH ORDINALITY AS item (life, due, n) ORDER BY n),
     $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35)
 """
-# A batch of one, as produced by a client that sends one message after another.
+# A batch of one, as produced by a client that sends one message after another. Its result is one value, a row: in FROM,
+# PostgreSQL would store it before it returns it.
 ACCEPT_ONE = """
-SELECT used, window_start, at, verdict, price, available, since, expires, message, reference
-  FROM whatsapp_accept_one(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
+SELECT whatsapp_accept_one(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
     $14, $15, $16, $17, $18, $19, coalesce($21, date_trunc('milliseconds', now())) + $20,
     $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31)
 """
@@ -154,7 +155,7 @@ class Acceptor:
         #: Set after each commit that put work into the queue; the code that wakes the workers clears it.
         self.stored = asyncio.Event()
 
-    async def accept(self, send: Send) -> Answer:
+    async def accept(self, send: Send, *, with_others: bool = False) -> Answer:
         """Store one message. Returns the 202, or the stored answer of the same idempotency key.
 
         Raises the first of these that applies: IdempotencyConflict, IdempotencyInProgress; OrganizationSuspended,
@@ -162,13 +163,14 @@ class Acceptor:
         TemplateNotFound, TemplateParameterMismatch; DestinationNotAllowed (there is no rate); RecipientOptedOut,
         PhoneNumberUnavailable, TemplateNotSendable, TemplateNotApproved, WindowClosed, WalletInsufficientFunds; and
         OverLimit and Unavailable. A key that has an outcome replays it, whatever has happened to number and template
-        since. If the caller is cancelled, the message is stored completely or not at all.
+        since. If the caller is cancelled, the message is stored completely or not at all. `with_others`: as in
+        `Intake.put`.
         """
-        return await self.intake.put(await self.prepare(send))
+        return await self.intake.put(await self.prepare(send), with_others=with_others)
 
     async def accept_many(self, sends: Sequence[Send]) -> list[Answer | Refusal]:
         """Store several messages; each gets its answer or its refusal."""
-        return await outcomes([self.accept(send) for send in sends])
+        return await outcomes([self.accept(send, with_others=True) for send in sends])
 
     async def drain(self) -> None:
         """Wait until every batch is committed."""
@@ -218,7 +220,8 @@ class Acceptor:
     async def _store_one(self, item: _Item) -> Answer | BaseException:
         send, template, unit = item.send, item.template, item.send.rate_unit
         async with self._kept.use() as conn:
-            row = await conn.fetchrow(
+            row = await fetch_hot(
+                conn,
                 ACCEPT_ONE,
                 self._keys_kept,
                 self._margin,
@@ -254,11 +257,12 @@ class Acceptor:
             )
         assert row is not None
         self.stored.set()
+        used, window_start, at, *decided = row[0]
         if unit is not None:
-            unit.used, unit.window_start, unit.at = row["used"], row["window_start"], row["at"]
-        if row["verdict"] is None:
+            unit.used, unit.window_start, unit.at = used, window_start, at
+        if decided[0] is None:
             return Answer(202, _body(item.id, send.client_reference), False)
-        return _answer(item, *(row[name] for name in DECIDED))
+        return _answer(item, *decided)
 
     async def _store(self, items: list[_Item]) -> list[Answer | BaseException]:
         traced = traced_of(items)
@@ -269,7 +273,8 @@ class Acceptor:
         async with self._kept.use() as conn, both(conn, bool(traced)):
             if traced:
                 await traces.keep(conn, traced)
-            row = await conn.fetchrow(
+            row = await fetch_hot(
+                conn,
                 ACCEPT,
                 self._keys_kept,
                 self._margin,

@@ -41,8 +41,9 @@ CREATE OR REPLACE FUNCTION whatsapp_accept(
 DECLARE
     v_oldest timestamptz := now() - p_kept;
     -- UTC days on which keys that are still valid were created. The transaction that held the lock before may have
-    -- begun later, after midnight.
+    -- begun later, after midnight; or the clock has been set back, by hours if it took local time for UTC.
     v_first date := (v_oldest AT TIME ZONE 'UTC')::date;
+    v_last date := ((now() + interval '6 hours') AT TIME ZONE 'UTC')::date;
     v_today date := (now() AT TIME ZONE 'UTC')::date;
     v_organization uuid[] := ARRAY(SELECT DISTINCT unnest(p_organization) ORDER BY 1);
     v_locked int;
@@ -59,6 +60,9 @@ DECLARE
     v_used int[];
     v_thread uuid[];
     v_short boolean;
+    -- The items that need a new conversation, by position, and these conversations.
+    v_new int[];
+    v_opened uuid[];
     -- The organizations that have opt-outs; for the others, none is looked up by the recipient.
     v_opted_out uuid[];
     v_item record;
@@ -132,7 +136,7 @@ BEGIN
                   LEFT JOIN LATERAL (
                        SELECT request_hash, message_id FROM send_keys
                         WHERE organization_id = item.organization AND key_hash = item.key
-                          AND made_on BETWEEN v_first AND v_today + 1 AND created_at > v_oldest LIMIT 1) known ON true
+                          AND made_on BETWEEN v_first AND v_last AND created_at > v_oldest LIMIT 1) known ON true
                   LEFT JOIN LATERAL (
                        SELECT silent.since FROM opted_out_since(item.organization, item.recipient) silent
                         WHERE item.organization = ANY (v_opted_out) LIMIT 1
@@ -173,20 +177,18 @@ BEGIN
 
     -- 4. Store.
     IF true = ANY (v_stored) THEN
-        IF EXISTS (SELECT FROM unnest(v_stored, v_thread) AS item (stored, thread) WHERE stored AND thread IS NULL) THEN
-            SELECT array_agg(coalesce(item.thread, made.thread) ORDER BY item.n) INTO v_thread
-              FROM unnest(v_thread) WITH ORDINALITY AS item (thread, n)
-              LEFT JOIN (
-                SELECT unnest(wanted.n) AS n,
-                       unnest(whatsapp_ensure_conversations(p_at, wanted.organization, wanted.number, wanted.recipient,
-                                                       wanted.id)) AS thread
-                  FROM (
-                    SELECT array_agg(n) AS n, array_agg(organization) AS organization, array_agg(number) AS number,
-                           array_agg(CASE WHEN live THEN '' ELSE 'test:' END || recipient) AS recipient,
-                           array_agg(id) AS id
-                      FROM unnest(v_stored, v_thread, p_organization, p_number, p_live, p_recipient, p_conversation)
-                           WITH ORDINALITY AS item (stored, thread, organization, number, live, recipient, id, n)
-                     WHERE stored AND thread IS NULL) wanted) made USING (n);
+        v_new := ARRAY(SELECT n FROM generate_series(1, cardinality(p_id)) AS n
+                        WHERE v_stored[n] AND v_thread[n] IS NULL);
+        IF v_new <> '{}' THEN
+            v_opened := whatsapp_open_conversations(
+                p_at,
+                ARRAY(SELECT p_organization[n] FROM unnest(v_new) AS n),
+                ARRAY(SELECT p_number[n] FROM unnest(v_new) AS n),
+                ARRAY(SELECT CASE WHEN p_live[n] THEN '' ELSE 'test:' END || p_recipient[n] FROM unnest(v_new) AS n),
+                ARRAY(SELECT p_conversation[n] FROM unnest(v_new) AS n));
+            FOR v_place IN 1 .. cardinality(v_new) LOOP
+                v_thread[v_new[v_place]] := v_opened[v_place];
+            END LOOP;
         END IF;
 
         INSERT INTO whatsapp_messages (organization_id, id, direction, type, mode, status, number_id, conversation_id,

@@ -18,9 +18,10 @@ CREATE OR REPLACE FUNCTION whatsapp_accept_one(
 DECLARE
     v_mode text := CASE WHEN p_live THEN 'live' ELSE 'test' END;
     v_address text := CASE WHEN p_live THEN p_recipient ELSE 'test:' || p_recipient END;
-    v_minute timestamptz;
     v_today date := (p_at AT TIME ZONE 'UTC')::date;
-    v_first date;
+    -- UTC days on which keys that are still valid were created: see `whatsapp_accept`.
+    v_first date := ((p_at - p_kept) AT TIME ZONE 'UTC')::date;
+    v_last date := ((p_at + interval '6 hours') AT TIME ZONE 'UTC')::date;
     v_unusual boolean;
     v_opted_out boolean;
     v_wallet record;
@@ -46,11 +47,8 @@ BEGIN
        OR (p_type = 'text' AND p_live
            AND NOT coalesce(v_thread.expires_at >= now() + make_interval(secs => p_margin), false));
     IF NOT v_unusual THEN
-        IF p_key IS NOT NULL THEN
-            v_first := ((p_at - p_kept) AT TIME ZONE 'UTC')::date;
-        END IF;
         SELECT EXISTS (SELECT FROM send_keys WHERE organization_id = p_organization AND key_hash = p_key
-                          AND made_on BETWEEN v_first AND v_today + 1),
+                          AND made_on BETWEEN v_first AND v_last),
                EXISTS (SELECT FROM opt_outs WHERE organization_id = p_organization)
           INTO v_unusual, v_opted_out;
         -- Many organizations have no opt-outs at all: for them, nothing is looked up by the recipient.
@@ -77,12 +75,11 @@ BEGIN
         RETURN;
     END IF;
 
-    -- 3. Rate. The window of the current minute, or the next (see `count_requests`), is updated directly; others, there.
+    -- 3. Rate. The window of the current minute is updated directly, others in `count_requests`.
     IF v_rated THEN
-        v_minute := date_trunc('minute', p_at);
         UPDATE rate_windows known SET taken = known.taken + 1
          WHERE known.organization_id = p_organization AND known.key_id = p_rate_key AND known.bucket = p_bucket
-           AND known.window_start - v_minute BETWEEN '0' AND '1 minute'
+           AND known.window_start = date_trunc('minute', p_at)
         RETURNING known.taken, known.window_start INTO used, window_start;
         IF NOT FOUND THEN
             SELECT counted.taken, counted.window_start INTO used, window_start
@@ -97,8 +94,8 @@ BEGIN
 
     -- 4. Store.
     IF v_conversation IS NULL THEN
-        v_conversation := (whatsapp_ensure_conversations(p_at, ARRAY[p_organization], ARRAY[p_number],
-                                                         ARRAY[v_address], ARRAY[p_conversation]))[1];
+        v_conversation := (whatsapp_open_conversations(p_at, ARRAY[p_organization], ARRAY[p_number],
+                                                       ARRAY[v_address], ARRAY[p_conversation]))[1];
     END IF;
     WITH counted AS (
         INSERT INTO traffic_deltas (organization_id, batch, n, hour, channel, mode, country, sender, supplier_id, status,

@@ -29,7 +29,7 @@ BEGIN
     v_thread := whatsapp_find_conversations(v_organization, v_number, v_address);
     IF array_position(v_thread, NULL) IS NOT NULL THEN
         PERFORM FROM wallets WHERE organization_id = p_organization FOR UPDATE;
-        v_thread := whatsapp_ensure_conversations(p_at, v_organization, v_number, v_address, p_conversation);
+        v_thread := whatsapp_open_conversations(p_at, v_organization, v_number, v_address, p_conversation);
     END IF;
 
     -- LIMIT keeps the planner from turning this look-up into another join, even in a plan made while the table was

@@ -23,11 +23,58 @@ RETURNS uuid[] LANGUAGE sql VOLATILE AS $$
                            FROM whatsapp_conversation_of(item.organization, item.number, item.address)) known ON true
 $$;
 
--- whatsapp_ensure_conversations: the conversations of pairs of number and user, created where there are none.
+-- whatsapp_open_conversations: conversations for pairs of number and user that were found to have none.
 --
--- Returns a conversation for each pair, in order; p_id are the ids of new ones. Runs in the caller's transaction, after
--- it has locked wallets: a transaction that creates a conversation waits for others that are creating the same one, so
--- wallets always come first.
+-- Returns a conversation for each pair, in order: the new one with its id from p_id, or one that has been created since.
+-- Runs in the caller's transaction, after it has locked wallets: a transaction that creates a conversation waits for
+-- others that are creating the same one, so wallets always come first.
+CREATE OR REPLACE FUNCTION whatsapp_open_conversations(
+    p_at timestamptz, p_organization uuid[], p_number uuid[], p_address text[], p_id uuid[]
+) RETURNS uuid[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_found uuid[];
+BEGIN
+    -- The smallest of a person's names represents all of them, so that two transactions that know a user by different
+    -- names create one conversation. In a fixed order, so that they cannot deadlock. Parentheses around IN keep it from
+    -- becoming a join, which would compare each id with all others.
+    WITH named AS MATERIALIZED (
+        SELECT item.*, person.alias, person.known
+          FROM unnest(p_organization, p_number, p_address, p_id) WITH ORDINALITY
+               AS item (organization, number, address, id, n)
+         CROSS JOIN LATERAL (
+               SELECT min(ltrim(names.name, '+')) AS alias,
+                      (array_agg(mine.conversation_id) FILTER (WHERE mine.conversation_id IS NOT NULL))[1] AS known
+                 FROM names_of_person(item.organization, item.address) names
+                 LEFT JOIN LATERAL (
+                      SELECT conversation_id FROM whatsapp_aliases
+                       WHERE organization_id = item.organization AND number_id = item.number
+                         AND alias = ltrim(names.name, '+') LIMIT 1) mine ON true) person
+    ), wanted AS MATERIALIZED (
+        SELECT DISTINCT ON (organization, number, alias) organization, number, alias, address, id
+          FROM named WHERE known IS NULL ORDER BY organization, number, alias, n
+    ), mine AS (
+        INSERT INTO whatsapp_aliases (organization_id, number_id, alias, conversation_id)
+        SELECT organization, number, alias, id FROM wanted ORDER BY organization, number, alias
+            ON CONFLICT DO NOTHING
+        RETURNING conversation_id
+    ), opened AS (
+        INSERT INTO whatsapp_conversations (organization_id, id, number_id, recipient, mode, created_at)
+        SELECT organization, id, number, CASE WHEN address LIKE 'test:%' THEN substr(address, 6) ELSE address END,
+               CASE WHEN address LIKE 'test:%' THEN 'test' ELSE 'live' END, p_at
+          FROM wanted WHERE (id IN (SELECT conversation_id FROM mine)) IS TRUE
+    )
+    SELECT array_agg(CASE WHEN id IN (SELECT conversation_id FROM mine) THEN id ELSE known END ORDER BY n)
+      INTO v_found FROM named;
+    IF array_position(v_found, NULL) IS NULL THEN
+        RETURN v_found;
+    END IF;
+
+    -- Some pairs are the same, or were created concurrently: those are committed by now.
+    RETURN whatsapp_find_conversations(p_organization, p_number, p_address);
+END $$;
+
+-- whatsapp_ensure_conversations: the conversations of pairs of number and user, created where there are none. The same
+-- rules apply as for whatsapp_open_conversations.
 CREATE OR REPLACE FUNCTION whatsapp_ensure_conversations(
     p_at timestamptz, p_organization uuid[], p_number uuid[], p_address text[], p_id uuid[]
 ) RETURNS uuid[] LANGUAGE plpgsql AS $$
@@ -37,30 +84,7 @@ BEGIN
     IF array_position(v_found, NULL) IS NULL THEN
         RETURN v_found;
     END IF;
-
-    -- The smallest of a person's names represents all of them, so that two transactions that know a user by different
-    -- names create one conversation. In a fixed order, so that they cannot deadlock.
-    WITH wanted AS MATERIALIZED (
-        SELECT DISTINCT ON (organization, number, person.alias) organization, number, person.alias, address, id
-          FROM unnest(v_found, p_organization, p_number, p_address, p_id) WITH ORDINALITY
-               AS item (known, organization, number, address, id, n)
-         CROSS JOIN LATERAL (SELECT min(ltrim(names.name, '+')) AS alias
-                               FROM names_of_person(item.organization, item.address) names) person
-         WHERE known IS NULL
-         ORDER BY organization, number, person.alias, n
-    ), mine AS (
-        INSERT INTO whatsapp_aliases (organization_id, number_id, alias, conversation_id)
-        SELECT organization, number, alias, id FROM wanted ORDER BY organization, number, alias
-            ON CONFLICT DO NOTHING
-        RETURNING conversation_id
-    )
-    INSERT INTO whatsapp_conversations (organization_id, id, number_id, recipient, mode, created_at)
-    SELECT organization, id, number, CASE WHEN address LIKE 'test:%' THEN substr(address, 6) ELSE address END,
-           CASE WHEN address LIKE 'test:%' THEN 'test' ELSE 'live' END, p_at
-      FROM wanted WHERE id IN (SELECT conversation_id FROM mine);
-
-    -- Again, including those created concurrently: they are committed by now.
-    RETURN whatsapp_find_conversations(p_organization, p_number, p_address);
+    RETURN whatsapp_open_conversations(p_at, p_organization, p_number, p_address, p_id);
 END $$;
 
 -- whatsapp_merge_conversations: merge the conversations that a person has with one of our numbers, for each number.

@@ -570,13 +570,12 @@ async def _announce(conn: Connection, organizations: set[UUID]) -> dict[str, eve
 
 
 # Its rows stay locked until the commit, which deletes them; rows locked by another worker are skipped, and a worker
-# that hangs is terminated by the server. A callback's weight is its number of items, or its size in kilobytes.
+# that hangs is terminated by the server (`base.network.connecting`). A callback's weight is its number of items, or its
+# size in kilobytes.
 TAKE = """
-WITH impatient AS MATERIALIZED (
-    SELECT set_config('idle_in_transaction_session_timeout', '30s', true)
-), sized AS MATERIALIZED (
+WITH sized AS MATERIALIZED (
     SELECT c.id, sum(c.weight) OVER (ORDER BY c.id) - c.weight AS before
-      FROM impatient CROSS JOIN unnest($1::uuid[]) AS due (id) CROSS JOIN LATERAL (
+      FROM unnest($1::uuid[]) AS due (id) CROSS JOIN LATERAL (
            SELECT id, greatest(items, octet_length(body) / 1000) AS weight FROM whatsapp_callbacks
             WHERE id = due.id) c
 )

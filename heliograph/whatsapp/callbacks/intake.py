@@ -19,8 +19,8 @@ import msgspec
 from heliograph.base import crypto
 from heliograph.base.crypto import Key
 from heliograph.base.database import clock
-from heliograph.base.database.batching import Batcher
-from heliograph.base.database.pool import Connection, HeldConnection, Pool, is_down
+from heliograph.base.database.batching import Batcher, HeldConnection
+from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.errors import CallbackNotGenuine, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.base.process.crash import crash_point

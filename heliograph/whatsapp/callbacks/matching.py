@@ -247,8 +247,8 @@ def _stops(fault: Fault) -> bool:
 
 
 def _concerns_more(fault: Fault) -> bool:
-    """Whether a failure concerns more than its message: those of `stops`, and a closed window."""
-    return fault.kind is Kind.WINDOW or _stops(fault)
+    """Whether a failure concerns more than its message: those of `stops`, a closed window, and a user's pace."""
+    return fault.kind in (Kind.WINDOW, Kind.PAIR) or _stops(fault)
 
 
 FOUND = """

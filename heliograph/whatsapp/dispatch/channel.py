@@ -7,6 +7,7 @@ portfolio.
 
 The rule nobody may break: an attempt of unknown outcome waits for a status, and then the kind of message decides.
 Messages that wait for a number, a credential, a template or a limit stay in the queue without using up their tries.
+It has over 400 lines because all decisions about a message depend on what the round has read.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.retry import look_pause
 from heliograph.queue.backlog import Backlog
-from heliograph.queue.holds import STOPPED_PAUSE
+from heliograph.queue.holds import RESUMING, STOPPED_PAUSE
 from heliograph.queue.leases import SINGLE, UNROUTED, Lease, Postponed
 from heliograph.sending.attempts import MOST_ATTEMPTS, Attempt
 from heliograph.sending.channel import COMMIT_LOST, Finish, LostResolution, Step
@@ -64,6 +65,13 @@ SELECT n.id FROM unnest($1::uuid[], $2::uuid[]) AS asked (organization_id, id)
   JOIN whatsapp_numbers n ON n.organization_id = asked.organization_id AND n.id = asked.id
   JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
  WHERE n.state = 'removed' OR a.state = 'removed'
+"""
+# Whoever resumes such an account waits for this transaction. One that somebody is changing is not found.
+HOLD_PAUSED = """
+SELECT n.id FROM unnest($1::uuid[], $2::uuid[]) AS asked (organization_id, id)
+  JOIN whatsapp_numbers n ON n.organization_id = asked.organization_id AND n.id = asked.id
+  JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
+ WHERE a.state = 'paused' FOR SHARE OF a SKIP LOCKED
 """
 ACTIVE = """
 SELECT n.id FROM whatsapp_numbers n
@@ -265,17 +273,21 @@ class WhatsAppChannel:
         """Decide about messages of numbers that this worker does not have: gone permanently, or paused."""
         if not dues:
             return {}
-        rows = await conn.fetch(GONE, [due.lease.organization_id for due in dues], [due.number_id for due in dues])
-        gone = {row["id"] for row in rows}
-        return {
-            # If its answer was lost, nothing more is known.
-            due.lease.id: _failed(due, "unknown" if due.attempt_state == "unknown" else "phone_number_unavailable")
-            if due.number_id in gone
-            else _failed(due, "expired")
-            if due.at >= due.expires_at
-            else Postponed(due.lease, STOPPED_PAUSE, due.lease.line, counts=False)
-            for due in dues
-        }
+        asked = [due.lease.organization_id for due in dues], [due.number_id for due in dues]
+        gone = {row["id"] for row in await conn.fetch(GONE, *asked)}
+        paused = {row["id"] for row in await conn.fetch(HOLD_PAUSED, *asked)}
+
+        def decide(due: ClaimedMessage) -> Step:
+            if due.number_id in gone:
+                # If its answer was lost, nothing more is known.
+                return _failed(due, "unknown" if due.attempt_state == "unknown" else "phone_number_unavailable")
+            if due.at >= due.expires_at:
+                return _failed(due, "expired")
+            # Resuming the account does not find what a worker has at that moment.
+            is_resuming = due.number_id == due.lease.line and due.number_id not in paused
+            return Postponed(due.lease, RESUMING if is_resuming else STOPPED_PAUSE, due.lease.line, counts=False)
+
+        return {due.lease.id: decide(due) for due in dues}
 
     def _step(
         self, due: ClaimedMessage, templates: Mapping[UUID, Template], together: Counter[tuple[UUID, str]]

@@ -65,14 +65,26 @@ async def hold_account(
         return await numbers.announce(conn, organization_id, account_id, before)
 
 
-HOLD_NUMBER = f"UPDATE whatsapp_numbers {_HOLD} WHERE organization_id = $1 AND id = $2"
+HOLD_NUMBER = f"""
+UPDATE whatsapp_numbers n {_HOLD}
+ WHERE organization_id = $1 AND id = $2
+   AND ($6::bytea IS NULL
+        OR $6 = (SELECT token FROM whatsapp_accounts WHERE organization_id = n.organization_id AND id = n.account_id))
+"""
 
 
 async def hold_number(
-    conn: Connection, organization_id: UUID, number_id: UUID, *, seconds: float, reason: str, by_status: bool = False
+    conn: Connection,
+    organization_id: UUID,
+    number_id: UUID,
+    *,
+    seconds: float,
+    reason: str,
+    token: bytes | None = None,
+    by_status: bool = False,
 ) -> None:
-    """Send nothing from the number for `seconds`. `by_status`: only a status can end the hold."""
-    await conn.execute(HOLD_NUMBER, organization_id, number_id, seconds, reason, by_status)
+    """Send nothing from the number for `seconds`. `token`, `by_status`: as for an account."""
+    await conn.execute(HOLD_NUMBER, organization_id, number_id, seconds, reason, by_status, token)
 
 
 # Statuses come by the hundred; one of a moment ago says the same. One that is late says nothing about the present rate.

@@ -23,6 +23,7 @@ import structlog
 
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.queue.workers import LIVE_WORKERS
+from heliograph.suppliers.contract import LostUntil, never_lost
 from heliograph.suppliers.whatsapp_cloud.connector import CloudConnector
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, NumberConnector, OnCloudOutcome
 from heliograph.suppliers.whatsapp_cloud.credential import Credential
@@ -103,7 +104,8 @@ OnOutcome = Callable[[UUID, CloudSubmission, CloudOutcome], None]
 class CloudFactory:
     """Connectors to the Graph API; those of one host and version share its connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, lost_until: LostUntil = never_lost) -> None:
+        self._lost_until = lost_until
         self._clients: dict[tuple[str, str], CloudClient] = {}
 
     def __call__(self, line: SendingNumber, credential: Credential, on_outcome: OnCloudOutcome) -> PooledConnector:
@@ -111,7 +113,7 @@ class CloudFactory:
         client = self._clients.get(where)
         if client is None:
             client = self._clients[where] = CloudClient(*where)
-        return CloudConnector(client, line.graph_id, credential, on_outcome)
+        return CloudConnector(client, line.graph_id, credential, on_outcome, lost_until=self._lost_until)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -233,8 +235,10 @@ class NumberPool:
         if line.held_until is None:
             connector.release()
         else:
-            if slot.held_until is not None and line.held_until < slot.held_until:
-                connector.release()  # it was shortened: a new token, or a successful check
+            if slot.held_until is None or line.held_until < slot.held_until:
+                # It was shortened: a new token, a successful check, or it is connected again. One that began in this
+                # process may have been shortened before it was read here.
+                connector.release()
             # After a hold that is over by now, one message probes.
             connector.hold(max(0.0, line.held_for or 0.0))
         slot.held_until = line.held_until

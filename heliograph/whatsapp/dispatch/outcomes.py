@@ -32,7 +32,7 @@ from heliograph.sending.results import AnsweredAttempt, Settlement, settle
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import OWN_PACE, CloudOutcome
 from heliograph.suppliers.whatsapp_cloud.errors import Fault, Kind, Scope
-from heliograph.suppliers.whatsapp_cloud.pacing import PAIR_AHEAD, PAIR_SECONDS
+from heliograph.suppliers.whatsapp_cloud.pacing import PAIR_AHEAD, PAIR_MOST_AHEAD, PAIR_SECONDS
 from heliograph.whatsapp.callbacks import conversations, matching
 from heliograph.whatsapp.callbacks.matching import Found, WiderFailure, failure_of
 from heliograph.whatsapp.dispatch import holds, test_mode
@@ -122,12 +122,13 @@ def decide(one: AnsweredAttempt, at: datetime, grace: float) -> Settlement:
 
 
 # Each message uses up PAIR_SECONDS of what Meta allows the pair, from now or from the end of what is already used up.
-# If Meta refuses another one, all of it is.
+# If Meta refuses another one, all of it is. It stays within what PAID_UNTIL believes: beyond that, none would count.
 OUTBOUND = f"""
 UPDATE whatsapp_conversations c
    SET last_outbound_at = CASE WHEN v.is_reached THEN $1 ELSE c.last_outbound_at END,
-       pair_paid_until = greatest(greatest({PAID_UNTIL}, $1) + v.messages * interval '{PAIR_SECONDS} seconds',
-                                  $1 + make_interval(secs => {PAIR_AHEAD} + v.pause))
+       pair_paid_until = least(greatest(greatest({PAID_UNTIL}, $1) + v.messages * interval '{PAIR_SECONDS} seconds',
+                                        $1 + make_interval(secs => {PAIR_AHEAD} + v.pause)),
+                               $1 + interval '{PAIR_MOST_AHEAD - PAIR_SECONDS} seconds')
   FROM unnest($2::uuid[], $3::uuid[], $4::integer[], $5::boolean[], $6::float8[])
        AS v (organization_id, id, messages, is_reached, pause)
  WHERE c.organization_id = v.organization_id AND c.id = v.id
@@ -250,11 +251,13 @@ class ScopedFailure(msgspec.Struct, frozen=True, gc=False):
 
 
 ABOUT = """
-SELECT item.n, m.conversation_id, m.template_id, n.account_id
+SELECT item.n, coalesce(c.merged_into, m.conversation_id) AS conversation_id, m.template_id, n.account_id
   FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) WITH ORDINALITY AS item (organization_id, number_id, id, n)
        CROSS JOIN LATERAL (SELECT conversation_id, template_id FROM whatsapp_messages
                             WHERE organization_id = item.organization_id AND id = item.id
                               AND number_id = item.number_id LIMIT 1) m
+       LEFT JOIN LATERAL (SELECT merged_into FROM whatsapp_conversations
+                           WHERE organization_id = item.organization_id AND id = m.conversation_id LIMIT 1) c ON true
        CROSS JOIN LATERAL (SELECT account_id FROM whatsapp_numbers
                             WHERE organization_id = item.organization_id AND id = item.number_id LIMIT 1) n
 """
@@ -269,12 +272,8 @@ async def apply_wider_failures(conn: Connection, wider: Sequence[WiderFailure], 
     found = [one for one in wider if one.fault.kind is Kind.WINDOW or one.message_id in moved]
     if not found:
         return 0
-    rows = await conn.fetch(
-        ABOUT,
-        [one.organization_id for one in found],
-        [one.number_id for one in found],
-        [one.message_id for one in found],
-    )
+    asked = [(one.organization_id, one.number_id, one.message_id) for one in found]
+    rows = await conn.fetch(ABOUT, *map(list, zip(*asked, strict=True)))
     failures = []
     for row in rows:
         one = found[row["n"] - 1]
@@ -302,7 +301,15 @@ async def follow_early(conn: Connection, found: Found, moved: Collection[UUID]) 
 async def note(conn: Connection, failures: Sequence[ScopedFailure]) -> int:
     """Record what faults stop, each once, however many messages encountered it."""
     at = now()
-    refused = sorted((one for one in failures if one.fault.kind is Kind.WINDOW), key=lambda one: one.at or at)
+    dated = sorted(failures, key=lambda one: one.at or at)  # so that of several, the latest counts
+    # As of when a status says so; an answer that does is counted with those of its batch.
+    taken = {
+        (one.organization_id, one.conversation_id): PAIR_SECONDS + (one.at - at).total_seconds()
+        for one in dated
+        if one.fault.kind is Kind.PAIR and one.at is not None
+    }
+    await _outbound(conn, {}, reached=(), refused=taken)
+    refused = [one for one in dated if one.fault.kind is Kind.WINDOW]
     closed = {(one.organization_id, one.conversation_id): one.at or at for one in refused}
     await conversations.close_windows(conn, closed)
     deliveries = 0
@@ -336,6 +343,7 @@ async def note(conn: Connection, failures: Sequence[ScopedFailure]) -> int:
                 one.number_id,
                 seconds=seconds,
                 reason=fault.title,
+                token=token or None,
                 by_status=one.at is not None,
             )
         elif fault.slow and one.at is not None:  # after an answer, the connector has slowed itself

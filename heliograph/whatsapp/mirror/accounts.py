@@ -146,13 +146,14 @@ UPDATE whatsapp_accounts
  WHERE (organization_id, id) = (SELECT organization_id, id FROM whatsapp_accounts
                                  WHERE organization_id = $1 AND waba_id = $2 AND state = 'removed'
                                  ORDER BY changed_at DESC LIMIT 1)
+   AND NOT EXISTS (SELECT FROM whatsapp_accounts other WHERE other.waba_id = $2 AND other.state <> 'removed')
 RETURNING {_ACCOUNT}
 """
 ADD = f"""
 INSERT INTO whatsapp_accounts (organization_id, id, app, waba_id, name, currency, base_url, api_version, token,
                                portfolio, created_at, changed_at)
 VALUES ($1, $10, $3, $2, $7, $4, $5, $6, '', $8, $9, $9)
-RETURNING {_ACCOUNT}
+ON CONFLICT DO NOTHING RETURNING {_ACCOUNT}
 """
 SET_TOKEN = f"""
 UPDATE whatsapp_accounts SET token = $3 WHERE organization_id = $1 AND id = $2 RETURNING {_ACCOUNT}
@@ -199,9 +200,10 @@ async def add(
                 row = await conn.fetchrow(REVIVE, organization_id, waba_id, app, *values)
                 if row is None:
                     row = await conn.fetchrow(ADD, organization_id, waba_id, app, *values, uuid7())
-        except asyncpg.UniqueViolationError:
-            raise AccountExists(wabaId=waba_id) from None
-        assert row is not None
+        except asyncpg.UniqueViolationError:  # another organization's was restored at the same moment
+            row = None
+        if row is None:
+            raise AccountExists(wabaId=waba_id)
         row = await conn.fetchrow(SET_TOKEN, organization_id, row["id"], _sealed_token(key, row["id"], token))
         account = _account(row)
         await _record(conn, by, "whatsapp_account.added", account, after=_audit_values(account))
@@ -320,9 +322,10 @@ async def set_state(
     async with conn.transaction():
         at = clock.now()
         before = await numbers.of_account(conn, organization_id, account_id)
-        if state == "active":
-            await holds.resume(conn, organization_id, kinds=("whatsapp",), lines=before)
         row = await conn.fetchrow(SET_STATE, organization_id, account_id, state, at)
+        if state == "active":
+            # After the account's lock, which waits for workers that are putting its messages back.
+            await holds.resume(conn, organization_id, kinds=("whatsapp",), lines=before)
         if state == "removed":
             await conn.execute(END_NUMBERS, organization_id, account_id, at)
             await conn.execute(END_TEMPLATES, organization_id, account_id)

@@ -101,6 +101,12 @@ async def connect(
     notes = list(sync.problems_of(found))
     if found.account is not None and found.account.currency not in (None, currency):
         notes.append(f"Meta charges this account in {found.account.currency}")
+    used = await conn.fetchval(USED_IN, organization_id, stored.currency)
+    if used is not None:
+        notes.append(
+            f"the wallet is in {used}, so none of this account's messages can be paid for:"
+            f" remove the account, and add it again with --currency {used}"
+        )
     return Connected(stored, app, found, changed, notes)
 
 
@@ -194,15 +200,22 @@ SELECT t.id, t.name, t.language, t.category, t.status, t.disabled_locally, t.par
 """
 
 
+# The currency of a wallet in use, if it is another one.
+OTHER_CURRENCY = """SELECT w.currency FROM wallets w
+ WHERE w.organization_id = {organization} AND w.currency <> {currency}
+   AND (w.total, w.reserved, w.consumed) <> (0, 0, 0)"""
+USED_IN = OTHER_CURRENCY.format(organization="$1", currency="$2")
 STANDING = f"""
 SELECT a.organization_id, a.id, a.waba_id, a.name, a.token, a.state, a.mirrored_at, {warnings.OPEN} AS warnings,
        a.credential_status, a.credential_detail, a.credential_expires_at,
-       a.subscribed, a.mirror_detail, p.verified_at IS NOT NULL OR p.last_callback_at IS NOT NULL AS called_back,
+       a.subscribed, a.mirror_detail, a.base_url,
+       p.verified_at IS NOT NULL OR p.last_callback_at IS NOT NULL AS called_back,
        p.last_callback_at, p.unsigned_at, o.name AS organization,
        coalesce(a.held_reason, (
            SELECT min(n.held_reason) FROM whatsapp_numbers n
             WHERE n.organization_id = a.organization_id AND n.account_id = a.id AND n.state = 'active'
-              AND n.held_until IS NOT NULL)) AS held_reason
+              AND n.held_until IS NOT NULL)) AS held_reason,
+       ({OTHER_CURRENCY.format(organization="a.organization_id", currency="a.currency")}) AS wallet_currency, a.currency
   FROM whatsapp_accounts a JOIN whatsapp_apps p ON p.id = a.app JOIN organizations o ON o.id = a.organization_id
  WHERE a.state <> 'removed' ORDER BY a.organization_id, a.id
 """

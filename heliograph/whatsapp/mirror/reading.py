@@ -93,6 +93,15 @@ UPDATE whatsapp_accounts
  WHERE organization_id = $1 AND id = $2 AND state <> 'removed'
 """
 
+# Whoever waits for a reading that was aborted has it from another worker, or the next start, at once. If it was stored
+# just before, no time is its lease anymore.
+GIVE_UP = """
+UPDATE whatsapp_accounts
+   SET mirror_at = now(), numbers_at = CASE WHEN numbers_at = $3 THEN now() ELSE numbers_at END,
+       templates_at = CASE WHEN templates_at = $3 THEN now() ELSE templates_at END
+ WHERE organization_id = $1 AND id = $2 AND $3 IN (mirror_at, numbers_at, templates_at) AND state <> 'removed'
+"""
+
 
 class _Due(msgspec.Struct, frozen=True):
     organization_id: UUID
@@ -126,7 +135,7 @@ class Mirror:
         self._connect = connect
         self._chance = chance or random.Random()
         self._clients: dict[tuple[str, str], CloudClient] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], _Due] = {}
 
     async def step(self) -> int:
         """Begin to read due accounts, as many as there is capacity for; returns how many. The readings continue in the
@@ -135,8 +144,8 @@ class Mirror:
         due = await self._claim(room) if room > 0 else []
         for one in due:
             task = asyncio.create_task(self._guarded(one))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[task] = one
+            task.add_done_callback(self._tasks.pop)
         return len(due)
 
     async def round(self) -> int:
@@ -154,11 +163,18 @@ class Mirror:
         return None if row is None else await self._read(_Due(**row))
 
     async def close(self) -> None:
-        """Abort readings in progress, and close the connections to Meta."""
-        under_way = list(self._tasks)
+        """Abort readings in progress, make their accounts due again, and close the connections to Meta."""
+        under_way = dict(self._tasks)
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
+        try:
+            for one in under_way.values():
+                await self._pool.execute(GIVE_UP, one.organization_id, one.id, one.lease)
+        except Exception as error:
+            if not is_down(error):
+                raise
+            note_unavailable(error, loop="whatsapp mirror")  # the leases end
         for client in self._clients.values():
             await client.close()
         self._clients.clear()

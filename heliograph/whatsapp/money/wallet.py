@@ -32,7 +32,7 @@ from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Actor, Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, Refusal
+from heliograph.base.errors import Invalid, Problems, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.base.money import MOST, decimal, is_currency
 
@@ -294,8 +294,6 @@ async def top_up(
 
     Raises Invalid, NotFound.
     """
-    if amount <= 0:
-        raise Invalid(("amount", "range", "`amount` must be positive; use adjust to correct a top-up"))
     return await _change(conn, organization_id, "top_up", amount, currency, reason, by)
 
 
@@ -324,12 +322,17 @@ async def _change(
     reason: str,
     by: Principal,
 ) -> Wallet:
-    if amount == 0 or abs(amount) > MOST:
-        raise Invalid(("amount", "range", "`amount` must not be 0, and must be at most 1,000,000,000 either way"))
+    wrong = Problems()
+    if movement == "top_up" and amount <= 0:
+        wrong.add("amount", "range", "`amount` must be positive; use adjust to correct a top-up")
+    elif amount == 0 or abs(amount) > MOST:
+        wrong.add("amount", "range", "`amount` must not be 0, and must be at most 1,000,000,000 either way")
     if (why := reasons.normalized(reason)) is None:
-        raise Invalid(("reason", "length", f"`reason` must have 1 to {reasons.LONGEST} printable characters"))
+        wrong.add("reason", "length", f"`reason` must have 1 to {reasons.LONGEST} printable characters")
     if currency is not None and not is_currency(currency):
-        raise Invalid(("currency", "pattern", "`currency` must be an ISO 4217 code, such as EUR"))
+        wrong.add("currency", "pattern", "`currency` must be an ISO 4217 code, such as EUR")
+    wrong.report()
+    assert why is not None
     at = clock.now()
     async with conn.transaction():
         await organizations.get(conn, id=organization_id)
@@ -337,7 +340,8 @@ async def _change(
         held = await conn.fetchrow(HELD, organization_id)
         assert held is not None
         known = Wallet(*held)
-        if await conn.fetchval(USED, organization_id):
+        is_used = await conn.fetchval(USED, organization_id)
+        if is_used:
             if currency not in (None, known.currency):
                 raise Invalid(("currency", "disagrees", f"this wallet is in {known.currency}, and that cannot change"))
             currency = known.currency
@@ -359,7 +363,9 @@ async def _change(
             "wallet.changed",
             object_id=organization_id,
             organization_id=organization_id,
-            before={"total": decimal(known.total), "currency": known.currency},
+            # Differences alone would leave out the currency of every later change. One that was never used had the
+            # currency of nobody's choice.
+            before={"total": decimal(known.total)} | ({} if is_used else {"currency": None}),
             after={"total": decimal(known.total + amount), "currency": currency},
             reason=why,
         )

@@ -17,7 +17,7 @@ from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
 from heliograph.base.actor import Actor
 from heliograph.base.database.clock import iso, iso_or_none
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import NotFound, Problems
 from heliograph.contacts import records, search
 from heliograph.contacts.records import MAX_TAG
 from heliograph.overview import messages
@@ -169,11 +169,14 @@ _NARROWED: dict[str, set[str]] = {"messages": {"dateFrom", "dateTo"}, "contacts"
 
 
 def _wanted(body: CreateExport) -> Wanted:
+    wrong = Problems()
     given = {"dateFrom": body.date_from, "dateTo": body.date_to, "tag": body.tag}
     for name, value in given.items():
         if value is not None and name not in _NARROWED.get(body.kind, set()):
-            raise Invalid((name, "exclusive", f"`{name}` does not go with the kind `{body.kind}`"))
-    paging.check_range(body.date_from, body.date_to)
+            wrong.add(name, "exclusive", f"`{name}` does not go with the kind `{body.kind}`")
+    with wrong.gathering():
+        paging.check_range(body.date_from, body.date_to)
+    wrong.report()
     if body.kind == "messages":
         filters = messages.Filters(date_from=body.date_from, date_to=body.date_to)
         return kinds.Messages(form=body.format, filters=filters, sees="all")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -13,7 +15,7 @@ from heliograph.accounts.send_defaults import APPROVAL, MESSAGE_DAYS, TEXT_DAYS,
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import Success, Time
 from heliograph.base.database.clock import iso
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, Problems
 from heliograph.notices.kinds import KINDS, WAYS
 from heliograph.people import policy
 from heliograph.people.noticing import choices
@@ -184,7 +186,8 @@ async def change_account_settings(call: Call, body: ChangeAccountSettings) -> Ch
         "message_days": _whole(body.message_days),
         "approval_above": _whole(body.campaign_approval_above),
     }
-    try:
+    wrong = Problems()
+    with wrong.gathering(), _named_publicly():
         defaults, shortened = await shortening.change(
             call.conn,
             call.services.settings,
@@ -192,22 +195,12 @@ async def change_account_settings(call: Call, body: ChangeAccountSettings) -> Ch
             apply=partial(policy.change_defaults, call.conn, call.actor, **defaults_changed),
             is_agreed=lambda _: True,
         )
-    except Invalid as refusal:
-        raise Invalid(
-            *((NAMES.get(one["field"], one["field"]), one["issue"], _message(one)) for one in refusal.details["fields"])
-        ) from None
-    if body.notices is UNSET:
-        chosen = (await choices.get(call.conn, call.actor)).organization
-    else:
-        try:
+    with wrong.gathering(), _named_publicly():
+        if body.notices is UNSET:
+            chosen = (await choices.get(call.conn, call.actor)).organization
+        else:
             chosen = await choices.choose_for_all(call.conn, call.actor, ways=body.notices)
-        except Invalid as refusal:
-            raise Invalid(
-                *(
-                    (one["field"].replace("ways", "notices", 1), one["issue"], one["message"])
-                    for one in refusal.details["fields"]
-                )
-            ) from None
+    wrong.report()
     return ChangedAccountSettings(
         True, _shown(defaults, chosen), _deleted(shortened.texts), _deleted(shortened.messages)
     )
@@ -232,8 +225,22 @@ def _whole(number: float | UnsetType | None) -> int | UnsetType | None:
     return int(number) if isinstance(number, float) else number
 
 
-def _message(one: dict[str, str]) -> str:
-    return one["message"].replace(one["field"], NAMES.get(one["field"], one["field"]))
+@contextlib.contextmanager
+def _named_publicly() -> Iterator[None]:
+    """Fields in an Invalid raised within get their public names."""
+    try:
+        yield
+    except Invalid as refusal:
+        raise Invalid(
+            *(
+                (_public(one["field"]), one["issue"], one["message"].replace(one["field"], _public(one["field"])))
+                for one in refusal.details["fields"]
+            )
+        ) from None
+
+
+def _public(field: str) -> str:
+    return NAMES.get(field, field.replace("ways", "notices", 1))
 
 
 def _shown(defaults: SendDefaults, chosen: choices.Chosen) -> AccountSettings:
