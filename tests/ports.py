@@ -9,8 +9,9 @@ import random
 import socket
 from collections.abc import Iterator
 
-#: Below the range of outgoing connections (32768 and up on Linux), and below the ports that `choose_port` picks.
-RANGE = range(10_000, 20_000)
+#: Below the range of outgoing connections (32768 and up on Linux), and below the ports that `choose_port` picks; above
+#: 10080, the last port that browsers refuse to connect to (the Fetch standard's "bad ports", but for those from 65535).
+RANGE = range(10_081, 20_000)
 
 
 def hold() -> socket.socket:

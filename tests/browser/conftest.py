@@ -10,6 +10,7 @@ separate browser context, which shares no cookies, storage, cache or renderer wi
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -82,6 +83,7 @@ class Site:
         self.made, self.context, self.page, self.pool = made, context, page, pool
         self.locale = languages.locale(look.language)
         self.complaints: list[str] = []
+        self._expected: list[str] = []
         #: Origins to which its pages may send requests.
         self.bases = [made.base_url]
         self.watch(page)
@@ -94,8 +96,14 @@ class Site:
         page.on("request", lambda asked: self._asked(asked.url))
 
     def _note(self, kind: str, text: str) -> None:
-        if kind in ("error", "warning"):
+        if kind in ("error", "warning") and not any(re.search(one, text) for one in self._expected):
             self.complaints.append(text)
+
+    def expect(self, pattern: str) -> None:
+        """Complaints that match the regular expression are no fault, even if they are still to come: the browser
+        reports a failed request of a page whenever it pleases, and not before the page has loaded."""
+        self._expected.append(pattern)
+        self.complaints = [one for one in self.complaints if not re.search(pattern, one)]
 
     def _asked(self, url: str) -> None:
         if not url.startswith((*self.bases, "data:")):

@@ -161,4 +161,4 @@ async def test_its_page_goes_on_renewing_itself_after_a_wrong_pace_and_takes_the
         await plan.cancel(conn, site.made.actor, id=made.id)
     await page.locator("#state .lead").filter(has_text=says("Canceled")).wait_for()
     assert await page.locator("#pace").count() == 0
-    site.complaints = [one for one in site.complaints if "status of 422" not in one]
+    site.expect("status of 422")

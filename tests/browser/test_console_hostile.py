@@ -137,7 +137,8 @@ async def test_what_others_wrote_stays_text(site: Site) -> None:
 async def test_without_scripts(site: Site) -> None:
     """From a pasted link with a second factor to an organization, an approval, a revealed message and a supplier."""
     page, says, pool = site.page, site.says, site.pool
-    await page.route("**/*.js", lambda route: route.abort())
+    # An empty script, not a failed request: the browser would report that of the last page whenever it pleases.
+    await page.route("**/*.js", lambda route: route.fulfill(content_type="text/javascript", body=""))
     token = (await setup_link(site)).partition("#")[2]
     await page.goto(site.base + "/console/setup")
     await page.locator("#link").fill(token)
@@ -196,6 +197,4 @@ async def test_without_scripts(site: Site) -> None:
     await page.get_by_role("button", name=says("Resume")).click()
     await page.get_by_role("link", name=says("Pause or drain…")).wait_for()
     assert await pool.fetchval("SELECT state FROM suppliers WHERE id = $1", supplier.id) == "active"
-    # The browser complains of the blocked scripts, and of nothing else.
-    site.complaints = [one for one in site.complaints if "ERR_FAILED" not in one]
     assert site.complaints == []
