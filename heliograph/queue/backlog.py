@@ -111,7 +111,7 @@ SELECT asked.line, mine.lane, mine.organization_id, mine.id, mine.tries, mine.cl
        mine.attempt, mine.begun_at, mine.target_id, mine.reference, mine.continues, mine.parts, mine.spot
   FROM unnest($2::uuid[], $3::int[], $4::int[], $5::int[]) AS asked (line, free, first, last)
  CROSS JOIN LATERAL (
-       SELECT due.* FROM generate_series(asked.first, asked.last) AS n
+       SELECT due.* FROM (SELECT generate_series(asked.first, asked.last) AS n) AS numbers
         CROSS JOIN LATERAL (
               SELECT lane, organization_id, id, tries, claims, coalesce(since, due_at) AS place, attempt, begun_at,
                      target_id, reference, continues, parts, ctid AS spot FROM queue
