@@ -26,6 +26,7 @@ from heliograph.webhooks.delivery.holding import Held
 from heliograph.webhooks.recording.handover import Handover
 from heliograph.worker import Worker
 from tests import hooks
+from tests.meanwhile import after
 from tests.rules import dispatching_whatsapp, factories, whatsapp_factories
 from tests.rules.dispatching import Bench, attempts, queued
 from tests.rules.test_webhook_handover import hand
@@ -149,6 +150,30 @@ async def test_what_was_handed_over_before_this_process_stood_still_is_not_begun
         assert deliverer.in_flight == 0
         await deliverer.renew()
     assert receiver.counters.requests == 1
+
+
+async def test_what_may_be_another_workers_once_its_endpoint_is_read_is_not_sent(
+    pool: Pool, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An endpoint is read again after half a second. The process stood still meanwhile, or the database was away."""
+    actor = await hooks.organization(pool)
+    line, _ = await hooks.endpoint(pool, actor, receiver.url)
+    async with acquainted(pool, receiver, actor) as deliverer:
+
+        async def frozen() -> None:
+            stand_still(deliverer)
+            await pool.execute(TAKEN)
+
+        async def is_idle() -> bool:
+            return deliverer.in_flight == 0
+
+        after(monkeypatch, deliveries, "destinations", frozen)
+        deliverer._poster.forget(actor.organization_id, line)
+        await hooks.record(pool, actor)
+        assert await deliverer.round() == 1
+        await hooks.until(is_idle)
+    assert receiver.counters.requests == 1
+    assert await has_only(pool, line)
 
 
 async def test_what_comes_late_while_the_rest_is_being_renewed_is_not_begun(pool: Pool, receiver: Receiver) -> None:

@@ -121,6 +121,9 @@ class Poster:
         return True
 
     def _post(self, line: EndpointQueue[Delivery], delivery: Delivery, destination: Destination | None) -> bool:
+        if self._is_overdue():  # this process stood still while its endpoint or its trace was looked up
+            self._record(Ended(delivery.lease, 0.0, None, delivery.number))
+            return False
         at = self._now()
         try:
             signer = self._signer(delivery, destination, at)
