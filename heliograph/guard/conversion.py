@@ -56,6 +56,11 @@ class Conversions:
 
     def sent(self, organization_id: UUID, number: str, *, at: float) -> None:
         """Note that a message was sent."""
+        if self._waiting and self._waiting[-1].at > at + MATURE:
+            # The clock has been set back: nothing would become mature, or old, until that time comes again.
+            self._waiting.clear()
+            self._mature.clear()
+            self._of = {id: _Rates() for id in self._of}
         rates = self._of.get(organization_id)
         self._turn(at)
         if rates is None:

@@ -19,6 +19,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base import phones
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.ids import place_of
 from heliograph.guard import holds, rules
@@ -131,6 +132,8 @@ class Judge:
                 self._windows.usual(organization_id, country, messages)
         # First the organizations whose conversions are known: sent messages count only for those. Then the messages
         # that other workers sent, and which of them converted.
+        if self._converted_until is not None:  # a later one is from before the clock was set back
+            self._converted_until = min(self._converted_until, clock.now())
         converted = await holds.converted(conn, since=self._converted_until)
         self._convert(converted)
         told = await self._shared.hear(conn)
@@ -187,7 +190,7 @@ class Judge:
 
     def _is_vouched(self, organization_id: UUID, range: str, moment: float) -> bool:
         until = self._vouched.get((organization_id, range))
-        return until is not None and until > moment
+        return until is not None and moment < until <= moment + VOUCHED
 
 
 def _range(held: dict[str, UUID], to: str, traffic_class: str) -> str | None:

@@ -18,6 +18,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.ids import uuid7
 from heliograph.guard.windows import MOST, SPAN
@@ -105,6 +106,8 @@ class Shared:
     async def hear(self, conn: Connection) -> list[Seen]:
         """What others have shared since the last time; at first, within the last ten minutes. The newest MOST, in
         chronological order."""
+        if self._until is not None:  # a later one is from before the clock was set back
+            self._until = min(self._until, clock.now())
         rows = await conn.fetch(HEAR, self._until, LATE, self._id, MOST, list(self._read))
         heard: list[Seen] = []
         for row in rows:

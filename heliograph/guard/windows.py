@@ -199,6 +199,10 @@ class Windows:
         self, organization_id: UUID, number: str, country: str, traffic_class: str, at: float, place: float
     ) -> tuple[_Window, int]:
         came = self._came
+        if came and came[-1][0] > at + SPAN:
+            # The clock has been set back: what was seen would stay until that time comes again.
+            came.clear()
+            self._of.clear()
         while came and (came[0][0] <= at - SPAN or len(came) >= self._most):
             _, window, n, old = came.popleft()
             self._forget(window, n, old)

@@ -385,6 +385,24 @@ async def test_what_was_found_before_the_clock_was_set_back_neither_stands_nor_k
         assert later.begun_at - hold.begun_at > timedelta(days=29)
 
 
+async def test_a_worker_goes_on_reading_after_the_clock_was_set_back(pool: Pool) -> None:
+    """What other workers saw, and what converted, used to pass it by for as long as the clock had been ahead: an attack
+    spread over workers went out, and codes that were entered counted as if they were not."""
+    actor, judge, other = await organization_with_policy(pool), Judge(), Shared()
+    judge._converted_until = judge._shared._until = clock.now() + timedelta(hours=1)
+    other.saw(actor.organization_id, f"+{BLOCK}0001", "otp", 1)
+    await other.tell(pool)
+    await pool.execute(
+        "INSERT INTO guard_conversions (organization_id, message_id, recipient, mode, converted_at)"
+        " VALUES ($1, gen_random_uuid(), '+258840000000', 'live', now())",
+        actor.organization_id,
+    )
+    async with pool.acquire() as conn, conn.transaction():
+        await judge.judge(conn, [], at=clock.now())
+    assert len(judge._windows) == 1
+    assert list(judge._conversions._of) == [actor.organization_id]
+
+
 async def test_who_chose_so_is_refused_at_the_door(pool: Pool) -> None:
     for policy, refusal in (("refuse", DestinationSuspicious), ("ask", ChallengeRequired)):
         actor = await organization_with_policy(pool, policy=policy)

@@ -126,6 +126,33 @@ def test_codes_that_nobody_enters() -> None:
     assert not conversions.is_bad(ORGANIZATION, bad), "an hour later nothing is known"
 
 
+def test_what_was_seen_before_the_clock_was_set_back_does_not_add_to_what_comes() -> None:
+    """It would stay until that time comes again, and honest numbers of an hour would be held as an attack."""
+    windows = Windows()
+
+    def see(n: int, at: float) -> bool:
+        number = f"+25884123{n * 13:04}"
+        return windows.see(ORGANIZATION, number, "MZ", "otp", at=at, place=at) is not None
+
+    assert not any(see(n, 7200.0 + n) for n in range(9))
+    assert not any(see(n, 3600.0 + n) for n in range(9, 18))
+    assert see(18, 3618.0), "ten within ten minutes"
+    assert len(windows) == 10
+
+
+def test_codes_are_judged_although_the_clock_was_set_back() -> None:
+    conversions = Conversions()
+    conversions.converted(ORGANIZATION, "+258840000000", at=7200.0)
+    conversions.sent(ORGANIZATION, "+258840000000", at=7200.0)
+    for n in range(150):
+        conversions.sent(ORGANIZATION, f"+25885{n:07}", at=1.0)
+        conversions.converted(ORGANIZATION, f"+25885{n:07}", at=30.0)
+    for n in range(30):
+        conversions.sent(ORGANIZATION, f"+25886123{n:04}", at=2.0)
+    conversions.sent(ORGANIZATION, "+258870000000", at=400.0)
+    assert conversions.is_bad(ORGANIZATION, "+258861239999")
+
+
 def test_the_interval() -> None:
     assert wilson_upper(20, 20, 1.96) == pytest.approx(1.0, abs=0.001)
     assert wilson_upper(180, 200, 1.96) == pytest.approx(0.934, abs=0.001)
