@@ -68,8 +68,8 @@ class Replay(msgspec.Struct, frozen=True):
     cause: str
 
 
-# An existing row stays: it is on its way. This never waits for a lock while holding one, so it cannot deadlock with a
-# worker that finishes rows of the same endpoint. The row counts as claimed before, since there may be earlier attempts.
+# An existing row stays: it is on its way. This never waits for a lock while holding one, and the endpoint is locked
+# later: it cannot deadlock with a worker that finishes rows. They count as claimed: there may be earlier attempts.
 QUEUE = """
 INSERT INTO queue (kind, line, lane, organization_id, due_at, id, claims)
 SELECT 'webhook', $2, $4, $1, now(), id, 1 FROM unnest($3::uuid[]) AS id
@@ -103,6 +103,7 @@ async def resend(conn: Connection, actor: Actor, *, endpoint_id: UUID, event_id:
         raise NotFound("There is no such event.", resource="event", id=str(event_id))
     async with conn.transaction():
         await _queue(conn, actor.organization_id, endpoint_id, [event_id], NOW)
+        await _staying(conn, actor, endpoint_id)
 
 
 RECORD_EXAMPLE = """
@@ -128,6 +129,7 @@ async def send_example(conn: Connection, actor: Actor, *, endpoint_id: UUID, req
     async with conn.transaction():
         await conn.execute(RECORD_EXAMPLE, actor.organization_id, id, stored, request_id, data, at, endpoint.mode)
         await _queue(conn, actor.organization_id, endpoint_id, [id], NOW)
+        await _staying(conn, actor, endpoint_id)
     return id
 
 
@@ -140,12 +142,17 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, now(), $10)
 ON CONFLICT (organization_id, endpoint_id, cause) WHERE status = 'running' DO NOTHING
 RETURNING {_COLUMNS}
 """
-# Whoever pauses or disables the endpoint waits until the replay is there, to be held or canceled.
 STAYS = "SELECT id FROM webhook_endpoints WHERE organization_id = $1 AND id = $2 FOR SHARE"
 RUNNING = """
 SELECT id FROM webhook_replays
  WHERE organization_id = $1 AND endpoint_id = $2 AND status = 'running' AND cause = 'request'
 """
+
+
+async def _staying(conn: Connection, actor: Actor, endpoint_id: UUID) -> Endpoint:
+    """An active endpoint. Whoever stops it waits for this transaction, and finds what it queued. Raises as `active`."""
+    await conn.execute(STAYS, actor.organization_id, endpoint_id)
+    return await endpoints.active(conn, actor, id=endpoint_id)
 
 
 async def replay(
@@ -170,8 +177,7 @@ async def replay(
         # nobody may wait for a step (see LOCK).
         await conn.execute(endpoints.LOCK_ORGANIZATION, actor.organization_id)
         await lock(conn, actor, endpoint_id=endpoint_id)
-        await conn.execute(STAYS, actor.organization_id, endpoint_id)
-        endpoint = await endpoints.active(conn, actor, id=endpoint_id)
+        endpoint = await _staying(conn, actor, endpoint_id)
         now = clock.now()
         # Events being recorded at this moment are delivered anyway: the endpoint is active.
         to_at = now if to_at is None else min(to_at, now)

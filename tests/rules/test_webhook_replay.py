@@ -23,14 +23,14 @@ from heliograph.simulators.receiver import Options, Receiver
 from heliograph.webhooks import changing, endpoints, history, replays
 from heliograph.webhooks.delivery import attempts, signing
 from heliograph.webhooks.delivery.attempts import Attempt, Ended
-from heliograph.webhooks.endpoints import EndpointDisabled
+from heliograph.webhooks.endpoints import EndpointDisabled, EndpointPaused
 from heliograph.webhooks.recording import feed
 from heliograph.webhooks.recording.results import Record
 from heliograph.webhooks.replays import Replay, ReplayRunning
 from tests.database import Cluster
 from tests.hooks import DATA, KIND, attempted, delivering, endpoint, organization, queued, record, settings, until
 from tests.hooks import attempts as all_attempts
-from tests.meanwhile import after, begun
+from tests.meanwhile import after, before, begun
 
 RULES = endpoints.rules(settings())
 URL = "http://127.0.0.1:9/"
@@ -621,3 +621,47 @@ async def test_an_endpoint_that_is_paused_while_a_replay_is_requested_holds_it(
     await change(False)
     assert await advance(pool) == 1
     assert await pool.fetchval("SELECT id FROM queue") == missed
+
+
+@pytest.mark.parametrize("is_example", [False, True])
+async def test_what_is_sent_again_while_the_endpoint_is_paused_is_refused(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, is_example: bool
+) -> None:
+    """A worker would drop it, and no replay brings back an event from before the pause, or an example."""
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, URL)
+    (event_id,) = await past(pool, actor, [100])
+
+    async def pause() -> None:
+        async with pool.acquire() as conn:
+            await changing.change(conn, actor, id=id, changes=changing.Changes(paused=True), rules=RULES)
+
+    before(monkeypatch, replays, "_queue", pause)
+    async with pool.acquire() as conn:
+        with pytest.raises(EndpointPaused):
+            if is_example:
+                await replays.send_example(conn, actor, endpoint_id=id, request_id="r")
+            else:
+                await replays.resend(conn, actor, endpoint_id=id, event_id=event_id)
+    assert await in_queue(pool, id) == []
+
+
+async def test_an_endpoint_that_is_paused_after_a_resend_drops_it(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, URL)
+    (event_id,) = await past(pool, actor, [100])
+    pausing: list[asyncio.Future[Any]] = []
+
+    async def pause() -> None:
+        async with pool.acquire() as conn:
+            await changing.change(conn, actor, id=id, changes=changing.Changes(paused=True), rules=RULES)
+
+    async def meanwhile() -> None:
+        pausing.append(await begun(pool, pause()))
+
+    after(monkeypatch, replays, "_staying", meanwhile)
+    async with pool.acquire() as conn:
+        await replays.resend(conn, actor, endpoint_id=id, event_id=event_id)
+    await pausing[0]
+    assert await in_queue(pool, id) == []
+    assert await pool.fetchval("SELECT dropped FROM webhook_endpoints") == 1
