@@ -21,7 +21,7 @@ from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import OWN_PACE, CloudOutcome, CloudSubmission
 from heliograph.suppliers.whatsapp_cloud.errors import classify
 from heliograph.suppliers.whatsapp_cloud.pacing import PairGate
-from heliograph.whatsapp.dispatch import claimed
+from heliograph.whatsapp.dispatch import claimed, holds
 from heliograph.whatsapp.mirror import accounts
 from heliograph.whatsapp.status import Move, move_many
 from tests.rules.dispatching import moment
@@ -460,6 +460,24 @@ async def test_resuming_an_account_waits_for_a_worker_that_has_found_it_paused(p
     await bench.round()
     await asyncio.gather(*resuming)
     assert await pause_of(pool, id) <= 0
+
+
+async def test_nobody_but_who_resumes_an_account_waits_for_a_worker_that_has_found_it_paused(pool: Pool) -> None:
+    """Whoever holds one has locked wallets, for which that worker may wait next: one of the two was aborted."""
+    bench, _, _ = await paused_bench(pool)
+    decide, account = bench.channel.decide, await pool.fetchrow("SELECT organization_id, id FROM whatsapp_accounts")
+    assert account is not None
+
+    async def deciding(*given: Any) -> Any:
+        decided = await decide(*given)
+        async with pool.acquire() as conn, conn.transaction():
+            await conn.execute("SET LOCAL lock_timeout = '10s'")
+            await holds.hold_account(conn, *account, seconds=60.0, reason="unpaid")
+        return decided
+
+    bench.channel.decide = deciding  # type: ignore[method-assign]
+    await bench.round()
+    assert await pool.fetchval("SELECT held_reason FROM whatsapp_accounts") == "unpaid"
 
 
 async def test_a_refused_token_holds_its_account_unless_another_one_has_replaced_it(pool: Pool) -> None:

@@ -66,12 +66,13 @@ SELECT n.id FROM unnest($1::uuid[], $2::uuid[]) AS asked (organization_id, id)
   JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
  WHERE n.state = 'removed' OR a.state = 'removed'
 """
-# Whoever resumes such an account waits for this transaction. One that somebody is changing is not found.
+# Whoever resumes such an account waits for this transaction, and nobody else does: it locks wallets later on, for which
+# others wait that hold accounts. One that is being resumed is not found.
 HOLD_PAUSED = """
 SELECT n.id FROM unnest($1::uuid[], $2::uuid[]) AS asked (organization_id, id)
   JOIN whatsapp_numbers n ON n.organization_id = asked.organization_id AND n.id = asked.id
   JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
- WHERE a.state = 'paused' FOR SHARE OF a SKIP LOCKED
+ WHERE a.state = 'paused' FOR KEY SHARE OF a SKIP LOCKED
 """
 ACTIVE = """
 SELECT n.id FROM whatsapp_numbers n

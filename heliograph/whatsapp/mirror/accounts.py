@@ -297,6 +297,8 @@ async def update(
     return account
 
 
+# Waits for workers that have found it paused (`dispatch.channel.HOLD_PAUSED`), for which no other change waits.
+LOCK = "SELECT FROM whatsapp_accounts WHERE organization_id = $1 AND id = $2 FOR UPDATE"
 SET_STATE = f"""
 UPDATE whatsapp_accounts
    SET state = $3, changed_at = $4, mirror_at = $4, token = CASE $3 WHEN 'removed' THEN ''::bytea ELSE token END
@@ -321,10 +323,11 @@ async def set_state(
     """
     async with conn.transaction():
         at = clock.now()
+        await conn.execute(LOCK, organization_id, account_id)
         before = await numbers.of_account(conn, organization_id, account_id)
         row = await conn.fetchrow(SET_STATE, organization_id, account_id, state, at)
         if state == "active":
-            # After the account's lock, which waits for workers that are putting its messages back.
+            # After the account's lock: what workers were putting back is there now.
             await holds.resume(conn, organization_id, kinds=("whatsapp",), lines=before)
         if state == "removed":
             await conn.execute(END_NUMBERS, organization_id, account_id, at)
