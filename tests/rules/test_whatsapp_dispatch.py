@@ -667,14 +667,14 @@ async def test_a_user_of_whom_a_status_says_so_gets_no_more_for_a_while(pool: Po
     bench.only.gate = PairGate(lambda: bench.seconds)
     first = await message(pool, who)
     await bench.round()
-    at = await moment(pool)
+    at = await moment(pool) - timedelta(seconds=1)  # not later than this process believes it to be
     await bench.hear(who, status_item(who, first, "failed", code=131056, wamid=wamid(first), at=at))
     # A minute more, so that it is not over before the next message is picked.
     await pool.execute("UPDATE whatsapp_conversations SET pair_paid_until = pair_paid_until + interval '1 minute'")
     id = await message(pool, who)
     await bench.round()
     assert [one.message_id for one in bench.only.submitted] == [first]
-    assert await waits(pool, id, 66.0, since=at)
+    assert await waits(pool, id, 66.0, since=at - timedelta(milliseconds=1))
     # As of when Meta reported it: by then, the pace may be over.
     await pool.execute("UPDATE whatsapp_conversations SET pair_paid_until = NULL")
     another = await message(pool, who, to="+258840000009")
