@@ -88,6 +88,7 @@ STATEMENTS = {
         references.STEPS["refunds"],
         {"usage_ledger": "organization_id id", "messages": "organization_id id"},
     ),
+    "holds that messages meet": (guard_holds.MEET, {"guard_holds": "organization_id id"}),
     "contacts among suspected numbers": (guard_holds.ACQUAINTED, {"contacts": "organization_id mode phone"}),
     "contacts with a tag": (audience.GATHER_TAGGED, {"contacts": "organization_id mode id"}),
     "contacts that are written": (records.WRITE, {"contacts": "organization_id phone mode"}),
