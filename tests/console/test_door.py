@@ -19,7 +19,7 @@ from heliograph.people.passkeys.challenges import StoredPasskey
 from tests.api.conftest import Tenant
 from tests.api.test_guard import BLOCKED
 from tests.hooks import until
-from tests.pages.conftest import make_person
+from tests.pages.conftest import make_person, wrong_code
 from tests.ports import held_port
 
 from .conftest import PASSWORD, Browser, make_operator, running, set_up, signed_in
@@ -48,7 +48,7 @@ async def test_from_the_link_to_the_console(pool: Pool, browser: Browser, other_
     page = await other_browser.submit(page, "/console/login", email="eva@example.com", password=PASSWORD)
     assert "Code from your authenticator app" in page.words
     # A code is valid once; the next one belongs to the next time step.
-    wrong = await other_browser.submit(page, "/console/login/code", code="000000")
+    wrong = await other_browser.submit(page, "/console/login/code", code=wrong_code(pyotp.TOTP(secret)))
     assert wrong.status == 422
     later = pyotp.TOTP(secret).generate_otp(factors.clock.milliseconds() // 1000 // factors.STEP + 1)
     page = await other_browser.submit(page, "/console/login/code", code=later)

@@ -9,16 +9,18 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
+import pyotp
 import pytest
 from aiohttp.http import SERVER_SOFTWARE
 from yarl import URL
 
 from heliograph.base.crypto import derive_key
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
 from heliograph.pages import cookies
 from heliograph.pages.realms import DASHBOARD, Realm
-from heliograph.people import links, memberships, passwords, sessions, signing_in, tries, users
+from heliograph.people import factors, links, memberships, passwords, sessions, signing_in, tries, users
 from tests.api.conftest import SECRET_KEY, Api, Tenant, api, make_tenant, running, tenant
 from tests.hooks import until
 
@@ -143,6 +145,36 @@ async def hashed(password: str) -> str:
 async def link_for(pool: Pool, user: Any, tenant: Tenant) -> str:
     async with pool.acquire() as conn:
         return await links.make(conn, tenant.actor, user_id=user.id)
+
+
+def app_of(page: Page) -> pyotp.TOTP:
+    """The authenticator app, set up with the secret that the page shows."""
+    secret = re.search(r"\b(?:[A-Z2-7]{4} ){7}[A-Z2-7]{4}\b", page.words)
+    assert secret, page.words
+    return pyotp.TOTP(secret[0].replace(" ", ""))
+
+
+async def offered_app(browser: Browser) -> tuple[Page, pyotp.TOTP]:
+    """The page that offers an app, with a new secret each time, and the app. It shows no code again while a test lasts:
+    once in a million times, a used code would be a good one."""
+    while True:
+        page = await browser.get("/account/factor")
+        app = app_of(page)
+        shown = codes_of(app)
+        if len(set(shown)) == len(shown):
+            return page, app
+
+
+def codes_of(app: pyotp.TOTP) -> list[str]:
+    """What the app shows from half a minute ago until ten minutes from now."""
+    step = clock.milliseconds() // 1000 // factors.STEP
+    return [app.generate_otp(n) for n in range(step - 1, step + 20)]
+
+
+def wrong_code(app: pyotp.TOTP) -> str:
+    """Six digits that the app does not show while a test lasts."""
+    shown = codes_of(app)
+    return next(code for code in map("{:06}".format, range(len(shown) + 1)) if code not in shown)
 
 
 @pytest.fixture

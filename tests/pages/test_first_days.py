@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import re
 
-import pyotp
-
 from heliograph.base.database.pool import Pool
 
-from .conftest import PASSWORD, Browser, Page, Tenant, link_for, make_person
+from .conftest import PASSWORD, Browser, Tenant, app_of, link_for, make_person
 from .test_team import invite
-
-
-def app_of(page: Page) -> pyotp.TOTP:
-    secret = re.search(r"\b(?:[A-Z2-7]{4} ){7}[A-Z2-7]{4}\b", page.words)
-    assert secret, page.words
-    return pyotp.TOTP(secret[0].replace(" ", ""))
 
 
 async def test_from_the_first_link_to_a_colleague(

@@ -20,7 +20,7 @@ from heliograph.people.operators import accounts
 from tests.mailbox import Mailbox, listening
 from tests.rules.whatsapp_factories import SECRET_KEY
 
-from .conftest import PASSWORD, Api, Browser, Page, Tenant, hashed, link_for, make_person, running
+from .conftest import PASSWORD, Api, Browser, Page, Tenant, hashed, link_for, make_person, running, wrong_code
 
 OTHER = "another horse battery staple"
 
@@ -191,7 +191,7 @@ async def test_who_confirms_by_link_and_code_loses_nothing_either(
     assert page.path == "/keys", page.words
     assert (await browser.submit(asked, "/keys")).status == 403
     page = await browser.submit(await browser.get("/enter?next=%2Fkeys"), "/enter", link=await link())
-    wrong = await browser.submit(page, "/login/code", code="000000")
+    wrong = await browser.submit(page, "/login/code", code=wrong_code(pyotp.TOTP(secret)))
     assert (wrong.status, (await browser.submit(asked, "/keys")).status) == (422, 403)
     page = await browser.submit(wrong, "/login/code", code=codes[1])
     assert (page.path, "Confirmed." in page.words) == ("/keys", True), page.words

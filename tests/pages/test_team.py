@@ -14,7 +14,7 @@ from heliograph.people.memberships import LastOwner
 from heliograph.people.passkeys import keeping
 from heliograph.people.passkeys.challenges import StoredPasskey
 
-from .conftest import PASSWORD, Browser, Page, Tenant, make_person
+from .conftest import PASSWORD, Browser, Page, Tenant, app_of, make_person, wrong_code
 
 
 def link_in(page: Page) -> str:
@@ -39,7 +39,7 @@ async def test_an_invitation_makes_an_account_and_a_member(pool: Pool, owner: Br
     page = await other_browser.submit(weak, "/invitation/accept", name="Rui Costa", password=PASSWORD)
     # A second factor is offered at once, and can be left for later.
     assert (page.path, 'href="/">Not now<' in page.text) == ("/account/factor?new=yes", True)
-    wrong = await other_browser.submit(page, "/account/factor?new=yes", code="000000")
+    wrong = await other_browser.submit(page, "/account/factor?new=yes", code=wrong_code(app_of(page)))
     assert (wrong.status, 'href="/">Not now<' in wrong.text) == (422, True)
     assert "Not now" not in (await other_browser.get("/account/factor")).words
     assert (await other_browser.get("/")).status == 200
