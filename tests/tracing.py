@@ -15,7 +15,7 @@ IDS = re.compile(r"[0-9a-f-]{16,}")
 
 
 def without_ids(text: str) -> str:
-    """The content of spans without ids, to be searched for digits: a few dozen ids contain any three of them."""
+    """A text without ids, to be searched for digits: a few dozen ids contain any three of them."""
     return IDS.sub("", text)
 
 

@@ -137,10 +137,9 @@ async def test_one_trace_leads_from_the_request_to_the_webhook(database_url: str
     assert event.headers["traceparent"] == f"00-{TRACE}-{found['webhook']['id']}-01"
     assert "traceparent" not in plain.headers
     assert "traceparent" not in unsampled.headers
-    # No number, and no text.
-    said = str(collector.spans)
-    assert "25884" not in without_ids(said)
-    assert "segredo" not in said
+    # No number, and no text. How long a step took is eight digits of chance.
+    said = without_ids(str([(one["name"], one["said"]) for one in collector.spans]))
+    assert ("25884" in said, "segredo" in said) == (False, False)
 
 
 async def api(made: Installation) -> Program:

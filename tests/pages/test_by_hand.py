@@ -115,7 +115,9 @@ async def test_a_number_is_ones_own_once_its_code_came_back(
     body = await pool.fetchval("SELECT body FROM messages WHERE recipient = $1", OWN)
     code = body[: own_numbers.DIGITS]
     assert code.isdigit()
-    assert code not in str(await pool.fetch("SELECT * FROM own_numbers"))
+    # Six digits may stand in the number, in an id or in a time.
+    (kept,) = await pool.fetch("SELECT * FROM own_numbers")
+    assert ([one for one in kept.values() if isinstance(one, str)], len(kept["code_hash"])) == ([OWN], 32)
 
     wrong = f"{(int(code) + 1) % 10**own_numbers.DIGITS:06}"
     page = await owner.submit(page, "/account/number/code", code=wrong)

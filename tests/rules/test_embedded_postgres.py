@@ -6,7 +6,6 @@ import asyncio
 import importlib.util
 import os
 import pwd
-import re
 import shutil
 import socket
 import stat
@@ -127,12 +126,12 @@ async def test_the_servers_log_quotes_no_rows(cluster_home: Path, embedded: Star
     await execute(server.owner_url, "CREATE TABLE people (number text CHECK (length(number) < 5) UNIQUE)")
     with pytest.raises(asyncpg.CheckViolationError):
         await execute(server.owner_url, "INSERT INTO people VALUES ($1)", "+15550001234")
-    await execute(server.owner_url, "INSERT INTO people VALUES ($1)", "4321")
+    await execute(server.owner_url, "INSERT INTO people VALUES ($1)", "WXYZ")  # digits would occur in a port or a pid
     with pytest.raises(asyncpg.UniqueViolationError):
-        await execute(server.owner_url, "INSERT INTO people VALUES ($1)", "4321")
+        await execute(server.owner_url, "INSERT INTO people VALUES ($1)", "WXYZ")
     assert "violates check constraint" in log_of(cluster_home)
     assert "+15550001234" not in log_of(cluster_home)
-    assert "4321" not in re.sub(r"\[\d+\]", "", log_of(cluster_home))
+    assert "WXYZ" not in log_of(cluster_home)
     assert (cluster_home / "app.password").read_text().strip() not in log_of(cluster_home)
 
 
