@@ -69,6 +69,8 @@ STATEFUL = frozenset({"pauseCampaign", "resumeCampaign"})
 PUBLIC = frozenset({"getApiIndex", "getHealth", "getOpenApiDocument"})
 #: A mark in everything that the other organization wrote.
 MARK = "alpha"
+#: Six digits in all numbers of a party. Random ones would be those of another party once in a million times.
+_parties = itertools.count(100_001)
 _IS_ID = re.compile(r"(?:^id|_ids?|[a-z]Ids?)$").search
 
 
@@ -246,7 +248,7 @@ class Party:
     async def make(self, pool: Pool) -> None:
         """Own two of everything, all of it containing this party's name."""
         at = iso(clock.now() + timedelta(hours=1))
-        digits = str(self.tenant.id.int)[-6:]
+        digits = str(next(_parties))
         for number in (1, 2):
             name = f"{self.name} {number}"
             phone = f"+25884{digits}{number}"

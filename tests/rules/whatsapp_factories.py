@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any
 from uuid import UUID
 
@@ -33,6 +34,9 @@ TOKEN = "a system user's token"
 UNIT = 1_000_000
 #: List prices of the rates made here, in millionths of EUR: everywhere, and for Mozambique (TO's country).
 PRICES = {("utility", "*"): 20_000, ("utility", "MZ"): 10_000, ("authentication", "*"): 30_000}
+
+#: The ends of numbers made here.
+_numbers = count(1)
 
 BODY = [{"type": "BODY", "text": "Hello {{1}}, your order {{2}} was shipped."}]
 CODE = [
@@ -194,7 +198,7 @@ async def number(
     not start slowly."""
     id = uuid7()
     graph_id = "1" + _digits(id)
-    digits = "25884" + _digits(id)[-7:]
+    digits = f"25885{next(_numbers):07}"  # nobody else's, and no recipient's
     await pool.execute(
         "INSERT INTO whatsapp_numbers (organization_id, id, account_id, graph_id, display_phone_number, digits,"
         " verified_name, connection_status, quality_rating, messaging_tier, messaging_limit, throughput_per_second,"
