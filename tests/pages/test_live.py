@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Hashable
 
 import pytest
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.http.turns import MOST, RequestTurns
 from tests.api.conftest import make_tenant
@@ -44,8 +45,12 @@ async def test_colleagues_see_the_same(
     await send(api, tenant)
     await make_person(pool, tenant, "rui@example.com", "owner")
     await other_browser.sign_in("rui@example.com")
-    mine, theirs = await region(owner, "/"), await region(other_browser, "/")
-    assert (mine.text, mine.headers["etag"]) == (theirs.text, theirs.headers["etag"])
+    began = None
+    while began != clock.now().hour:  # its charts begin an hour later once an hour has ended
+        began = clock.now().hour
+        mine, theirs = await region(owner, "/"), await region(other_browser, "/")
+        are_same = (mine.text, mine.headers["etag"]) == (theirs.text, theirs.headers["etag"])
+    assert are_same
 
 
 async def test_forms_of_a_region_are_the_readers_own(tenant: Tenant, owner: Browser) -> None:
