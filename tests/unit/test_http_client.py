@@ -50,8 +50,18 @@ class Listener:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, *hosts: str) -> None:
-        for host in hosts:
-            server = await asyncio.start_server(self._accepted, host, self.port, ssl=self._tls)
+        while len(self._servers) < len(hosts):
+            host = hosts[len(self._servers)]
+            try:
+                server = await asyncio.start_server(self._accepted, host, self.port, ssl=self._tls)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or self.port == 0:
+                    raise
+                # The port is free on the first address, but somebody has it on this one.
+                for server in self._servers:
+                    server.close()
+                self._servers, self.port = [], 0
+                continue
             self.port = server.sockets[0].getsockname()[1]
             self._servers.append(server)
 

@@ -16,6 +16,7 @@ from heliograph.http.server.server import bound
 from heliograph.up import ports
 from heliograph.up.errors import UpError
 from heliograph.up.parts import Part, api_patience, worker_patience
+from tests.ports import held_port
 
 
 async def test_a_part_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,23 +79,23 @@ def test_what_drains_has_the_time_that_its_settings_promise() -> None:
 
 async def test_a_part_that_does_not_stop_is_waited_for_aloud_and_killed() -> None:
     said: list[str] = []
-    port = ports.free_port("127.0.0.1")
-    command = ["simulate", "receiver", "--port", str(port), "--quiet"]
-    for is_frozen, patience, quiet in ((True, 1.0, 0.1), (False, 60.0, 60.0)):
-        part = Part("receiver", command, os.environ, said.append, patience=patience, quiet=quiet)
-        part.start()
-        await ports.listens("127.0.0.1", port)  # from then on SIGTERM is handled, and not before it runs again
-        pid = part.pid
-        assert pid is not None
-        if is_frozen:
-            os.kill(pid, signal.SIGSTOP)
-        await part.stop()
-        frozen = [
-            f"Waiting for receiver (process {pid}) to stop, for 0.9 s at most.",
-            f"receiver (process {pid}) has not stopped within 1 s, and is killed.",
-        ]
-        assert said == (frozen if is_frozen else []), "one that stops at once is not worth a word"
-        said.clear()
+    with held_port() as port:  # nobody else takes it while nothing listens there
+        command = ["simulate", "receiver", "--port", str(port), "--quiet"]
+        for is_frozen, patience, quiet in ((True, 1.0, 0.1), (False, 60.0, 60.0)):
+            part = Part("receiver", command, os.environ, said.append, patience=patience, quiet=quiet)
+            part.start()
+            await ports.listens("127.0.0.1", port)  # from then on SIGTERM is handled, and not before it runs again
+            pid = part.pid
+            assert pid is not None
+            if is_frozen:
+                os.kill(pid, signal.SIGSTOP)
+            await part.stop()
+            frozen = [
+                f"Waiting for receiver (process {pid}) to stop, for 0.9 s at most.",
+                f"receiver (process {pid}) has not stopped within 1 s, and is killed.",
+            ]
+            assert said == (frozen if is_frozen else []), "one that stops at once is not worth a word"
+            said.clear()
 
 
 def test_a_port_belongs_to_one_installation_before_its_api_listens() -> None:
