@@ -9,6 +9,7 @@ import functools
 import gc
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -86,7 +87,9 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """End the tasks that a test leaves behind in the shared loop, as a loop of its own would. The browser's tasks
-    stay."""
+    stay. A test's time begins once it may begin."""
+    if (seconds := scheduling.seconds_until_it_may_begin(time.time())) > 0:
+        time.sleep(seconds)
     before = sessions.tasks()
     result = yield
     if not _has_browser(item):

@@ -19,11 +19,20 @@ from xdist.scheduler import LoadGroupScheduling
 LASTING = "lasting-"
 #: Workers per processor, and additional ones, which take the long tests.
 EACH, MORE = 2, 2
+#: No test begins in the last seconds of a day of UTC, and so of a month: what it counts as today's would be yesterday's
+#: before it is compared.
+BEFORE_MIDNIGHT = 240.0
 
 
 def workers() -> int:
     """The number of workers for `-n auto`."""
     return EACH * (os.cpu_count() or 1) + MORE
+
+
+def seconds_until_it_may_begin(now: float) -> float:
+    """How long a test waits at a moment, in seconds since 1970: not at all, or until a second after midnight, since the
+    database's clock may differ a little."""
+    return max(0.0, BEFORE_MIDNIGHT + 1 - (now + BEFORE_MIDNIGHT) % 86_400)
 
 
 def order(items: list[pytest.Item]) -> None:
