@@ -175,9 +175,10 @@ class Mirror:
             if not is_down(error):
                 raise
             note_unavailable(error, loop="whatsapp mirror")  # the leases end
-        for client in self._clients.values():
-            await client.close()
-        self._clients.clear()
+        finally:
+            for client in self._clients.values():
+                await client.close()
+            self._clients.clear()
 
     async def _claim(self, room: int) -> list[_Due]:
         return [_Due(**row) for row in await self._pool.fetch(CLAIM, room, LEASE)]
