@@ -14,16 +14,20 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.guard import holds, judging
 from heliograph.overview import intervening
+from heliograph.overview.installation import queued_work
 from heliograph.people import invitations, memberships, users
 from heliograph.people.roles import RoleRequired
 from heliograph.queue import leases, timers
+from heliograph.queue.holds import Selection, Withdrawn
 from heliograph.queue.leases import GUARDED
+from heliograph.sending import attempts as outcomes
 from heliograph.sms import messages, timeline
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.intervening import whose
 from heliograph.sms.received import inbound, inbox, unassigned
 from heliograph.webhooks import timeline as webhooks
 from heliograph.whatsapp import intervening as whatsapp
+from heliograph.whatsapp import status
 from heliograph.whatsapp.accepting import withdrawal
 from heliograph.whatsapp.intervening import WhatsAppMessageNotEnded
 from tests.meanwhile import DELIVERED, after, before, begun
@@ -139,6 +143,30 @@ async def test_an_attempt_at_meta_that_fails_while_it_is_decided_counts(
     with pytest.raises(WhatsAppMessageNotEnded):
         await decide(pool, id, "delivered")
     assert await queued(pool, id, kind="whatsapp"), "what was refused changed nothing"
+    await whatsapp_factories.check_wallets(pool, [who.organization_id])
+
+
+async def test_what_meta_reports_while_it_is_withdrawn_does_not_fail(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a message that Meta has would be announced as failed, and its reservation released."""
+    who = await whatsapp_factories.made(pool)
+    id = await whatsapp_factories.message(pool, who)
+    await doubtful(pool, who.organization_id, id)
+
+    async def reported() -> None:
+        async with pool.acquire() as conn, conn.transaction():
+            await status.move_many(conn, [status.Move(who.organization_id, id, "sent", clock.now())], rates=None)
+            await outcomes.mark_accepted(conn, "whatsapp", [(who.organization_id, id)], detail="")
+
+    before(monkeypatch, leases, "withdraw", reported)
+    which = Selection(kinds=("whatsapp",))
+    async with pool.acquire() as conn:
+        found = await queued_work.withdraw(conn, which, tried=True, by=OPERATOR)
+    assert found == {"whatsapp": Withdrawn(left=1)}
+    row = await pool.fetchrow("SELECT status, failure_code, charge FROM whatsapp_messages WHERE id = $1", id)
+    assert tuple(row or ()) == ("sent", None, "reserved")
+    assert await queued(pool, id, kind="whatsapp")
     await whatsapp_factories.check_wallets(pool, [who.organization_id])
 
 

@@ -80,7 +80,7 @@ async def withdraw_rows(conn: Connection, rows: Sequence[Row], *, tried: bool) -
     if tried:
         ended = await leases.withdraw(conn, "whatsapp", [row["id"] for row in waiting if row["tried"]], only="all")
         await attempts.mark_unknown(conn, [lease for lease in ended.values() if lease.begun_at is not None])
-        moves = [Move(lease.organization_id, id, "failed", at, "unknown") for id, lease in ended.items()]
+        moves = [Move(lease.organization_id, id, "failed", at, "unknown", unsent=True) for id, lease in ended.items()]
         moved, _ = await move_many(conn, moves, rates=None)
         if moved != ended.keys():
             raise AlreadyAttempted
