@@ -49,6 +49,8 @@ TEMPLATE = "whatsapp_template_not_approved"
 NOT_UTILITY = "whatsapp_template_not_utility"
 MISMATCH = "whatsapp_template_parameter_mismatch"
 NOT_SENDABLE = "whatsapp_template_not_sendable"
+#: The prices of test messages: they cost nothing, and need no rates.
+_FREE: Mapping[str, int] = {ELSEWHERE: 0}
 #: Final states of a template.
 _LOST = ("rejected", "disabled", "removed")
 
@@ -165,7 +167,7 @@ async def _checked(
         }[row["category"]]
         raise Invalid(("template", "category", f"campaigns can only send templates in the category utility: {why}"))
     _check_parameters(_layout(row), spec.parameters)
-    prices = await _prices(conn, row["currency"], at)
+    prices = await _prices(conn, actor.mode, row["currency"], at)
     if not prices:
         raise Invalid(
             ("rates", "missing", f"there are no rates for utility messages in {row['currency']}: import them first")
@@ -245,7 +247,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
             return StagingStop(NOT_SENDABLE, fails=True)
         if template.parameter_count != len(parameters):
             return StagingStop(MISMATCH, fails=True)
-        prices = await _prices(conn, row["currency"], due.at)
+        prices = await _prices(conn, due.mode, row["currency"], due.at)
         sealing = await Sealing.of(conn, {due.organization_id})
         return WhatsAppBatch(due, row, template, parameters, prices, sealing)
 
@@ -285,13 +287,11 @@ class WhatsAppBatch:
         self._sealing = sealing
         self.key = (template, parameters, prices, due.mode)
         self._due, self._row = due, row
-        self._is_live = due.mode == "live"
         self._make = _maker(template, parameters, prices)
 
     def make(self, recipient: Recipient) -> Values | None:
         """The recipient's values; None: the template refuses one, or there is no price for their country."""
-        made = self._make(recipient)
-        return made if made is None or self._is_live else Values(0, made.parameters, made.country)
+        return self._make(recipient)
 
     def short(self, messages: int, cost: int) -> str | None:
         """FUNDS if the wallet does not cover this. Free messages are sent whatever the balance."""
@@ -346,8 +346,10 @@ def _maker(
     return make
 
 
-async def _prices(conn: Connection, currency: str, at: datetime) -> dict[str, int]:
+async def _prices(conn: Connection, mode: str, currency: str, at: datetime) -> Mapping[str, int]:
     """Current prices of a message in millionths, by country."""
+    if mode != "live":
+        return _FREE
     return {row["country"]: row["price"] for row in await conn.fetch(PRICES, currency, CATEGORY, at)}
 
 
