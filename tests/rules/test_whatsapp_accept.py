@@ -23,6 +23,7 @@ from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
 from heliograph.consent.optouts import RecipientOptedOut
+from heliograph.whatsapp.accepting import preview
 from heliograph.whatsapp.accepting.accept import Acceptor, Send, TemplateSend, TextReply, WindowClosed
 from heliograph.whatsapp.mirror.numbers import PhoneNumberUnavailable
 from heliograph.whatsapp.mirror.templates import (
@@ -71,6 +72,11 @@ def send(one: Made, content: TemplateSend | TextReply = SHIPPED, *, key_name: st
         values["key_hash"] = factories.key(key_name)
         values["request_hash"] = hashlib.sha256(msgspec.json.encode([values["to"], content])).digest()
     return Send(content=content, request_id="req", **values)
+
+
+async def previewed(pool: Pool, acceptor: Acceptor, one: Send) -> preview.Preview:
+    async with pool.acquire() as conn:
+        return await preview.preview(conn, acceptor, one, margin=60)
 
 
 async def stored(pool: Pool) -> int:
@@ -253,6 +259,9 @@ async def test_what_is_free_for_now_reserves_nothing(acceptor: Acceptor, pool: P
     assert await pool.fetchrow("SELECT charge, reserved FROM whatsapp_messages WHERE id = $1", id) == ("reserved", 0)
     await pool.execute("UPDATE wallets SET available = -5, total = -5")
     assert (await acceptor.accept(send(one))).status == 202
+    assert await previewed(pool, acceptor, send(one)) == preview.Preview("EUR", 0, -5)
+    tester = msgspec.structs.replace(one.actor, mode="test")
+    assert (await previewed(pool, acceptor, send(one, actor=tester))).price == 0
     await pool.execute("UPDATE whatsapp_conversations SET free_until = now() - interval '1 second'")
     assert isinstance(await attempt(acceptor, send(one)), WalletInsufficientFunds)
 
@@ -466,6 +475,9 @@ async def test_a_wallet_in_another_currency_pays_for_nothing(acceptor: Acceptor,
     refused = await attempt(acceptor, send(one))
     assert isinstance(refused, WalletInsufficientFunds)
     assert refused.details == {"available": "0.000000", "required": "0.010000", "currency": "EUR"}
+    with pytest.raises(WalletInsufficientFunds) as foreseen:
+        await previewed(pool, acceptor, send(one))
+    assert foreseen.value.details == refused.details
 
 
 # ── Many at once ──────────────────────────────────────────────────────────────────────────────────────────────────

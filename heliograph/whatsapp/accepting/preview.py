@@ -21,12 +21,13 @@ class Preview(msgspec.Struct, frozen=True):
     currency: str
     #: Amount that would be reserved, and charged on delivery; 0: free, or a test.
     price: int
+    #: A wallet in another currency covers nothing.
     available: int
 
 
 STANDING = """
 SELECT (SELECT since FROM opted_out_since($1, $2) LIMIT 1) AS since,
-       coalesce((SELECT available FROM wallets WHERE organization_id = $1), 0) AS available,
+       coalesce((SELECT available FROM wallets WHERE organization_id = $1 AND currency = $5), 0) AS available,
        thread.expires_at, coalesce(thread.expires_at >= now() + make_interval(secs => $4), false) AS is_open,
        coalesce(thread.free_until > now(), false) AS is_free
   FROM (SELECT 1) one LEFT JOIN LATERAL (
@@ -42,7 +43,8 @@ async def preview(conn: Connection, acceptor: Acceptor, send: Send, *, margin: f
     item = await acceptor.prepare(send)
     if item.refusal is not None and item.refusal.status != 409:
         raise item.refusal
-    standing = await conn.fetchrow(STANDING, send.actor.organization_id, send.to, send.number_id, margin)
+    currency = None if item.number is None else item.number.currency
+    standing = await conn.fetchrow(STANDING, send.actor.organization_id, send.to, send.number_id, margin, currency)
     assert standing is not None
     if standing["since"] is not None:
         raise RecipientOptedOut(since=iso(standing["since"]))
@@ -54,7 +56,7 @@ async def preview(conn: Connection, acceptor: Acceptor, send: Send, *, margin: f
         expires = standing["expires_at"]
         raise WindowClosed(serviceWindowExpiresAt=iso(expires) if expires else None)
     price = 0 if not is_live or standing["is_free"] else item.price
-    if price > standing["available"]:
+    if price > 0 and price > standing["available"]:  # free messages are sent whatever the balance
         raise WalletInsufficientFunds(
             available=decimal(standing["available"]), required=decimal(price), currency=item.number.currency
         )
