@@ -9,6 +9,7 @@ import pytest
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Refusal
 from heliograph.base.ids import uuid7
+from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.senders import registrations, rules
 from heliograph.senders.book import SenderRule
 from heliograph.sms.accepting import preview
@@ -91,4 +92,17 @@ async def test_a_test_message_and_a_country_that_nobody_carries_to_are_no_matter
     live, test = await organization(pool), await organization(pool, mode="test")
     assert (await acceptor.accept(send(live))).status == 202
     assert (await acceptor.accept(send(test, to="+351912345678"))).status == 202
+    await acceptor.drain()
+
+
+async def test_an_opt_out_comes_before_a_sender_that_nobody_carries_in_a_preview_too(pool: Pool) -> None:
+    actor = await organization(pool)
+    await refuse(pool, await add(pool, "main"))
+    wanted, acceptor = send(actor), Acceptor(pool)
+    await pool.execute("INSERT INTO opt_outs VALUES ($1, $2, now(), 'test')", actor.organization_id, wanted.to)
+    with pytest.raises(RecipientOptedOut):
+        await acceptor.accept(wanted)
+    async with pool.acquire() as conn:
+        with pytest.raises(RecipientOptedOut):
+            await preview.preview(conn, acceptor, wanted)
     await acceptor.drain()

@@ -145,8 +145,8 @@ class Acceptor:
 
         Raises the first of these that applies: Invalid (`to` is not an E.164 number); IdempotencyConflict,
         IdempotencyInProgress; Invalid (`send_at` out of range, too many segments), OrganizationSuspended,
-        DestinationNotAllowed, DestinationSuspicious, ChallengeRequired; Invalid (unknown sender), SenderIdNotAllowed,
-        RecipientOptedOut, SenderIdNotApproved, SpendLimitReached, QuotaExceeded; and OverLimit and Unavailable. A key
+        DestinationNotAllowed, DestinationSuspicious, ChallengeRequired; Invalid (unknown sender), RecipientOptedOut,
+        SenderIdNotApproved, SenderIdNotAllowed, SpendLimitReached, QuotaExceeded; and OverLimit and Unavailable. A key
         that has an outcome replays it, whatever the current time and settings. If the caller is cancelled, the message
         is stored completely or not at all. `with_others`: see `Intake.put`.
         """

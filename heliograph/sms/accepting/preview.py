@@ -15,7 +15,7 @@ from heliograph.accounts.quota import QuotaExceeded
 from heliograph.base.actor import Actor
 from heliograph.base.database.clock import iso, now
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, Refusal
+from heliograph.base.errors import Refusal
 from heliograph.base.sentences import with_noun
 from heliograph.classes.quiet import QuietHours
 from heliograph.consent.optouts import RecipientOptedOut
@@ -107,14 +107,13 @@ async def preview(conn: Connection, acceptor: Acceptor, send: Send) -> Preview:
     sender: SenderId | Refusal
     try:
         sender = await sender_choice.resolve(conn, actor, sender_id=send.sender_id, sender_name=send.sender_name)
-    except Invalid:
-        raise
-    except Refusal as refused:
-        sender = refused
-    else:
         if actor.mode == "live":
             await acceptor.check_sender(send, sender, conn=conn)
             await acceptor.price(send, sender, segments, conn=conn)
+    except Refusal as refused:
+        if refused.status != 409:  # an opt-out takes precedence over problems with the sender
+            raise
+        sender = refused
     standing = await conn.fetchrow(STANDING, actor.organization_id, send.to)
     assert standing is not None
     if standing["since"] is not None:
