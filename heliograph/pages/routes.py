@@ -43,6 +43,9 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     is_proved: bool = False
     #: It only changes what the browser stores: allowed while viewing as an organization.
     is_harmless: bool = False
+    #: Its form changes nothing of the organization, but shows or exports something, or concerns the reader alone:
+    #: allowed while the organization is suspended or closed.
+    only_reads: bool = False
     #: Its self-refreshing region is the same for everybody with the same role (one that sees everything), language and
     #: time zone.
     is_alike: bool = False
@@ -67,6 +70,11 @@ def post(
 ) -> Route:
     """A write in the organization, for roles that hold scope and permission."""
     return Route(method="POST", path=path, handler=handler, scope=scope, permission=permission, is_proved=is_proved)
+
+
+def reading(route: Route) -> Route:
+    """A form that changes nothing of the organization (`Route.only_reads`)."""
+    return msgspec.structs.replace(route, only_reads=True)
 
 
 def alike(path: str, handler: Handler, scope: str) -> Route:

@@ -11,7 +11,7 @@ from heliograph.dashboard.audience import (
     tags,
 )
 from heliograph.dashboard.audience.composing import drafts, new
-from heliograph.pages.routes import Route, alike, get, post, shared, table, upload
+from heliograph.pages.routes import Route, alike, get, post, reading, shared, table, upload
 from heliograph.people.roles import EXPORT, SETTINGS
 
 READ, WRITE = "contacts:read", "contacts:write"
@@ -31,7 +31,7 @@ ROUTES: tuple[Route, ...] = (
     post("/campaigns/{id}/approve", campaigns.approve, SEND),
     get("/campaigns/{id}/cancel", campaigns.show_cancel, SEND),
     post("/campaigns/{id}/cancel", campaigns.cancel, SEND),
-    post("/campaigns/{id}/export", campaign_recipients.export, SEND, EXPORT, is_proved=True),
+    reading(post("/campaigns/{id}/export", campaign_recipients.export, SEND, EXPORT, is_proved=True)),
     get("/contacts", people.show_list, READ),
     get("/contacts/new", people.show_new, WRITE),
     post("/contacts", people.create, WRITE),
@@ -39,7 +39,7 @@ ROUTES: tuple[Route, ...] = (
     get("/contacts/all", people.show_all, WRITE),
     post("/contacts/all", people.change_all, WRITE),
     post("/contacts/undo", people.undo, WRITE),
-    post("/contacts/export", people.export, WRITE, EXPORT, is_proved=True),
+    reading(post("/contacts/export", people.export, WRITE, EXPORT, is_proved=True)),
     get("/contacts/tags", tags.show_list, READ),
     get("/contacts/tags/edit", tags.show_edit, WRITE),
     post("/contacts/tags/rename", tags.rename, WRITE),
@@ -47,7 +47,7 @@ ROUTES: tuple[Route, ...] = (
     shared("GET", "/contacts/opt-outs", opt_outs.show_list, READ),
     shared("POST", "/contacts/opt-outs/add", opt_outs.add, WRITE),
     shared("POST", "/contacts/opt-outs/lift", opt_outs.lift, WRITE),
-    shared("POST", "/contacts/opt-outs/export", opt_outs.export, WRITE, EXPORT, is_proved=True),
+    reading(shared("POST", "/contacts/opt-outs/export", opt_outs.export, WRITE, EXPORT, is_proved=True)),
     shared("GET", "/contacts/opt-outs/words", opt_outs.show_words, WRITE, SETTINGS),
     shared("POST", "/contacts/opt-outs/words", opt_outs.change_words, WRITE, SETTINGS),
     get("/contacts/imports", imports.show_list, WRITE),
@@ -65,7 +65,7 @@ ROUTES: tuple[Route, ...] = (
     get("/contacts/imports/{id}/undo", imports.show_undo, WRITE),
     post("/contacts/imports/{id}/undo", imports.undo, WRITE),
     post("/contacts/imports/{id}/discard", imports.discard, WRITE),
-    post("/contacts/imports/{id}/rejects", imports.export_rejects, WRITE),
+    reading(post("/contacts/imports/{id}/rejects", imports.export_rejects, WRITE)),
     get("/contacts/imports/{id}/mend", imports.show_mend, WRITE),
     table("/contacts/imports/{id}/mend", imports.mend, WRITE),
     get("/contacts/{id}", people.show, READ),

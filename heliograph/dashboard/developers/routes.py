@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heliograph.dashboard.developers import catcher, deliveries, endpoint, keys, requests, webhooks
-from heliograph.pages.routes import Route, alike, get, post
+from heliograph.pages.routes import Route, alike, get, post, reading
 from heliograph.people.roles import DEVELOP, REVEAL
 
 ROUTES: tuple[Route, ...] = (
@@ -28,14 +28,14 @@ ROUTES: tuple[Route, ...] = (
     post("/webhooks/{id}/replay", endpoint.replay, "webhooks:write"),
     get("/webhooks/{id}/events/{event}", deliveries.show, "webhooks:read"),
     post("/webhooks/{id}/events/{event}/resend", deliveries.resend, "webhooks:write"),
-    post("/webhooks/{id}/events/{event}/reveal", deliveries.reveal, "webhooks:read", REVEAL, is_proved=True),
+    reading(post("/webhooks/{id}/events/{event}/reveal", deliveries.reveal, "webhooks:read", REVEAL, is_proved=True)),
     get("/requests", requests.show_list, "webhooks:read", DEVELOP),
     get("/requests/{id}", requests.show, "webhooks:read", DEVELOP),
     get("/keys", keys.show, "api_keys:read"),
     get("/keys/new", keys.show_new, "api_keys:write", is_proved=True),
     post("/keys", keys.make, "api_keys:write", is_proved=True),
     get("/keys/check", keys.show_check, "api_keys:read"),
-    post("/keys/check", keys.check, "api_keys:read"),
+    reading(post("/keys/check", keys.check, "api_keys:read")),
     get("/keys/{id}/rotate", keys.show_rotate, "api_keys:write", is_proved=True),
     post("/keys/{id}/rotate", keys.rotate, "api_keys:write", is_proved=True),
     get("/keys/{id}/rename", keys.show_rename, "api_keys:write"),

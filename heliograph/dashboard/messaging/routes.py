@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from heliograph.dashboard.messaging import finding, home, marked, message, messages, palette
-from heliograph.pages.routes import Route, alike, get, own, post, public
+from heliograph.pages.routes import Route, alike, get, own, post, public, reading
 from heliograph.people.roles import REVEAL
 
 ROUTES: tuple[Route, ...] = (
     public("GET", "/", home.show, is_alike=True),
     own("POST", "/checklist/dismiss", home.dismiss),
     alike("/messages", messages.show_list, "sms:read"),
-    post("/messages/export", messages.export, "sms:read", is_proved=True),
+    reading(post("/messages/export", messages.export, "sms:read", is_proved=True)),
     post("/messages/marked", marked.act, "sms:send"),
     post("/messages/marked/cancel", marked.cancel, "sms:send"),
     post("/messages/again", marked.send_again, "sms:send"),
@@ -19,7 +19,7 @@ ROUTES: tuple[Route, ...] = (
     alike("/messages/{id}", message.show, "sms:read"),
     get("/messages/{id}/cancel", message.show_cancel, "sms:send"),
     post("/messages/{id}/cancel", message.cancel, "sms:send"),
-    post("/messages/{id}/reveal", message.reveal, "sms:read", REVEAL, is_proved=True),
+    reading(post("/messages/{id}/reveal", message.reveal, "sms:read", REVEAL, is_proved=True)),
     get("/palette", palette.show, "sms:read"),
     get("/go", finding.go, "sms:read"),
     get("/go/{anything}", finding.go, "sms:read"),

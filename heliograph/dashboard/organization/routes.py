@@ -13,7 +13,7 @@ from heliograph.dashboard.organization import (
     state,
     team,
 )
-from heliograph.pages.routes import Route, get, own, post, shared
+from heliograph.pages.routes import Route, get, own, post, reading, shared
 from heliograph.people.roles import AUDIT, OWNERS, SETTINGS, TEAM, TEAM_CHANGE
 
 ROUTES: tuple[Route, ...] = (
@@ -31,16 +31,16 @@ ROUTES: tuple[Route, ...] = (
     shared("POST", "/senders/{id}/answer", senders.answer, "sender_ids:write"),
     shared("POST", "/senders/{id}/default", senders.make_default, "sender_ids:write"),
     get("/audit", audit.show, permission=AUDIT),
-    post("/audit/export", audit.export, permission=AUDIT),
+    reading(post("/audit/export", audit.export, permission=AUDIT)),
     get("/exports", exports.show, "account:read"),
-    post("/exports/everything", exports.everything, permission=OWNERS, is_proved=True),
-    post("/exports/{id}/file", exports.fetch, "account:read"),
-    post("/exports/{id}/stop", exports.stop, "account:read"),
+    reading(post("/exports/everything", exports.everything, permission=OWNERS, is_proved=True)),
+    reading(post("/exports/{id}/file", exports.fetch, "account:read")),
+    reading(post("/exports/{id}/stop", exports.stop, "account:read")),
     own("GET", "/state", state.show),
     get("/notices", notices.show, "account:read"),
-    post("/notices/read", notices.read, "account:read"),
+    reading(post("/notices/read", notices.read, "account:read")),
     get("/notices/choices", notice_choices.show_own, "account:read"),
-    post("/notices/choices", notice_choices.choose_own, "account:read"),
+    reading(post("/notices/choices", notice_choices.choose_own, "account:read")),
     get("/settings/notices", notice_choices.show_all, permission=SETTINGS),
     post("/settings/notices", notice_choices.choose_all, permission=SETTINGS),
     get("/settings", settings.show, permission=SETTINGS),

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from heliograph.dashboard.sending import own_number, reply, sms, template, texts
-from heliograph.pages.routes import Route, get, post, shared
+from heliograph.pages.routes import Route, get, post, reading, shared
 
 ROUTES: tuple[Route, ...] = (
     get("/send", sms.show, "sms:send"),
     post("/send", sms.send, "sms:send"),
     get("/send/preview", sms.back, "sms:send"),
-    post("/send/preview", sms.show_preview, "sms:send"),
+    reading(post("/send/preview", sms.show_preview, "sms:send")),
     get("/send/template", template.back, "whatsapp:send"),
     post("/send/template", template.send, "whatsapp:send"),
     get("/send/template/preview", template.back, "whatsapp:send"),
-    post("/send/template/preview", template.show_preview, "whatsapp:send"),
+    reading(post("/send/template/preview", template.show_preview, "whatsapp:send")),
     get("/send/reply", reply.back, "whatsapp:send"),
     post("/send/reply", reply.send, "whatsapp:send"),
     get("/send/reply/preview", reply.back, "whatsapp:send"),
-    post("/send/reply/preview", reply.show_preview, "whatsapp:send"),
+    reading(post("/send/reply/preview", reply.show_preview, "whatsapp:send")),
     get("/texts", texts.show_list, "sms:read"),
     shared("POST", "/texts", texts.create, "sms:send"),
     shared("GET", "/texts/new", texts.show_new, "sms:send"),

@@ -18,6 +18,7 @@ from typing import Any
 import asyncpg
 
 from heliograph.accounts.api_keys.scopes import ScopeRequired
+from heliograph.accounts.organizations import STOPPED, OrganizationSuspended
 from heliograph.base.database import clock
 from heliograph.base.errors import NotFound, Refusal
 from heliograph.base.ids import uuid7_text
@@ -213,11 +214,14 @@ class Pages:
         return await self._regions.get(key, seen=seen, clock=clock.milliseconds, make=make, most=route.good_for)
 
     async def _receive_form(self, request: Request, route: Route, scope: dict[str, Any], receive: Receive) -> None:
-        """Read the form of a POST. Raises ForeignForm unless it is of a page of this session, and OtherOrganization if
-        that page showed another organization."""
+        """Read the form of a POST. Raises ForeignForm unless it is of a page of this session, OtherOrganization if that
+        page showed another organization, and OrganizationSuspended if the organization, as over the API, may only
+        read."""
         person = request.session
         if isinstance(person, SignedInUser) and person.reason is not None and not route.is_harmless:
             raise ViewingOnly
+        if isinstance(person, SignedInUser) and request.route and person.state in STOPPED and not route.only_reads:
+            raise OrganizationSuspended
         public = self.services.settings.public_url
         forgery.check_origin(request.headers, host=request.host, public_url=public, is_secure=request.is_secure)
         if route.takes_file:
