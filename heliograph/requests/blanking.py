@@ -1,6 +1,7 @@
 """Redacts bodies: keeps the structure of a request, removes texts, numbers and secrets.
 
-The rule nobody may break: a value is kept only if its name is one of KEPT and it does not look like a phone number.
+The rule nobody may break: a value is kept only if its name is one of KEPT and it looks neither like a phone number nor
+like one of our secrets.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ KEPT = frozenset(
 _WRITTEN = frozenset({"parameters", "values", "recipients", "contacts", "numbers", "variables"})
 _is_name = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}").fullmatch
 _DIGITS = re.compile(r"\+?\d[\d ().-]{5,}\d")
+#: An API key, or the secret of a webhook endpoint: somebody may put one into the wrong field.
+_SECRET = re.compile(r"(?:hg_(?:live|test)|whsec)_[A-Za-z0-9+/=]{8,}")
 _is_id_or_time = re.compile(
     r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|\d{4}-\d\d-\d\d(?:[T ][0-9:.]{5,12}(?:Z|[+-]\d\d:\d\d)?)?"
 ).fullmatch
@@ -60,8 +63,8 @@ def answer(raw: bytes) -> str:
 
 
 def scrubbed(text: str) -> str:
-    """The text without anything that may be a phone number."""
-    return _DIGITS.sub(BLANK, text)
+    """The text without anything that may be a phone number or a secret."""
+    return _DIGITS.sub(BLANK, _SECRET.sub(BLANK, text))
 
 
 def path(template: str, parameters: dict[str, str]) -> str:
@@ -81,7 +84,7 @@ def _blanked(value: Any, name: str, *, depth: int, is_ours: bool = False) -> Any
         return BLANK
     if isinstance(value, dict):
         return {
-            key if _is_name(key) and name not in _WRITTEN else BLANK: _blanked(
+            key if _is_name(key) and not _SECRET.search(key) and name not in _WRITTEN else BLANK: _blanked(
                 one, "" if name in _WRITTEN else key, depth=depth + 1, is_ours=is_ours
             )
             for key, one in list(value.items())[:100]
@@ -91,7 +94,7 @@ def _blanked(value: Any, name: str, *, depth: int, is_ours: bool = False) -> Any
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        if name in KEPT and (_is_id_or_time(value) or not _DIGITS.search(value)):
+        if name in KEPT and (_is_id_or_time(value) or not (_DIGITS.search(value) or _SECRET.search(value))):
             return value[:200]
         if is_ours and name == "message":
             return scrubbed(value)

@@ -12,6 +12,7 @@ import pytest
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.requests import Entry, Log, blanking, recording
+from heliograph.webhooks.delivery import signing
 from tests.hooks import until
 
 from .conftest import Api, Tenant, make_tenant
@@ -190,6 +191,19 @@ def test_a_deep_or_long_body_is_cut() -> None:
     assert blanking.BLANK in blanking.body(msgspec.json.encode(deep))
     assert len(blanking.body(msgspec.json.encode({f"f{n}": True for n in range(600)}))) <= blanking.KEPT_CHARACTERS
     assert blanking.path("/contacts/{contactId}", {"contactId": PHONE}) == "/contacts/•••"
+
+
+def test_a_secret_in_the_wrong_place_is_not_kept(tenant: Tenant) -> None:
+    endpoint = signing.new_secret()
+    for secret in (tenant.secret, endpoint):
+        given = {"class": secret, "tags": [secret, "vip"], secret: 1, "details": {"fields": [{"field": secret}]}}
+        kept = blanking.body(msgspec.json.encode(given))
+        assert secret not in kept
+        assert "vip" in kept
+        told = {"error": {"message": f"`{secret}` is not a field", "details": {"fields": [{"field": secret}]}}}
+        kept = blanking.answer(msgspec.json.encode(told))
+        assert secret not in kept
+        assert "is not a field" in kept
 
 
 def entry(organization_id: UUID, **more: Any) -> Entry:
