@@ -164,6 +164,15 @@ def test_emoji_sequences_stay_whole_where_it_costs_no_segment() -> None:
     assert sizes(encode(ZHE * 64 + family + ZHE * 63)) == [64, 67, 4]
 
 
+@pytest.mark.parametrize("smart", [False, True])
+def test_a_heap_of_marks_is_counted_as_it_is_sent(smart: bool) -> None:
+    text = "x" + "\u0301\u0327" * 300
+    sent = encode(text, smart=smart)
+    assert (sent.encoding, len(sent.segments)) == count(text, smart=smart) == ("ucs2", 9)
+    assert sent.text == text == encoding.repeated(text, "ucs2")
+    assert count(text, smart=smart, accents=True) == ("gsm7", 1), "without its accents"
+
+
 def test_lone_surrogate_is_an_error() -> None:
     with pytest.raises(UnicodeEncodeError):
         encode("a\ud83d")

@@ -83,3 +83,25 @@ def test_a_name_is_one_however_its_accents_are_encoded(check: Callable[[str], st
 def test_names_of_all_writings_are_names(name: str) -> None:
     assert records.name(f" {name} ") == name
     assert users.checked_name(name) == name
+
+
+@pytest.mark.parametrize("mark", ["\u0301\u0327", "\u0327\u0301", "\u0f73"], ids=ascii)
+def test_heaps_of_marks_are_not_composed(mark: str) -> None:
+    """The time grew with the square of their number, which a campaign repeats for each recipient."""
+    heap = mark * 400
+    assert naming.in_nfc("e" + heap) == "e" + heap
+    assert unicodedata.is_normalized("NFC", heap) is False
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Joa\u0303o " * 50,
+        "e" + "\u0301" * 30 + " and so on" * 10,
+        "\u0915\u094d\u093c\u0930 " * 50,
+        "\u1100\u1161" * 90,
+    ],
+    ids=["tildes", "a few marks", "Devanagari", "Hangul"],
+)
+def test_whatever_somebody_writes_is_composed(text: str) -> None:
+    assert naming.in_nfc(text) == unicodedata.normalize("NFC", text) != text

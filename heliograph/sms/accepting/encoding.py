@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from heliograph.base import naming
 from heliograph.suppliers.alphabets import cutting, gsm7, segments
 
 Encoding = Literal["gsm7", "ucs2"]
@@ -113,7 +114,7 @@ def _gsm7(text: str, smart: bool, accents: bool) -> tuple[bytes | None, str]:
 
 def _replaced(text: str, smart: bool, accents: bool) -> tuple[bytes | None, str]:
     """The result of `_gsm7` for a text that contains characters outside the alphabet."""
-    text = unicodedata.normalize("NFC", text)
+    text = naming.in_nfc(text)
     coded = gsm7.octets(text)
     if coded is not None or not (smart or accents):
         return coded, text
