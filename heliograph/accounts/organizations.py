@@ -440,10 +440,7 @@ def _known(row: Any, id: UUID) -> Organization:
 
 
 def _checked_name(text: str) -> str:
-    name = naming.fitting(text, longest=200)
-    if name is None:
-        raise Invalid(("name", "length", "`name` must have 1 to 200 printable characters"))
-    return name
+    return naming.checked(text, "name", longest=200)
 
 
 SAME_NAME = "SELECT id FROM organizations WHERE lower(name) = lower($1)"

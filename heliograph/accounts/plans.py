@@ -17,6 +17,7 @@ from heliograph.accounts import quota
 from heliograph.accounts.organizations import Organization
 from heliograph.accounts.quota import Reset
 from heliograph.audit import recording as audit
+from heliograph.base import naming
 from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound, Problems
@@ -98,8 +99,8 @@ def later(anchor: datetime, months: int) -> datetime:
 def check(wanted: Terms) -> None:
     """Check the terms of a plan. Raises Invalid with all errors."""
     wrong = Problems()
-    if not 1 <= len(wanted.plan) <= MAX_NAME or "\0" in wanted.plan:
-        wrong.add("plan", "length", f"`plan` must have 1 to {MAX_NAME} characters")
+    with wrong.gathering():
+        naming.checked(wanted.plan, "plan", longest=MAX_NAME)
     if not 1 <= wanted.months <= MAX_MONTHS:
         wrong.add("months", "range", f"`months` must be 1 to {MAX_MONTHS}")
     if wanted.allowance is not None and not 0 <= wanted.allowance <= quota.MOST:
@@ -132,7 +133,7 @@ async def subscribe(
     The allowance is granted in each period, starting with this one, and replaces the remaining quota. None leaves the
     quota untouched, now and later. `anchor`: when the first period began; not after `now`, which is the default.
     """
-    wanted = msgspec.structs.replace(wanted, plan=wanted.plan.strip())
+    wanted = msgspec.structs.replace(wanted, plan=naming.sought(wanted.plan))
     anchor, wrong = anchor or now, Problems()
     with wrong.gathering():
         check(wanted)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from heliograph.base.errors import Invalid
 
@@ -84,17 +86,17 @@ def sought(text: str) -> str:
     return composed(text.strip(), longest=_LONGEST_NAME)
 
 
-def fitting(text: str, *, longest: int) -> str | None:
-    """A name, trimmed and in NFC; None unless it has 1 to `longest` characters, all of which a name may have."""
+def checked(text: str, field: str, *, longest: int, said: Mapping[str, str] = MappingProxyType({})) -> str:
+    """A name of 1 to `longest` characters, trimmed and in NFC, that shows something. Raises Invalid on `field`. `said`:
+    other texts for it, by issue."""
     name = composed(text.strip(), longest=longest)
-    return name if 1 <= len(name) <= longest and is_plain(name) else None
-
-
-def checked(text: str, field: str, *, longest: int) -> str:
-    """A name of 1 to `longest` characters, trimmed and in NFC. Raises Invalid on `field`."""
-    name = composed(text.strip(), longest=longest)
+    issue, wrong = "", ""
     if not 1 <= len(name) <= longest:
-        raise Invalid((field, "length", f"`{field}` must have 1 to {longest} characters"))
-    if not is_plain(name):
-        raise Invalid((field, "pattern", f"`{field}` must not contain control characters"))
+        issue, wrong = "length", f"`{field}` must have 1 to {longest} characters"
+    elif not is_plain(name):
+        issue, wrong = "pattern", f"`{field}` must not contain control characters"
+    elif not is_readable(name):  # like an empty one
+        issue, wrong = "length", f"`{field}` must have 1 to {longest} characters, and not only invisible ones"
+    if issue:
+        raise Invalid((field, issue, said.get(issue, wrong)))
     return name

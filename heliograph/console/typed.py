@@ -13,9 +13,11 @@ AMOUNT = "Enter a number of messages, such as 50000."
 #: What is wrong with a form about an organization: by field, or by field and issue.
 WRONG: Mapping[str | tuple[str, str], str] = {
     ("name", "length"): "A name must have 1 to 200 characters.",
+    ("name", "pattern"): "A name must not contain control characters.",
     ("name", "taken"): "Another organization has this name.",
     ("country", "enum"): "Enter a two-letter country code, such as MZ.",
     ("plan", "length"): "The name of a plan must have 1 to 100 characters.",
+    ("plan", "pattern"): "A name must not contain control characters.",
     ("months", "range"): "A period must have 1 to 120 months.",
     ("allowance", "range"): AMOUNT,
     ("above", "range"): AMOUNT,

@@ -378,13 +378,13 @@ def _name(cell: str) -> str:
     name = naming.composed(naming.bare(unguarded(" ".join(cell.split()))), longest=MAX_NAME)
     if not naming.is_plain(name):
         raise Invalid(("name", "pattern", CONTROL_NAME))
-    return name
+    return name if naming.is_readable(name) else ""
 
 
 # Most rows of a file have the same tags as many others.
 @lru_cache(maxsize=4096)
 def _tags(cell: str, more: tuple[str, ...]) -> tuple[str, ...]:
-    return records.tags([*split(cell, is_cell=True), *more])
+    return records.tags([*filter(naming.is_readable, split(cell, is_cell=True)), *more])
 
 
 def _joined(earlier: Entry, later: Entry) -> Entry:

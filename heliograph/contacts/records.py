@@ -102,10 +102,10 @@ def name(text: str, field: str = "name") -> str:
 def tag(text: str, field: str, *, of: str = "") -> str:
     """A tag: in lower case and NFC, trimmed, with single spaces within. Raises Invalid on `field`."""
     text = naming.composed(" ".join(text.split()).lower(), longest=MAX_TAG)
-    if not 1 <= len(text) <= MAX_TAG:
-        raise Invalid((field, "length", f"{of}`{field}` must have 1 to {MAX_TAG} characters"))
     if not naming.is_plain(text):
         raise Invalid((field, "pattern", f"`{field}` must not contain control characters"))
+    if len(text) > MAX_TAG or not naming.is_readable(text):
+        raise Invalid((field, "length", f"{of}`{field}` must have 1 to {MAX_TAG} characters"))
     return text
 
 

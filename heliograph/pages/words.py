@@ -153,7 +153,8 @@ PROFILES_EXPLAINED: Mapping[str, str] = {
     "full_access": "Everything, other keys included.",
 }
 #: What is wrong with a field of the form for a key.
-KEY_FORM: Mapping[str, str] = {
+KEY_FORM: Mapping[str | tuple[str, str], str] = {
+    ("name", "pattern"): "A name must not contain control characters.",
     "name": "A name must have 1 to 100 characters.",
     "allowed_ips": "List addresses or networks, such as 203.0.113.0/24.",
     "profile": "Choose one of the profiles.",
@@ -239,6 +240,7 @@ LIMITS_FORM: Mapping[tuple[str, str], str] = {
 #: What is wrong with a field of the settings.
 SETTINGS_FORM: Mapping[tuple[str, str], str] = {
     ("name", "length"): "A name must have 1 to 200 characters.",
+    ("name", "pattern"): "A name must not contain control characters.",
     ("name", "taken"): "Another organization has this name.",
     ("country", "enum"): "Choose one of the countries.",
     ("time_zone", "enum"): "Choose one of the time zones.",

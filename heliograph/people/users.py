@@ -26,6 +26,11 @@ from heliograph.people.operators import sessions as operator_sessions
 
 LANGUAGES = ("en", "pt")
 
+#: What is wrong with a person's name, by issue.
+WRONG_NAME = {
+    "length": "A name must have 1 to 200 characters.",
+    "pattern": "A name must not contain control characters.",
+}
 #: One `@`, something on both sides, no spaces; only a mail could show whether it exists.
 _is_email = re.compile(r"[^\s@\x00-\x1f]{1,64}@[^\s@\x00-\x1f]{1,189}").fullmatch
 
@@ -258,10 +263,7 @@ def checked_email(text: str) -> str:
 
 def checked_name(text: str) -> str:
     """A person's name, trimmed. Raises Invalid."""
-    name = naming.fitting(text, longest=200)
-    if name is None:
-        raise Invalid(("name", "length", "A name must have 1 to 200 characters."))
-    return name
+    return naming.checked(text, "name", longest=200, said=WRONG_NAME)
 
 
 def user_of(row: asyncpg.Record) -> User:

@@ -271,9 +271,11 @@ async def remove(conn: Connection, before: StoredRoute, *, by: Principal = SYSTE
 def checked(route: Route, note: str = "") -> Route:
     """The route, with its name trimmed and in NFC. Raises Invalid with all errors."""
     wrong: list[tuple[str, str, str]] = []
-    name = naming.fitting(route.name, longest=MAX_NAME)
-    if name is None:
-        wrong.append(("name", "length", f"`name` must have 1 to {MAX_NAME} printable characters"))
+    name = route.name
+    try:
+        name = naming.checked(name, "name", longest=MAX_NAME)
+    except Invalid as refusal:
+        wrong += [(one["field"], one["issue"], one["message"]) for one in refusal.details["fields"]]
     if len(note) > MAX_NOTE:
         wrong.append(("note", "length", f"`note` may have up to {MAX_NOTE} characters"))
     if route.prefix is not None and not _is_prefix(route.prefix):
@@ -296,7 +298,7 @@ def checked(route: Route, note: str = "") -> Route:
         wrong.append(("priority", "range", "a priority is 0 to 1000"))
     if any(not 1 <= one.weight <= 1000 for one in route.choices):
         wrong.append(("weight", "range", "a weight is 1 to 1000"))
-    if wrong or name is None:
+    if wrong:
         raise Invalid(*wrong)
     return msgspec.structs.replace(route, name=name)
 

@@ -45,6 +45,18 @@ async def test_people_are_invited_and_uninvited(database_url: str, pool: Pool) -
     assert [tuple(row) for row in done] == [("invitation.made", "cli"), ("invitation.withdrawn", "cli")]
 
 
+async def test_a_name_is_refused_for_what_is_wrong_with_it(database_url: str, pool: Pool) -> None:
+    actor = await organization(pool)
+    for name, said in (("gpj\u202eexe", "must not contain control characters"), ("x" * 201, "must have 1 to 200")):
+        done = await asyncio.to_thread(
+            CliRunner().invoke,
+            app,
+            ["user", "create", "ana@example.com", "--name", name, "--org", str(actor.organization_id)],
+            env={"HELIOGRAPH_DATABASE_URL": database_url},
+        )
+        assert (done.exit_code, said in done.output + str(done.exception)) == (1, True), done.output
+
+
 async def test_a_passkey_without_a_password_is_a_second_factor_as_on_the_team_page(
     database_url: str, pool: Pool
 ) -> None:

@@ -119,6 +119,14 @@ async def test_names_are_stored_as_if_they_had_been_typed(pool: Pool, tmp_path: 
     assert [row[:2] for row in rejected(path)[1:]] == [["3", importing.CONTROL_NAME], ["4", importing.CONTROL_NAME]]
 
 
+async def test_a_cell_that_shows_nothing_is_empty(pool: Pool, tmp_path: Path) -> None:
+    actor, path = await organization(pool), tmp_path / "people.csv"
+    path.write_text("phone;name;tags\n+258841234567;\u200b\u3164;\u200b, vip\n")
+    assert (await import_(pool, actor, path)).created == 1
+    (found,) = (await contacts(pool, actor)).values()
+    assert (found.name, found.tags) == ("+258841234567", ["vip"])
+
+
 async def test_a_file_a_second_time_changes_nothing(pool: Pool, people: Path) -> None:
     actor = await organization(pool)
     await import_(pool, actor, people)

@@ -35,9 +35,11 @@ from heliograph.pages.languages import COUNT
 from heliograph.pages.lists import field_names
 from heliograph.pages.pieces.places import KEYS
 from heliograph.pages.pieces.reply_form import REPLY_LANGUAGES
+from heliograph.people import users
+from heliograph.people.passkeys import keeping
 from heliograph.senders.book import STATES
 from heliograph.sms.lookups import forms as lookup_forms
-from heliograph.sms.management import changing, forms, sections
+from heliograph.sms.management import changing, drafts, forms, sections
 from heliograph.suppliers import kinds
 from heliograph.suppliers.lookups import kinds as lookups
 from heliograph.suppliers.whatsapp_cloud import errors
@@ -128,6 +130,7 @@ def texts() -> set[str]:
     found |= {*REPLY_LANGUAGES.values(), *configuring.HOW.values(), *configuring.WRONG.values()}
     found |= {*typed.WRONG.values(), *wallets.WRONG.values(), *installation.WRONG.values()}
     found |= {*keying.WRONG.values(), *ruling.WRONG.values()}
+    found |= {*users.WRONG_NAME.values(), *keeping.WRONG_NAME.values(), *drafts.WRONG_NAME.values()}
     found |= {*senders.UNDONE.values()}
     found |= {*SCOPES.values(), *ACTIONS.values(), *SUMMARIES.values()}
     found |= {one.label for one in (*places.ACTIONS, *console_places.ACTIONS)}

@@ -13,7 +13,9 @@ from heliograph.base.errors import Invalid
 from heliograph.campaigns import plan
 from heliograph.contacts import records
 from heliograph.people import users
+from heliograph.sms.by_hand import saved_texts
 from heliograph.webhooks import endpoints
+from heliograph.whatsapp.mirror import accounts
 
 KINDS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
 TURNS = [chr(n) for n in range(0x3000) if unicodedata.bidirectional(chr(n)) in KINDS]
@@ -36,6 +38,33 @@ def test_a_name_with_a_hidden_character_is_refused_everywhere(hidden: str) -> No
     if not hidden.isspace():
         with pytest.raises(Invalid):
             records.tag(f"gpj{hidden}exe", "tag")
+
+
+@pytest.mark.parametrize("blank", ["\u200b", "\u200d\u2060", "\u00ad", "\u3164\uffa0", "\u2800", "\u0301", "\ufe0f"])
+def test_a_name_that_shows_nothing_is_no_name(blank: str) -> None:
+    for check in (
+        lifecycle.checked_name,
+        plan.checked_name,
+        users.checked_name,
+        records.name,
+        lambda text: records.tag(text, "tag"),
+        lambda text: saved_texts.checked(text, None),
+    ):
+        with pytest.raises(Invalid) as refused:
+            check(f" {blank} ")
+        assert [one["issue"] for one in refused.value.details["fields"]] == ["length"]
+    with pytest.raises(Invalid):
+        accounts.check(name=blank)
+
+
+def test_a_persons_name_is_refused_for_what_is_wrong_with_it() -> None:
+    for name, said in (
+        ("gpj\u202eexe", "A name must not contain control characters."),
+        ("x" * 201, "A name must have 1 to 200 characters."),
+        (" ", "A name must have 1 to 200 characters."),
+    ):
+        with pytest.raises(Invalid, match=said):
+            users.checked_name(name)
 
 
 @pytest.mark.parametrize(

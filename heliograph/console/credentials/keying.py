@@ -23,7 +23,8 @@ from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
 
 #: The rules' refusals in the forms' wording.
-WRONG: Mapping[str, str] = {
+WRONG: Mapping[str | tuple[str, str], str] = {
+    ("name", "pattern"): "A name must not contain control characters.",
     "name": "A name must have 1 to 100 characters.",
     "allowed_ips": "List addresses or networks, such as 203.0.113.0/24.",
     "mode": "Choose live or test.",

@@ -46,6 +46,7 @@ PLACE, WEIGHT = "place-", "weight-"
 #: The rules' refusals in the form's wording, by field and issue.
 WRONG: dict[tuple[str, str], str] = {
     ("name", "length"): "A name must have 1 to 64 characters.",
+    ("name", "pattern"): "A name must not contain control characters.",
     ("name", "taken"): "There is already a route with this name.",
     ("note", "length"): "A note can have at most 500 characters.",
     ("prefix", "pattern"): "A prefix is 1 to 15 digits without +, such as 25884.",

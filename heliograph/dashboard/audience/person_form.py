@@ -45,8 +45,9 @@ async def read(conn: Connection, request: Request, typed: dict[str, str]) -> Cha
             continue
         try:
             records.name(text, field)
-        except Invalid:
-            wrong.append((field, "length", words.CONTACT_FORM["name"]))
+        except Invalid as refusal:
+            issue = refusal.details["fields"][0]["issue"]
+            wrong.append((field, issue, words.CAMPAIGN_FORM[f"name.{issue}"]))
     home = (await organizations.get(conn, id=request.actor.organization_id)).country
     number = phones.read(typed["phone"], region=home)
     if number is None:

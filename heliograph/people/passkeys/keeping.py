@@ -21,6 +21,11 @@ from heliograph.base.ids import uuid7
 from heliograph.people.passkeys.challenges import GOOD_FOR, PasskeyRefused, StoredPasskey
 
 MOST, LONGEST_NAME = 20, 60
+#: What is wrong with a passkey's name, by issue.
+WRONG_NAME = {
+    "length": "A name must have 1 to 60 characters.",
+    "pattern": "A name must not contain control characters.",
+}
 
 
 class Passkey(msgspec.Struct, frozen=True):
@@ -61,9 +66,7 @@ async def add(
     conn: Connection, by: Actor | Principal, *, user_id: UUID, made: StoredPasskey, asked: bytes, name: str
 ) -> UUID:
     """Store a passkey. Raises Invalid, PasskeyRefused."""
-    kept = naming.fitting(name, longest=LONGEST_NAME)
-    if kept is None:
-        raise Invalid(("name", "length", "A name must have 1 to 60 characters."))
+    kept = naming.checked(name, "name", longest=LONGEST_NAME, said=WRONG_NAME)
     async with conn.transaction():
         await use_up(conn, asked)
         await conn.execute(LOCK, user_id)

@@ -14,7 +14,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base import phones
+from heliograph.base import naming, phones
 from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import Key, seal, unseal
 from heliograph.base.database.pool import Connection
@@ -27,6 +27,11 @@ from heliograph.sms.management.following import Followed
 from heliograph.suppliers import kinds
 from heliograph.suppliers.probing import Step
 
+#: What is wrong with a name, by issue.
+WRONG_NAME = {
+    "length": "A name must have 1 to 200 characters.",
+    "pattern": "A name must not contain control characters.",
+}
 #: Maximum number of drafts, and days for which an untouched one is kept.
 MOST, DAYS = 50, 30
 #: Initial values of a supplier's columns.
@@ -101,11 +106,9 @@ VALUES ($1, $2, $3, '{}', $4::text::jsonb, now())
 
 async def begin(conn: Connection, *, name: str, kind: str) -> UUID:
     """Begin a draft; deletes those untouched for DAYS. Raises Invalid (name, kind)."""
-    name = name.strip()
     if kind not in kinds.SETTINGS:
         raise Invalid(("kind", "enum", "Choose one of these kinds."))
-    if not 1 <= len(name) <= suppliers.LONGEST_NAME:
-        raise Invalid(("name", "length", "A name must have 1 to 200 characters."))
+    name = naming.checked(name, "name", longest=suppliers.LONGEST_NAME, said=WRONG_NAME)
     async with conn.transaction():
         await conn.execute(FORGET)
         if await conn.fetchval(COUNT) >= MOST:

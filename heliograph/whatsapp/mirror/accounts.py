@@ -222,7 +222,7 @@ def check(
 ) -> None:
     """Raise Invalid with all malformed values."""
     problems = []
-    if name and (len(name) > LONGEST_NAME or not naming.is_plain(name)):
+    if name and (len(name) > LONGEST_NAME or not naming.is_plain(name) or not naming.is_readable(name)):
         problems.append(("name", "pattern", f"`name` has at most {LONGEST_NAME} characters, none of them hidden"))
     for field, id in (("waba_id", waba_id), ("app_id", app_id)):
         if id is not None and not _ID.fullmatch(id):
