@@ -38,10 +38,12 @@ _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-#: Control characters except white space, the end of a file from DOS, and the escapes of encodings that switch.
-_controls = re.compile(r"[\x00-\x08\x0e-\x19\x1c-\x1f\x7f]").findall
-#: One in at most this many characters is a control character in a binary file: in pictures and compressed ones, one in
-#: ten. In a table, a stray one costs the row that it is in.
+#: Control characters except white space, the end of a file from DOS, and the escapes of encodings that switch; and
+#: characters for private use.
+_strange = re.compile(r"[\x00-\x08\x0e-\x19\x1c-\x1f\x7f\ue000-\uf8ff]").findall
+#: One in at most this many characters is one of those in a binary file: in pictures and compressed ones, one in ten are
+#: control characters, or for private use if the file is read as UTF-16. In a table, a stray one costs the row that it
+#: is in.
 _BINARY = 20
 
 
@@ -53,7 +55,7 @@ def marked_encoding(beginning: bytes) -> str | None:
 
 def is_binary(text: str) -> bool:
     """Whether bytes that were decoded as this text are those of a picture or another binary file."""
-    return len(_controls(text)) * _BINARY > len(text)
+    return len(_strange(text)) * _BINARY > len(text)
 
 
 def guarded(cell: str) -> str:

@@ -71,6 +71,8 @@ LONG_LINE = f"the line has more than {LONGEST:,} characters"
 WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 WORKBOOK = "This is a workbook. In the spreadsheet, save the sheet as CSV and choose that file."
 BINARY = "This is not a text table. Save it as CSV and choose that file."
+#: First bytes of files compressed by gzip. A NUL may follow, so that a small one could be taken for UTF-16.
+GZIP = b"\x1f\x8b\x08"
 #: The encoding used by western spreadsheets when they do not write UTF-8.
 FALLBACK = "cp1252"
 
@@ -163,10 +165,9 @@ def encoding_of(start: bytes, *, is_utf8: bool) -> str:
 def _demand_text(text: str, start: bytes) -> None:
     """Raises Invalid if neither this text nor what the same bytes are in UTF-16 can begin a table: nothing but a person
     notices UTF-16 without a mark if its first letters are not ASCII."""
-    if not is_binary(text):
-        return
     others = (_decoded(start, one) for one in ("utf-16-le", "utf-16-be"))
-    if not any("\n" in wide and "\ufffd" not in wide and not is_binary(wide) for wide in others):
+    tables = ("\n" in wide and "\ufffd" not in wide and not is_binary(wide) for wide in others)
+    if start.startswith(GZIP) or (is_binary(text) and not any(tables)):
         raise Invalid(("file", "format", BINARY))
 
 

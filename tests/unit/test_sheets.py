@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import os
 import random
@@ -375,8 +376,12 @@ def test_a_header_that_is_longer_than_any_known_one_is_not_normalized(tmp_path: 
         b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x02\0\0\0\x01\x40\x08\x06\0\0\0",
         b"\xff\xd8\xff\xe0\0\x10JFIF\0\x01\x01\0\0\x01\0\x01\0\0",
         b"phone\n" + random.Random(1).randbytes(70_000),
+        # With a NUL at the place of one in UTF-16.
+        gzip.compress(b"phone\n" + random.Random(1).randbytes(70_000), mtime=0),
+        gzip.compress(b"phone\n", mtime=0),
+        b"\0\0\1\0" + random.Random(1).randbytes(70_000),
     ],
-    ids=["PNG", "JPEG", "compressed"],
+    ids=["PNG", "JPEG", "compressed", "gzip", "little gzip", "icon"],
 )
 def test_what_is_binary_is_no_table(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "people.csv"
