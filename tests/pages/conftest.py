@@ -205,10 +205,9 @@ async def other_browser(api: Api) -> AsyncIterator[Browser]:
         await made.session.close()
 
 
-@pytest.fixture
-async def owner(pool: Pool, tenant: Tenant, browser: Browser) -> Browser:
-    """An owner's browser, signed in like the page does it, but without the page, which has tests of its own. Its check
-    of the password, and the pages after it, took a fifth of the time of hundreds of tests."""
+async def owner_of(pool: Pool, tenant: Tenant, browser: Browser) -> Browser:
+    """The browser with an owner of the tenant signed in, like the page does it, but without the page, which has tests
+    of its own. Its check of the password, and the pages after it, took a fifth of the time of hundreds of tests."""
     user = await make_person(pool, tenant, "ana@example.com")
     async with pool.acquire() as conn:
         token = await sessions.open_for(
@@ -216,6 +215,12 @@ async def owner(pool: Pool, tenant: Tenant, browser: Browser) -> Browser:
         )
     browser.is_signed_in(DASHBOARD, user, token)
     return browser
+
+
+@pytest.fixture
+async def owner(pool: Pool, tenant: Tenant, browser: Browser) -> Browser:
+    """An owner's browser, signed in."""
+    return await owner_of(pool, tenant, browser)
 
 
 __all__ += ["Browser", "make_tenant"]
