@@ -55,6 +55,7 @@ class InboxLine(msgspec.Struct, frozen=True):
     #: Type of the last message if it was not text, such as "image".
     type: str
     keyword: str | None
+    #: None also if the person opted out: they cannot be answered.
     window: Window | None
 
 
@@ -159,7 +160,9 @@ async def _numbers(conn: Connection, actor: Actor, text: str) -> tuple[str | Non
 async def _lines(conn: Connection, actor: Actor, found: Sequence[Thread], names: Mapping[str, str]) -> list[InboxLine]:
     last = {one.id: one for one in await inbound.by_ids(conn, actor, ids=_last(found, "sms"))}
     written = {one.id: one for one in await whatsapp.by_ids(conn, actor, ids=_last(found, "whatsapp"))}
-    places = await reads.conversations_of(conn, actor, ids=[one.id for one in found if one.channel == "whatsapp"])
+    users = [one for one in found if one.channel == "whatsapp"]
+    places = await reads.conversations_of(conn, actor, ids=[one.id for one in users])
+    silent = await optouts.current(conn, {(actor.organization_id, one.peer) for one in users})
     lines, shown = [], set()
     for one in found:
         if one.channel == "sms":
@@ -181,7 +184,7 @@ async def _lines(conn: Connection, actor: Actor, found: Sequence[Thread], names:
                 _cut(words),
                 rendering.content_type(message, words) if message else "text",
                 None,
-                _window(place),
+                None if (actor.organization_id, one.peer) in silent else _window(place),
             )
         lines.append(line)
     return lines

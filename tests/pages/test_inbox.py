@@ -14,6 +14,7 @@ import pytest
 from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.consent import optouts
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.dashboard.conversations import inbox as screen
@@ -163,6 +164,18 @@ async def test_an_answer_that_may_not_be_given_says_why(pool: Pool, owner: Brows
     assert "They wrote “stop”." in page.words
     page = await owner.submit(page, f"/inbox/{id}/lift")
     assert "only they can lift it" in page.words
+
+
+async def test_the_list_does_not_offer_to_answer_who_opted_out(pool: Pool, owner: Browser, made: Made) -> None:
+    await Meta(pool).say(made, callback(made, "Where is my order?", by=RUI))
+    assert "open until" in (await owner.get("/inbox")).words
+    async with pool.acquire() as conn:
+        await optouts.add(conn, made.actor, phone=RUI)
+    page = await owner.get("/inbox")
+    assert "Where is my order?" in page.words
+    assert ("open until" in page.words, "<progress" in page.text) == (False, False)
+    page = await owner.get("/send?channel=reply")
+    assert "Nobody at the moment." in page.words
 
 
 @pytest.mark.parametrize("author", ["MPESA", "1234", "841111111", "+PROMO"])

@@ -12,6 +12,7 @@ from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
+from heliograph.consent import optouts
 from heliograph.contacts import suggesting
 from heliograph.dashboard import visibility
 from heliograph.dashboard.sending import linked, refusals, sms_form, whatsapp_form
@@ -133,7 +134,8 @@ async def _values(request: Request, given: Typed) -> dict[str, Any]:
         names: dict[str, str] = {}
         if request.may(permission=CONVERSE):
             found, _ = await reads.conversations(conn, actor, filters=ConversationFilters(is_open=True), limit=OFFERED)
-            listed = found[:OFFERED]
+            silent = await optouts.current(conn, {(actor.organization_id, one.recipient) for one in found})
+            listed = [one for one in found[:OFFERED] if (actor.organization_id, one.recipient) not in silent]
             names = await suggesting.names(conn, actor, phones=[one.recipient for one in listed])
     number = meant.number if meant is not None and meant.number else ""
     return {
