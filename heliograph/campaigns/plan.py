@@ -330,6 +330,8 @@ async def move(
             before=before,
             after=after,
         )
+    if status in ("running", "canceled", "failed"):
+        await notices.withdraw(conn, organization_id, "campaign.approval", str(id))
     if status == "paused" and reason == rule.REASON:
         await notices.record(conn, Notice(organization_id, "campaign.approval", str(id), moved.name, row["mode"]))
     elif status in ("completed", "failed") or (status == "paused" and reason != BY_REQUEST and was != "paused"):

@@ -65,3 +65,13 @@ async def record_many(conn: Connection, notices: Sequence[Notice], *, quiet: tim
 async def record(conn: Connection, notice: Notice) -> None:
     """Record one notice."""
     await record_many(conn, [notice])
+
+
+WITHDRAW = "DELETE FROM notices WHERE organization_id = $1 AND kind = $2 AND object = $3"
+
+
+async def withdraw(conn: Connection, organization_id: UUID, kind: str, object: str) -> None:
+    """Remove the notices of something that no longer has to be done, in the caller's transaction. Nobody is asked for
+    it from then on."""
+    assert kind in KINDS, kind
+    await conn.execute(WITHDRAW, organization_id, kind, object)

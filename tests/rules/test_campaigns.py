@@ -1236,6 +1236,30 @@ async def test_the_creator_is_notified_of_an_approval_and_of_a_cancellation_by_s
     }
 
 
+async def test_nobody_is_told_of_a_campaign_that_no_longer_waits_for_an_approval(pool: Pool) -> None:
+    actor = await organization(pool)
+    ana, rui = person(actor, "Ana"), await colleague(pool, actor, "Rui")
+    await needs_approval(pool, actor, 0)
+    approved, canceled, resumed, left = [await create(pool, ana, recipients=[number(n)]) for n in range(4)]
+    later = datetime.now(UTC) + timedelta(days=1)
+    planned = [await create(pool, ana, recipients=[number(n)], scheduled_at=later) for n in range(4, 7)]
+    await run(pool)
+    assert await waiting(pool) == {one.id for one in (approved, canceled, resumed, left, *planned)}
+    for one in (approved, planned[0]):
+        await approve(pool, rui, one.id)
+    for one in (canceled, planned[1]):
+        async with pool.acquire() as conn, conn.transaction():
+            await plan.cancel(conn, ana, id=one.id)
+    await needs_approval(pool, actor, None)
+    await resume(pool, ana, resumed.id)
+    assert await waiting(pool) == {left.id, planned[2].id}
+
+
+async def waiting(pool: Pool) -> set[UUID]:
+    """Campaigns of which the bell says that they wait for an approval."""
+    return {UUID(row[0]) for row in await pool.fetch("SELECT object FROM notices WHERE kind = 'campaign.approval'")}
+
+
 AS_IF = """
 UPDATE campaigns SET status = $1, status_reason = $2, staged_to = '',
        pending = ($1 <> ALL ('{completed,canceled,failed}'))::int,

@@ -100,6 +100,7 @@ async def approve(conn: Connection, actor: Actor, *, id: UUID, channel: str = "s
     await conn.execute(APPROVE, actor.organization_id, id, actor.user_id, actor.principal.name, covered)
     told = {"recipients": before.counts.total or None, "approved_for": covered}
     await audit.record(conn, actor, "campaign.approved", object_id=id, name=before.name, after=told)
+    await notices.withdraw(conn, actor.organization_id, "campaign.approval", str(id))
     if locked["author_kind"] == "person":
         facts, author = {"by": actor.principal.name}, locked["author_id"]
         await notices.record(
