@@ -71,6 +71,28 @@ async def test_a_sender_is_approved_taken_back_and_rejected(pool: Pool, tenant: 
     assert {row["who"] for row in told} == {"operator"}
 
 
+async def test_a_number_that_another_organization_has_is_told(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    """Messages to it would belong to nobody."""
+    names = ("90210", "Padaria")
+    async with pool.acquire() as conn:
+        other = await organizations.create(conn, name="Banco do Sul")
+        their = Actor(other.id, None, "live", frozenset(), "active")
+        for name in names:
+            known = await sender_ids.request(conn, their, value=name)
+            await sender_ids.review(conn, their, id=known.id, status="approved")
+        asked = [await sender_ids.request(conn, tenant.actor, value=name) for name in names]
+    for one in asked:
+        page = await root.submit(
+            await root.get("/console/approvals"), f"/console/approvals/{tenant.id}/{one.id}/approve"
+        )
+        assert f"“{one.value}” is approved." in page.words
+        assert ("Others have it too: Banco do Sul." in page.words) == (one.value == "90210")
+    here = f"/console/organizations/{tenant.id}/senders/{asked[0].id}"
+    page = await root.submit(await root.get(f"{here}/suspend"), f"{here}/suspend")
+    assert "Others have it too" not in page.words
+    assert "Others have it too: Banco do Sul." in (await root.submit(page, f"{here}/approve")).words
+
+
 async def test_an_approval_in_use_is_not_taken_back(pool: Pool, tenant: Tenant, root: Browser) -> None:
     async with pool.acquire() as conn:
         asked = await sender_ids.request(conn, tenant.actor, value="PADARIA")

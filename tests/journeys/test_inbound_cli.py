@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Refusal
 from heliograph.cli import app
@@ -127,3 +128,18 @@ async def test_a_number_of_nobody_is_given_to_an_organization(pool: Pool, comman
         await inbox.process_due(conn)
         assert len(await inbound.received(conn, organization_id=actor.organization_id, limit=9)) == 1
     assert await command("inbound", "numbers", "--json") == []
+
+
+async def test_a_number_that_another_organization_has_is_told(pool: Pool, database_url: str) -> None:
+    """Messages to it would belong to nobody."""
+    one, other = await organization(pool), await organization(pool)
+    environment = {"HELIOGRAPH_DATABASE_URL": database_url}
+
+    async def approve(actor: Actor, value: str) -> bool:
+        words = ["sender", "request", value, "--approve", "--org", str(actor.organization_id), "--json"]
+        done = await asyncio.to_thread(CliRunner().invoke, app, words, env=environment)
+        assert msgspec.json.decode(done.stdout)["status"] == "approved"
+        return "belongs to nobody" in done.stderr
+
+    assert [await approve(actor, NUMBER) for actor in (one, other)] == [False, True]
+    assert [await approve(actor, "Padaria") for actor in (one, other)] == [False, False]

@@ -21,12 +21,13 @@ from heliograph.cli.terminal.console import (
     shell,
     with_organization,
 )
-from heliograph.cli.terminal.printing import Json, group, show
+from heliograph.cli.terminal.printing import Json, group, say, show
 from heliograph.senders import registrations
 from heliograph.senders.registrations import RegistrationRow
 from heliograph.sms.accepting import sender_ids, sender_questions
 from heliograph.sms.accepting.sender_ids import STATUSES, SenderId
 from heliograph.sms.dispatch import suppliers
+from heliograph.sms.received import unassigned
 
 app = group("Request, approve, reject, suspend and list sender IDs, set the default, and keep registrations.")
 
@@ -61,15 +62,15 @@ def request(
       heliograph sender request ACME --approve
     """
 
-    async def work(conn: Connection) -> SenderId:
+    async def work(conn: Connection) -> tuple[SenderId, list[str]]:
         actor = await operator(conn, org)
         async with conn.transaction():
             asked = await sender_ids.request(conn, actor, value=value)
-            if not approve:
-                return asked
-            return await sender_ids.review(conn, actor, id=asked.id, status="approved")
+            if approve:
+                asked = await sender_ids.review(conn, actor, id=asked.id, status="approved")
+        return asked, await unassigned.also_of(conn, actor, asked)
 
-    show(on_database(work, settings_of(data_dir)), json)
+    _show(*on_database(work, settings_of(data_dir)), json)
 
 
 @app.command("approve")
@@ -261,11 +262,22 @@ def registrations_(
 
 
 def _review(which: str, org: str | None, status: str, reason: str | None, json: bool, data_dir: DataDir) -> None:
-    async def work(conn: Connection) -> SenderId:
+    async def work(conn: Connection) -> tuple[SenderId, list[str]]:
         actor = await operator(conn, org)
-        return await sender_ids.review(conn, actor, id=await _id(conn, actor, which), status=status, reason=reason)
+        id = await _id(conn, actor, which)
+        sender = await sender_ids.review(conn, actor, id=id, status=status, reason=reason)
+        return sender, await unassigned.also_of(conn, actor, sender)
 
-    show(on_database(work, settings_of(data_dir)), json)
+    _show(*on_database(work, settings_of(data_dir)), json)
+
+
+def _show(sender: SenderId, others: list[str], json: bool) -> None:
+    show(sender, json)
+    if others:
+        say(
+            f"{sender.value} is an approved sender ID of {', '.join(others)} too: what handsets send to it, except STOP"
+            " and the like, belongs to nobody. Suspend it for all but one."
+        )
 
 
 async def _id(conn: Connection, actor: Actor, which: str) -> UUID:

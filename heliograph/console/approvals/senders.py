@@ -7,6 +7,7 @@ from typing import Any
 
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.acting import acting_for, organization
+from heliograph.console.credentials.senders import shared_note
 from heliograph.console.engine.console_cache import cache_of
 from heliograph.overview.installation import approvals
 from heliograph.pages import words
@@ -14,6 +15,7 @@ from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVE
 from heliograph.sms.accepting import four_eyes, sender_ids, sender_questions
+from heliograph.sms.received import unassigned
 
 HERE = "/console/approvals"
 #: Texts about an undo.
@@ -98,11 +100,13 @@ async def _decided(request: Request, status: str, reason: str | None, said: str)
     id = request.id()
     async with request.writing() as conn:
         one = await organization(conn, request)
-        sender = await sender_ids.review(conn, acting_for(request, one), id=id, status=status, reason=reason)
+        actor = acting_for(request, one)
+        sender = await sender_ids.review(conn, actor, id=id, status=status, reason=reason)
+        note = shared_note(request, await unassigned.also_of(conn, actor, sender))
     if sender.status != status:
         said = request.text("You approved “%(value)s”. It is approved once another operator does so too.")
         return Redirect(location=HERE, notice=said % {"value": sender.value})
-    return Redirect(location=HERE, notice=said % {"value": sender.value}, undo=f"{HERE}/{one.id}/{id}/undo")
+    return Redirect(location=HERE, notice=said % {"value": sender.value} + note, undo=f"{HERE}/{one.id}/{id}/undo")
 
 
 def _reason(request: Request, typed: Mapping[str, str]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from uuid import UUID
 
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
@@ -14,10 +15,14 @@ from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refuse
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVE
 from heliograph.sms.accepting import sender_ids
-from heliograph.sms.accepting.sender_ids import SenderId, SenderIdAlreadyExists, SenderIdNotApproved, TooManyPending
+from heliograph.sms.accepting.sender_ids import SenderIdAlreadyExists, SenderIdNotApproved, TooManyPending
+from heliograph.sms.received import unassigned
 
 #: The rules' refusals that are shown at the field.
 AT_FIELD = (SenderIdAlreadyExists, TooManyPending, SenderIdNotApproved)
+
+#: Maximum characters of names in a notice, which is a cookie.
+LONGEST_NAMES = 200
 
 #: Returns the notice to show.
 Work = Callable[[Connection, Actor], Awaitable[str]]
@@ -30,7 +35,7 @@ async def ask(request: Request) -> Answer:
     async def work(conn: Connection, actor: Actor) -> str:
         asked = await sender_ids.request(conn, actor, value=form.get("value", ""))
         if form.get("approved") == "yes" and request.may(permission=APPROVE):
-            return _notice(request, await sender_ids.review(conn, actor, id=asked.id, status="approved"), "approved")
+            return await _reviewed(request, conn, actor, asked.id, "approved")
         return request.text("The sender ID is requested.")
 
     return await _done(request, work)
@@ -66,19 +71,35 @@ async def set_default(request: Request) -> Answer:
 
 async def _review(request: Request, status: str) -> Answer:
     async def work(conn: Connection, actor: Actor) -> str:
-        return _notice(request, await sender_ids.review(conn, actor, id=request.id("sender"), status=status), status)
+        return await _reviewed(request, conn, actor, request.id("sender"), status)
 
     return await _done(request, work)
 
 
-def _notice(request: Request, sender: SenderId, asked: str) -> str:
-    """The notice for a review: where two approvals are required, the first one changes nothing yet."""
+async def _reviewed(request: Request, conn: Connection, actor: Actor, id: UUID, asked: str) -> str:
+    """Review a sender ID, and return the notice: where two approvals are required, the first one changes nothing
+    yet."""
+    sender = await sender_ids.review(conn, actor, id=id, status=asked)
     if sender.status != asked:
         said = request.text("You approved “%(value)s”. It is approved once another operator does so too.")
         return said % {"value": sender.value}
     if asked == "suspended":
         return request.text("The sender ID is suspended.")
-    return request.text("The sender ID is approved.")
+    return request.text("The sender ID is approved.") + shared_note(
+        request, await unassigned.also_of(conn, actor, sender)
+    )
+
+
+def shared_note(request: Request, others: Sequence[str]) -> str:
+    """What to add to the notice of an approval of a number that these organizations have too."""
+    if not others:
+        return ""
+    said = request.text(
+        "Others have it too: %(names)s. What handsets send to it, except STOP and the like, belongs to nobody: suspend"
+        " it for all but one.",
+        names=", ".join(others)[:LONGEST_NAMES],
+    )
+    return f" {said}"
 
 
 async def _done(request: Request, work: Work) -> Answer:

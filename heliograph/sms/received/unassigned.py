@@ -21,6 +21,7 @@ from heliograph.base.database.pool import RANGE_PLANS, Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7_floor
 from heliograph.sms.accepting import sender_choice, sender_ids
+from heliograph.sms.accepting.sender_ids import SenderId
 from heliograph.sms.received import at_rest, handsets, inbound
 from heliograph.sms.received.assembly import Group, Row, text_of
 
@@ -144,6 +145,14 @@ SELECT o.name FROM sender_ids s JOIN organizations o ON o.id = s.organization_id
  WHERE lower(s.value) = ANY ($1) AND s.status = 'approved' AND s.organization_id <> $2 AND o.state <> 'closed'
  ORDER BY o.name LIMIT 5
 """
+
+
+async def also_of(conn: Connection, actor: Actor, sender: SenderId) -> list[str]:
+    """Names of other organizations of which a number is an approved sender ID too: what handsets send to it, except
+    STOP and the like, belongs to none of them. Empty for a name, to which handsets cannot write."""
+    if sender.status != "approved" or not sender.value.isdecimal():
+        return []
+    return [row["name"] for row in await conn.fetch(OTHERS, [sender.value], actor.organization_id)]
 
 
 class RawPart(msgspec.Struct, frozen=True):
