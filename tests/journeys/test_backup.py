@@ -148,6 +148,11 @@ async def test_a_backup_under_load_holds_what_was_answered_and_sends_nothing_bef
     (elsewhere / "data" / "secret_key").write_text("another one")
     assert "secret_key exists" in heliograph("restore", taken["path"], "--data-dir", str(elsewhere / "data"), status=1)
     (elsewhere / "data" / "secret_key").write_text(key)
+    # As left behind by a start that was interrupted: the next one would take its keys instead of the restored ones.
+    starting = elsewhere / "data" / "credentials.starting.json"
+    starting.write_text((place / "data" / "credentials.json").read_text().replace('"hg_live_', '"hg_live_0'))
+    assert f"{starting} exists" in heliograph("restore", taken["path"], "--data-dir", str(elsewhere / "data"), status=1)
+    starting.unlink()
     restored = heliograph("restore", taken["path"], "--data-dir", str(elsewhere / "data"))
     assert restored["messages"] >= len(answered)
     async with up(elsewhere) as second:

@@ -153,9 +153,11 @@ async def _into_database(found: store.Backup, *, pause: bool, secrets: Secrets |
 
 def _demand_room(place: Path, secrets: Secrets | None) -> None:
     """Refuse, before anything is written, files that would be overwritten later, except those left by a killed restore
-    of the same backup."""
+    of the same backup; and the credentials of a start that was interrupted, which the next one would prefer, so that
+    it replaced the restored keys."""
     files = _files(place, secrets)
-    for name in (secret_keys.FILE, secret_keys.OTHER_FILE, "credentials.json") if secrets is not None else ():
+    names = (secret_keys.FILE, secret_keys.OTHER_FILE, "credentials.json", "credentials.starting.json")
+    for name in names if secrets is not None else ():
         path = place / name
         if path.exists() and not (path.is_file() and path.read_bytes() == files.get(path)):
             raise Problem(f"{path} exists: restore into an empty data directory, or move the file away")
