@@ -164,9 +164,12 @@ BEGIN = "INSERT INTO contact_imports (organization_id, id, file, started_at, mod
 ADVANCE = """
 UPDATE contact_imports SET position = $3, rows = rows + $4, created = created + $5, updated = updated + $6,
                            rejected = rejected + $7, unchanged = unchanged + $4 - $5 - $6 - $7
- WHERE organization_id = $1 AND id = $2
+ WHERE organization_id = $1 AND id = $2 AND state = 'running'
 """
-END = "UPDATE contact_imports SET finished_at = now(), state = 'finished' WHERE organization_id = $1 AND id = $2"
+END = """
+UPDATE contact_imports SET finished_at = now(), state = 'finished'
+ WHERE organization_id = $1 AND id = $2 AND state = 'running'
+"""
 
 
 async def run(
@@ -281,9 +284,10 @@ async def write(conn: Connection, actor: Actor, *, id: UUID, batch: Batch, optio
 
 
 async def advance(conn: Connection, actor: Actor, *, id: UUID, batch: Batch, result: Result) -> None:
-    """Count a batch in its import's record, in the transaction that wrote it."""
+    """Count a batch in its import's record, in the transaction that wrote it. Raises Invalid if it is being undone."""
     counts = batch.rows, result.created, result.updated, len(result.rejected)
-    await conn.execute(ADVANCE, actor.organization_id, id, batch.position, *counts)
+    if await conn.execute(ADVANCE, actor.organization_id, id, batch.position, *counts) == "UPDATE 0":
+        raise Invalid(("import", "undone", "somebody is undoing this import: nothing more of the file is imported"))
 
 
 class _Rejects:

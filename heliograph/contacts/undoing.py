@@ -56,11 +56,9 @@ async def list_imports(conn: Connection, actor: Actor, *, limit: int = 50) -> li
 
 
 KNOWN = f"SELECT file FROM contact_imports WHERE organization_id = $1 AND id = $2 AND mode = $3 AND {_BEGUN}"
-# Waits for the step that a worker has begun, and lets it begin no other.
-STOP = """
-UPDATE contact_imports SET state = 'stopped'
- WHERE organization_id = $1 AND id = $2 AND is_uploaded AND state = 'running'
-"""
+# Waits for the step that a worker has begun, and lets it begin no other. A command's batch that is not committed yet
+# fails.
+STOP = "UPDATE contact_imports SET state = 'stopped' WHERE organization_id = $1 AND id = $2 AND state = 'running'"
 NEXT = """
 SELECT batch, written_at, created FROM contact_import_batches
  WHERE organization_id = $1 AND import_id = $2 ORDER BY batch DESC LIMIT 1 FOR UPDATE

@@ -6,16 +6,19 @@ import asyncio
 import csv
 import re
 import signal
+import threading
 import tracemalloc
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import asyncpg
 import msgspec
 import pytest
 
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
-from heliograph.base.errors import NotFound
+from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.contacts import exporting, importing, records, sheets, undoing
 from heliograph.contacts.importing import Options, Summary
@@ -448,6 +451,43 @@ async def test_only_an_import_of_contacts_in_the_same_mode_that_has_begun_is_und
         undone = await undoing.undo(conn, trying, id=tried.import_id)
     assert (undone.deleted, undone.kept) == (2, 0)
     assert len(await contacts(pool, actor)) == 2
+
+
+async def test_an_import_that_is_undone_while_a_command_runs_it_ends_there(
+    database_url: str, pool: Pool, tmp_path: Path
+) -> None:
+    actor = await organization(pool)
+    path = tmp_path / "people.csv"
+    path.write_text("phone\n" + "".join(f"+25884123456{n}\n" for n in range(5)))
+
+    async def undo(id: UUID) -> None:
+        conn = await asyncpg.connect(database_url)
+        try:
+            await undoing.undo(conn, actor, id=id)
+        finally:
+            await conn.close()
+
+    def elsewhere(at: importing.Progress) -> None:
+        """Another command, in the middle of it."""
+        if at.summary.rows == 2:
+            assert at.summary.import_id is not None
+            thread = threading.Thread(target=asyncio.run, args=(undo(at.summary.import_id),))
+            thread.start()
+            thread.join()
+
+    async with pool.acquire() as conn:
+        with pytest.raises(Invalid, match="undoing this import"):
+            await importing.run(
+                conn,
+                actor,
+                path=path,
+                layout=sheets.layout(path),
+                rejects=path.with_suffix(".rejects.csv"),
+                options=Options(batch=1),
+                on_progress=elsewhere,
+            )
+    assert await contacts(pool, actor) == {}
+    assert await pool.fetchval("SELECT state FROM contact_imports") == "undone"
 
 
 async def test_an_import_that_a_worker_goes_on_with_is_stopped_before_it_is_undone(pool: Pool, tmp_path: Path) -> None:
