@@ -19,7 +19,6 @@ from heliograph.audit import recording as audit
 from heliograph.backup import store
 from heliograph.backup.store import Backup, BackupError, Kind, Secrets
 from heliograph.base.actor import Principal
-from heliograph.base.crypto import derive_key
 from heliograph.base.database import clock
 from heliograph.base.database.pool import QUERY_SEMANTICS, Connection, follow_clock
 from heliograph.base.embedded import archive as archives
@@ -28,8 +27,10 @@ from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import Embedded
 from heliograph.base.ids import uuid7
 from heliograph.base.network.connecting import connect
+from heliograph.base.process.settings import Settings
 from heliograph.queue import holds
 from heliograph.sms.dispatch import suppliers
+from heliograph.whatsapp.mirror import apps
 
 TABLES = ("organizations", "contacts", "messages", "whatsapp_messages", "events", "queue")
 # Each organization's balance must equal the sum of its entries.
@@ -238,9 +239,16 @@ async def _settle(conn: Connection, backup: Backup, by: Principal, *, pause: boo
         mails = int((await conn.execute(DROP_MAILS)).split()[-1])
         taken = {"taken_at": clock.iso(backup.manifest.taken_at)}
         await audit.record(conn, by, "backup.restored", object_id=backup.manifest.id, after=taken)
-    # `heliograph rekey` begins with the suppliers' passwords.
-    other = secrets is not None and not await suppliers.all_open(conn, derive_key(secrets.keys, "suppliers"))
+    other = secrets is not None and not await _all_open(conn, secrets)
     return msgspec.structs.replace(await _count(conn), mails=mails, needs_other_key=other)
+
+
+async def _all_open(conn: Connection, secrets: Secrets) -> bool:
+    """Whether these keys open what `heliograph rekey` begins with: the suppliers' passwords, and Meta apps' secrets."""
+    settings = Settings(secret_key=secrets.secret_key, other_secret_key=secrets.other_secret_key)
+    return await suppliers.all_open(conn, suppliers.seal_key(settings)) and await apps.all_open(
+        conn, apps.seal_key(settings)
+    )
 
 
 async def _count(conn: Connection) -> Restored:

@@ -87,11 +87,6 @@ class Secrets(msgspec.Struct, frozen=True):
     #: The other key while the secret key is being changed; empty: it is not.
     other_secret_key: str = ""
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Every secret key. For `crypto.derive_key`."""
-        return tuple(one for one in (self.secret_key, self.other_secret_key) if one)
-
 
 def read(path: Path) -> Backup:
     """The backup in a directory. Raises BackupError, and NotABackup."""

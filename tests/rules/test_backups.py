@@ -25,7 +25,7 @@ from heliograph.backup import restoring, store, taking
 from heliograph.backup.store import Backup, BackupError, Secrets
 from heliograph.base.actor import SYSTEM
 from heliograph.base.crypto import derive_key
-from heliograph.base.database import migrate
+from heliograph.base.database import clock, migrate
 from heliograph.base.database.pool import Pool
 from heliograph.base.database.url import for_programs
 from heliograph.base.embedded import copies, dumps
@@ -35,6 +35,7 @@ from heliograph.cli.running.backup import _prune, passphrase_of
 from heliograph.cli.terminal.console import Problem
 from heliograph.consent import optouts
 from heliograph.sms.dispatch import suppliers
+from heliograph.whatsapp.mirror import apps
 from tests.certificates import Authority
 from tests.database import Cluster
 from tests.processes import until_true
@@ -129,14 +130,20 @@ async def test_a_restore_beside_the_running_installation_pauses_the_suppliers(
     assert await pool.fetchval("SELECT count(*) FROM suppliers WHERE state = 'active'") == 1
 
 
+@pytest.mark.parametrize("channel", ["sms", "whatsapp"])
 @pytest.mark.parametrize("changed", [False, True])
 async def test_a_restore_says_that_its_secret_key_is_not_the_one_of_the_restored_moment(
-    pool: Pool, owner_url: str, empty_database_url: str, tmp_path: Path, changed: bool
+    pool: Pool, owner_url: str, empty_database_url: str, tmp_path: Path, changed: bool, channel: str
 ) -> None:
     """Everything seemed well, and only `heliograph up` refused to start."""
-    key = derive_key("the secret key after heliograph rekey", "suppliers") if changed else KEY
+    secret_key = "the secret key after heliograph rekey" if changed else SECRETS.secret_key
     async with pool.acquire() as conn:
-        await suppliers.add(conn, key, name="main", kind="smpp", settings={"host": "a"}, secret="s")
+        if channel == "sms":
+            key = derive_key(secret_key, "suppliers")
+            await suppliers.add(conn, key, name="main", kind="smpp", settings={"host": "a"}, secret="s")
+        else:
+            key = derive_key(secret_key, "whatsapp")
+            await apps.ensure_app(conn, key, "4711", "a secret", "a token", clock.now())
     taken = await take(pool, owner_url, tmp_path / "store")
     settings = {"HELIOGRAPH_DATABASE_URL": empty_database_url, "HELIOGRAPH_BACKUP_PASSPHRASE": PASSPHRASE}
     done = await asyncio.to_thread(CliRunner().invoke, app, ["restore", str(taken.path)], env=settings)

@@ -121,7 +121,7 @@ def command(
         say(
             "The secret key in the backup does not open what is encrypted at the restored moment: it was changed in"
             f" between. Put the one of that moment, which the first backup after the change contains, {where}: without"
-            " it, no supplier's password can be decrypted, and `heliograph up` refuses to start."
+            " it, no supplier's password and no token can be decrypted, and `heliograph up` refuses to start."
         )
     if pause_suppliers:
         say("All suppliers are paused, until `heliograph supplier resume`.")

@@ -206,6 +206,19 @@ class AppBook:
         return {row["id"]: open_app(self._key, row) for row in await self._pool.fetch(APPS, ids)}
 
 
+SECRETS = "SELECT id, secret FROM whatsapp_apps"
+
+
+async def all_open(conn: Connection, key: Key) -> bool:
+    """Whether `key` opens the current secrets of all apps."""
+    try:
+        for id, sealed in await conn.fetch(SECRETS):
+            open_secret(key, id, sealed)
+    except Unsealable:
+        return False
+    return True
+
+
 def open_secret(key: Key, id: UUID, sealed: bytes) -> bytes:
     """The secret of the app with this row id."""
     return unseal(key, sealed, f"whatsapp_apps/{id}/secret")
