@@ -324,7 +324,22 @@ async def test_all_wrong_fields_of_a_body_are_named(api: Api, tenant: Tenant) ->
             {"message": 7, "sendAt": "tomorrow", "validitySeconds": 5, "extra": 1, "more": 2},
             {"to", "message", "sendAt", "validitySeconds", "extra", "more"},
         ),
-        ("/whatsapp/messages", template, {"to", "template.langauge", "phoneNumberId", "phoneNumber"}),
+        (
+            "/whatsapp/messages",
+            template,
+            {"to", "phoneNumberId", "phoneNumber", "template.langauge"}
+            | {f"template.{name}" for name in ("language", "category", "parameters")},
+        ),
+        (
+            "/whatsapp/messages",
+            {
+                "type": "template",
+                "to": "+258841234567",
+                "phoneNumberId": NOBODY,
+                "template": {"name": 1, "language": 2},
+            },
+            {f"template.{name}" for name in ("name", "language", "category", "parameters")},
+        ),
         ("/whatsapp/messages", {"type": "text", "to": 7, "text": {"body": ""}}, {"to", "text.body", "phoneNumberId"}),
         # What says which fields there are is wrong itself.
         ("/whatsapp/messages", {"type": "image", "to": 7}, {"type"}),
