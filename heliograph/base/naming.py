@@ -24,6 +24,11 @@ _TURNING = re.compile(f"[{_TURNS}\ufeff]")
 BLANK = frozenset("\u115f\u1160\u3164\uffa0\U0001d159\u2800")
 #: Categories visible by themselves: a mark (M) needs a letter; separators (Z) and others (C) are invisible.
 _SEEN = frozenset("LNPS")
+#: Unassigned characters that are never seen, whatever they become. Others may be letters or emojis that are newer than
+#: Python's tables.
+_NEVER_SEEN = re.compile(
+    "[\u2065\ufdd0-\ufdef\ufff0-\ufff8\ufffe\uffff\U0001fffe\U0001ffff\U0002fffe\U0002ffff\U0003fffe-\U0010ffff]"
+)
 #: Marks that change nothing that is seen, or only how a neighbor is drawn.
 _UNSEEN_MARK = re.compile("[\u034f\u17b4\u17b5\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 
@@ -56,7 +61,14 @@ def is_visible(text: str) -> bool:
 
 def is_readable(text: str) -> bool:
     """Whether a text shows anything at all."""
-    return any(unicodedata.category(sign)[0] in _SEEN and sign not in BLANK for sign in text)
+    return any(map(_is_seen, text))
+
+
+def _is_seen(sign: str) -> bool:
+    kind = unicodedata.category(sign)
+    if kind == "Cn":
+        return _NEVER_SEEN.match(sign) is None
+    return kind[0] in _SEEN and sign not in BLANK
 
 
 def bare(text: str) -> str:

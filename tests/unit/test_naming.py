@@ -40,7 +40,21 @@ def test_a_name_with_a_hidden_character_is_refused_everywhere(hidden: str) -> No
             records.tag(f"gpj{hidden}exe", "tag")
 
 
-@pytest.mark.parametrize("blank", ["\u200b", "\u200d\u2060", "\u00ad", "\u3164\uffa0", "\u2800", "\u0301", "\ufe0f"])
+@pytest.mark.parametrize(
+    "blank",
+    [
+        "\u200b",
+        "\u200d\u2060",
+        "\u00ad",
+        "\u3164\uffa0",
+        "\u2800",
+        "\u0301",
+        "\ufe0f",
+        "\u2065",
+        "\ufffe",
+        "\U000e0fff",
+    ],
+)
 def test_a_name_that_shows_nothing_is_no_name(blank: str) -> None:
     for check in (
         lifecycle.checked_name,
@@ -108,7 +122,10 @@ def test_a_name_is_one_however_its_accents_are_encoded(check: Callable[[str], st
         check("a" + "\u0315" * 50_000 + "\u0316" * 50_000)
 
 
-@pytest.mark.parametrize("name", ["Ana", "José da Conceição", "می‌خواهم", "क्‍ष", "O'Brien & Söhne", "李小龍", "👩‍💻"])
+@pytest.mark.parametrize(
+    "name",
+    ["\U0001fae8", "\U00031350", "Ana", "José da Conceição", "می‌خواهم", "क्‍ष", "O'Brien & Söhne", "李小龍", "👩‍💻"],
+)
 def test_names_of_all_writings_are_names(name: str) -> None:
     assert records.name(f" {name} ") == name
     assert users.checked_name(name) == name
