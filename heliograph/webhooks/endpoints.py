@@ -343,8 +343,8 @@ def checked_kind(kind: str) -> str:
 
 
 def checked_description(text: str) -> str:
-    """A trimmed description, which may be empty. Raises Invalid."""
+    """A trimmed description, which may be empty, as one is that shows nothing. Raises Invalid."""
     text = text.strip()
     if len(text) > 200 or not naming.is_plain(text):
         raise Invalid(("description", "length", "`description` must have at most 200 characters on one line"))
-    return text
+    return text if naming.is_readable(text) else ""

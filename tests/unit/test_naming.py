@@ -69,6 +69,7 @@ def test_a_name_that_shows_nothing_is_no_name(blank: str) -> None:
         assert [one["issue"] for one in refused.value.details["fields"]] == ["length"]
     with pytest.raises(Invalid):
         accounts.check(name=blank)
+    assert endpoints.checked_description(blank) == ""
 
 
 def test_a_persons_name_is_refused_for_what_is_wrong_with_it() -> None:
