@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -20,6 +21,8 @@ class Page(msgspec.Struct, kw_only=True):
     #: What was wrong with a form: shown above it and next to its fields.
     refusal: Invalid | None = None
     cookies: list[str] = []
+    #: It says something to this reader alone, although it is a page that others see in the same way (`Route.is_alike`).
+    is_own: bool = False
 
 
 class Region(msgspec.Struct, frozen=True):
@@ -33,6 +36,8 @@ class Region(msgspec.Struct, frozen=True):
     is_open: bool
     #: Compressed with gzip, if that is worthwhile and the same for all.
     packed: bytes | None
+    #: The only person whom it may be shown to; None: everybody with its key.
+    of: UUID | None
 
 
 class Redirect(msgspec.Struct, kw_only=True):

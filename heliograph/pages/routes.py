@@ -47,7 +47,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     #: allowed while the organization is suspended or closed.
     only_reads: bool = False
     #: Its self-refreshing region is the same for everybody with the same role (one that sees everything), language and
-    #: time zone.
+    #: time zone, unless the page `is_own`.
     is_alike: bool = False
     #: Maximum validity of its region in seconds, however busy the process is.
     good_for: float = sharing.MOST

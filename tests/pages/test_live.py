@@ -14,10 +14,12 @@ import pytest
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.http.turns import MOST, RequestTurns
+from heliograph.pages.live import sharing
 from tests.api.conftest import make_tenant
 from tests.processes import until_true
 
 from .conftest import Api, Browser, Page, Tenant, make_person
+from .test_campaigns import make, stage
 from .test_messages import send
 
 
@@ -91,6 +93,28 @@ async def test_an_answer_to_a_form_names_the_page_that_its_region_is_part_of(
     await pool.execute("UPDATE campaigns SET status = 'canceled', step_at = NULL")
     (made,) = re.findall(r'data-made="(\d+)"', (await owner.get(where)).text)
     assert "Faster or slower" not in (await region(owner, where, seen=int(made))).words
+
+
+@pytest.mark.parametrize("first", ["ana", "rui"])
+async def test_a_campaign_is_approved_by_who_did_not_create_it(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """Both are owners: whoever's page was renewed first, the other was shown what concerned them."""
+    monkeypatch.setattr(sharing, "LEAST", sharing.MOST)
+    await pool.execute("UPDATE organizations SET approval_above = 1 WHERE id = $1", tenant.id)
+    await make_person(pool, tenant, "rui@example.com", "owner")
+    await other_browser.sign_in("rui@example.com")
+    made = await make(owner, to="numbers", numbers="+258841234567\n+258841234568", text="Hi")
+    await stage(pool)
+    readers = {"ana": owner, "rui": other_browser}
+    for name in (first, *readers):
+        words = (await region(readers[name], made.path)).words
+        is_creator = name == "ana"
+        assert ("You created it" in words, "Approve the campaign" in words) == (is_creator, not is_creator), name
+    approved = await other_browser.submit(await other_browser.get(made.path), f"{made.path}/approve")
+    (at,) = re.findall(r'data-made="(\d+)"', approved.text)
+    for one in readers.values():
+        assert "Approved by Rui" in (await region(one, made.path, seen=int(at))).words
 
 
 async def test_another_role_sees_its_own(

@@ -124,8 +124,11 @@ async def show(request: Request) -> Answer:
         values = await _values(request, conn, campaign)
     if values["chart"] is not None and (file := charts.download(request, [values["chart"]])) is not None:
         return file
+    # Its creator waits for somebody else, who is asked to approve it.
     return Page(
-        template="audience/campaign_live.html" if request.is_fragment else "audience/campaign.html", values=values
+        template="audience/campaign_live.html" if request.is_fragment else "audience/campaign.html",
+        values=values,
+        is_own=values["approval"].above is not None,
     )
 
 

@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import os
 from collections.abc import Hashable
+from uuid import UUID
 
 from heliograph.pages import cookies, requests
 from heliograph.pages.answers import Region
@@ -59,8 +60,9 @@ def _shown(request: Request, zone: str | None) -> tuple[Hashable, ...]:
     return (request.locale.language, zone, rows, request.host, request.is_secure)
 
 
-def region(text: str, *, made: int) -> Region:
-    """A text rendered with TOKEN and ONCE, in the form in which it is cached."""
+def region(text: str, *, made: int, of: UUID | None) -> Region:
+    """A text rendered with TOKEN and ONCE, in the form in which it is cached. `of`: the only person whom it may be
+    shown to."""
     body = text.encode()
     is_open = TOKEN in text or ONCE in text
     return Region(
@@ -69,6 +71,7 @@ def region(text: str, *, made: int) -> Region:
         body=body,
         is_open=is_open,
         packed=packed(body) if len(body) > WORTH_PACKING and not is_open else None,
+        of=of,
     )
 
 

@@ -12,6 +12,7 @@ import copy
 import time
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from heliograph.http.static import ASKED, Headers
 from heliograph.http.static import StaticPage as File
 from heliograph.http.turns import RequestTurns
 from heliograph.pages import cookies, forgery, languages, requests
-from heliograph.pages.answers import Answer, Page, Redirect, own_address
+from heliograph.pages.answers import Answer, Page, Redirect, Region, own_address
 from heliograph.pages.assets import PREFIX as ASSETS
 from heliograph.pages.forgery import OtherOrganization
 from heliograph.pages.live import regions
@@ -208,10 +209,14 @@ class Pages:
             if not isinstance(answer, Page) or answer.status != 200 or answer.cookies:
                 return answer
             text = await self._rendering.text(request, answer, token=regions.TOKEN, once=regions.ONCE)
-            return regions.region(text, made=made)
+            return regions.region(text, made=made, of=person.user_id if answer.is_own else None)
 
+        get = partial(self._regions.get, seen=seen, clock=clock.milliseconds, make=make, most=route.good_for)
         key = regions.key(request, route, scope["query_string"])
-        return await self._regions.get(key, seen=seen, clock=clock.milliseconds, make=make, most=route.good_for)
+        found = await get(key)
+        if isinstance(found, Region) and found.of not in (None, person.user_id):  # it was made for somebody else
+            found = await get((key, person.user_id))
+        return found
 
     async def _receive_form(self, request: Request, route: Route, scope: dict[str, Any], receive: Receive) -> None:
         """Read the form of a POST. Raises ForeignForm unless it is of a page of this session, OtherOrganization if that
