@@ -167,7 +167,7 @@ async def test_an_operator_pauses_resumes_and_cancels_a_campaign(pool: Pool, ten
     assert "This campaign has ended." in (await root.get(f"{here}/{id}/cancel")).words
     token = page.form("/console/logout")["_token"]
     page = await root.post(f"{here}/{id}/pause", {"_token": token})
-    assert "This campaign is not under way" in page.words
+    assert ("This campaign is not under way" in page.words, page.is_refusal) == (True, True)
     rows = await pool.fetch("SELECT who, organization_id FROM audit_log WHERE action = 'campaign.moved' ORDER BY id")
     assert [tuple(row) for row in rows] == [("operator", tenant.id)] * 3
     other = await make_tenant(pool)

@@ -384,7 +384,7 @@ async def test_items_that_could_not_be_applied_show_nobodys_words(pool: Pool, ro
     single = await root.get(f"{here}/{two}")
     assert ("It is not JSON" in single.words, "my code" in single.text) == (True, False)
     page = await root.submit(page, f"{here}/retry")
-    assert "0 of 2 are applied." in page.words
+    assert ("0 of 2 are applied." in page.words, page.is_refusal) == (True, True)
     (id, *_) = [row["id"] for row in await pool.fetch("SELECT id FROM whatsapp_dead_letters ORDER BY id")]
     page = await root.submit(page, f"{here}/{id}/drop")
     assert "It is given up." in page.words
@@ -427,7 +427,7 @@ async def test_an_item_of_another_secret_key_hides_none_of_the_others(pool: Pool
     (_, locked) = [row["id"] for row in await pool.fetch("SELECT id FROM whatsapp_dead_letters ORDER BY id")]
     assert "encrypted under a key that is not available here" in (await root.get(f"{here}/{locked}")).words
     page = await root.submit(page, f"{here}/retry")
-    assert "0 of 2 are applied." in page.words
+    assert ("0 of 2 are applied." in page.words, page.is_refusal) == (True, True)
 
 
 async def test_one_item_is_tried_again_by_itself(pool: Pool, root: Browser) -> None:

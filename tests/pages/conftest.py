@@ -45,6 +45,11 @@ class Page:
         """The text that a reader sees."""
         return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", self.text)).split())
 
+    @property
+    def is_refusal(self) -> bool:
+        """Whether its notice says why something was not done, and not that it was."""
+        return '<div class="attention" role="alert">' in self.text and '<div class="notice"' not in self.text
+
     def form(self, action: str) -> dict[str, str]:
         """The fields of the form with this action, as filled in."""
         for found, inside in re.findall(r'<form[^>]*action="([^"]*)"[^>]*>(.*?)</form>', self.text, re.S):

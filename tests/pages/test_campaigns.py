@@ -1092,7 +1092,7 @@ async def test_a_second_person_approves_a_campaign_to_many(
         assert said in own.words, (said, own.words)
     assert "Approve the campaign" not in own.words
     refused = await rui.post(f"{made.path}/approve", own.form(f"{made.path}/pace"))
-    assert "The creator of a campaign cannot approve it" in refused.words
+    assert ("The creator of a campaign cannot approve it" in refused.words, refused.is_refusal) == (True, True)
     assert await pool.fetchval("SELECT count(*) FROM messages") == 0
     seen = await owner.get(made.path)
     assert "You created it" not in seen.words

@@ -336,7 +336,7 @@ async def test_done_closes_no_message_that_nobody_saw(pool: Pool, owner: Browser
     page = await owner.get(f"/inbox/{id}")
     await write_sms(pool, "One more thing")
     page = await owner.submit(page, f"/inbox/{id}/close", closed="yes")
-    assert "They have written again, so the conversation stays open." in page.words
+    assert ("They have written again, so the conversation stays open." in page.words, page.is_refusal) == (True, True)
     assert "One more thing" in page.words, "it is shown what they wrote"
     assert "One more thing" in (await owner.get("/inbox")).words
     # Someone who has seen it closes it; closing it again, in another tab, says that it is closed.
@@ -361,7 +361,7 @@ async def test_an_earlier_page_shows_nothing_that_is_new(
     assert ("stop" in page.words, page.text.count("Anybody?")) == (True, 1), "only the list beside it has the last"
     assert ('class="unread"' in page.text, 'class="unread"' in (await owner.get("/inbox")).text) == (True, True)
     page = await owner.submit(page, f"/inbox/{id}/close", closed="yes")
-    assert "They have written again, so the conversation stays open." in page.words
+    assert ("They have written again, so the conversation stays open." in page.words, page.is_refusal) == (True, True)
     assert "Hello?" in page.words
     # Someone who has read the newest message may look back as far as they like.
     assert 'class="unread"' not in (await owner.get("/inbox")).text
@@ -479,7 +479,8 @@ async def test_of_two_who_take_a_conversation_at_once_the_second_is_told(
     mine, hers = await owner.get(f"/inbox/{id}"), await other_browser.get(f"/inbox/{id}")
     hers = await other_browser.submit(hers, f"/inbox/{id}/assign", to="me")
     mine = await owner.submit(mine, f"/inbox/{id}/assign", to="me")
-    assert "It has been assigned to somebody else in the meantime, and stays assigned to them." in mine.words
+    said = "It has been assigned to somebody else in the meantime, and stays assigned to them."
+    assert (said in mine.words, mine.is_refusal) == (True, True)
     assert "Hello" in (await other_browser.get("/inbox?state=mine")).words
     # Someone who sees its assignee may take it over, but a page older than that does not then give it up for them.
     mine = await owner.submit(mine, f"/inbox/{id}/assign", to="me")

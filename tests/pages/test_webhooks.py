@@ -169,13 +169,14 @@ async def test_changed_rotated_disabled_and_enabled_again(pool: Pool, owner: Bro
     page = await owner.submit(await owner.get(f"/webhooks/{id}/rotate"), f"/webhooks/{id}/rotate")
     assert secret_in(page) != old
     assert "both secrets sign" in page.words
-    rotating = await owner.get(f"/webhooks/{id}/rotate")
+    rotating, before = await owner.get(f"/webhooks/{id}/rotate"), await owner.get(f"/webhooks/{id}")
     page = await owner.submit(await owner.get(f"/webhooks/{id}/disable"), f"/webhooks/{id}/disable")
     assert ("Disabled" in page.words, "disabled on request" in page.words) == (True, True)
     # A form that was opened before.
     late = await owner.submit(rotating, f"/webhooks/{id}/rotate")
     assert (late.status, late.path) == (200, f"/webhooks/{id}"), late.words
-    assert "This webhook endpoint is disabled" in late.words
+    for answer in (late, await owner.submit(before, f"/webhooks/{id}/pause")):
+        assert ("This webhook endpoint is disabled" in answer.words, answer.is_refusal) == (True, True), answer.words
     page = await owner.submit(page, f"/webhooks/{id}/enable")
     assert "Not tried yet" in page.words
     told = await pool.fetch("SELECT action FROM audit_log WHERE action ~ '^webhook' ORDER BY id")

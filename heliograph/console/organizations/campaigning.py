@@ -52,6 +52,7 @@ async def cancel(request: Request) -> Answer:
 
 async def _act(request: Request, act: Callable[..., Awaitable[Campaign]], said: str, status: str) -> Answer:
     """Do it, and show the notice if it then has this status, otherwise why it does not resume yet."""
+    is_refusal = False
     async with request.writing() as conn, conn.transaction():
         one = await organization(conn, request, "id")
         actor = acting_for(request, one)
@@ -65,8 +66,8 @@ async def _act(request: Request, act: Callable[..., Awaitable[Campaign]], said: 
                     "The campaign resumes automatically as soon as it can. %(reason)s", reason=reason
                 ).strip()
         except (CampaignNotPausable, CampaignNotCancelable) as refusal:
-            said = request.text(refusal.message)
-    return Redirect(location=_list(request, campaign), notice=said)
+            said, is_refusal = request.text(refusal.message), True
+    return Redirect(location=_list(request, campaign), notice=said, is_refusal=is_refusal)
 
 
 async def _find(conn: Connection, request: Request, actor: Actor) -> Campaign:

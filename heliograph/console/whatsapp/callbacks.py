@@ -45,7 +45,7 @@ async def retry(request: Request) -> Answer:
     said = request.text(
         "%(done)s of %(looked)s are applied.", done=request.locale.number(done), looked=request.locale.number(looked)
     )
-    return Redirect(location=HERE, notice=said)
+    return Redirect(location=HERE, notice=said, is_refusal=not done)
 
 
 async def show_one(request: Request) -> Answer:

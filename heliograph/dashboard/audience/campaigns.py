@@ -190,7 +190,7 @@ async def find(request: Request, conn: Connection) -> Campaign:
 
 async def _act(request: Request, act: Any, said: str) -> Answer:
     id: UUID = request.id()
-    channel = "sms"
+    channel, is_refusal = "sms", False
 
     async def work(conn: Any) -> str:
         nonlocal channel
@@ -207,11 +207,11 @@ async def _act(request: Request, act: Any, said: str) -> Answer:
         CampaignApprovalRequired,
         CampaignApprovalByAnother,
     ) as refusal:
-        said = request.text(refusal.message)
+        said, is_refusal = request.text(refusal.message), True
     back = request.to(f"{HERE}/{id}")
     if request.form.get("back") == "list":
         back = request.to(HERE, channel=channel if channel != "sms" else None)
-    return Redirect(location=back, notice=said)
+    return Redirect(location=back, notice=said, is_refusal=is_refusal)
 
 
 async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, Any]:

@@ -28,6 +28,7 @@ async def assign(request: Request) -> Answer:
         ""
         if is_done
         else request.text("It has been assigned to somebody else in the meantime, and stays assigned to them."),
+        is_refusal=not is_done,
     )
 
 
@@ -40,7 +41,8 @@ async def close(request: Request) -> Answer:
             await _spread(conn, request)
             return _back(request)
         if not await threads.close(conn, request.actor, id=id, seen=_seen(request, "last")):
-            return _back(request, request.text("They have written again, so the conversation stays open."))
+            said = request.text("They have written again, so the conversation stays open.")
+            return _back(request, said, is_refusal=True)
         await _spread(conn, request)
     return Redirect(
         location=inbox_page.address(request),

@@ -154,13 +154,13 @@ async def resume(request: Request) -> Answer:
 
 
 async def _change(request: Request, wanted: Changes, said: str) -> Answer:
-    id = request.id()
+    id, is_refusal = request.id(), False
     try:
         async with request.writing() as conn:
             await changing.change(conn, request.actor, id=id, changes=wanted, rules=webhooks.rules(request))
     except (TooManyEndpoints, EndpointDisabled) as refusal:
-        said = request.text(refusal.message)
-    return Redirect(location=request.to(f"/webhooks/{id}"), notice=said)
+        said, is_refusal = request.text(refusal.message), True
+    return Redirect(location=request.to(f"/webhooks/{id}"), notice=said, is_refusal=is_refusal)
 
 
 async def show_rotate(request: Request) -> Answer:

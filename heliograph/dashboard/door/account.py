@@ -110,7 +110,7 @@ async def turn_factor_off(request: Request) -> Answer:
     """Require only the password from now on."""
     if request.person.factor_required:
         said = request.text("Your organization requires a second factor. Set up another app to change it.")
-        return Redirect(location="/account", notice=said)
+        return Redirect(location="/account", notice=said, is_refusal=True)
     async with request.writing() as conn:
         await factors.disable(conn, own_account.self_of(request), user_id=request.person.user_id)
     request.services.sessions.forget(request.token)

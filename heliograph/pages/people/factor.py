@@ -49,4 +49,4 @@ async def refused_here(request: Request, conn: Connection) -> Answer | None:
     if request.realm is CONSOLE or not await accounts.is_one(conn, user_id=request.user_id):
         return None
     said = request.text("You are an operator: set up authenticator apps and passkeys in the console.")
-    return Redirect(location=own_account.here(request), notice=said)
+    return Redirect(location=own_account.here(request), notice=said, is_refusal=True)

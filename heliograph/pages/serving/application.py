@@ -190,7 +190,8 @@ class Pages:
         is_open = route.is_personal or (route.is_public and route.path != "/")
         if not is_open and person is not None and person.lacks_factor:
             said = request.text("This organization requires a second factor. Turn one on to continue.")
-            return Redirect(location=self.realm.factor, notice=said if isinstance(person, SignedInUser) else "")
+            said = said if isinstance(person, SignedInUser) else ""
+            return Redirect(location=self.realm.factor, notice=said, is_refusal=True)
         if route.method == "POST":
             await self._receive_form(request, route, scope, receive)
         asking = request.headers.get(forgery.ORGANIZATION)
