@@ -176,3 +176,13 @@ async def test_codes_end_and_are_few(pool: Pool, tenant: Tenant, owner: Browser,
     await other_browser.sign_in("eva@example.com")
     assert (await other_browser.get("/account/number")).status == 403
     assert "My number" not in (await other_browser.get("/account")).words
+
+
+async def test_what_is_gone_is_said_in_the_readers_language(owner: Browser) -> None:
+    """What a form was about is named on the page of the list where it was: in English, whatever the page was in."""
+    where = await save(owner, "Horas", "Abrimos às 8.")
+    form = (await owner.get(where)).form(where)
+    await owner.submit(await owner.get(f"{where}/remove"), f"{where}/remove")
+    page = await owner.post(where, form | {"body": "Abrimos às 9."}, Accept_Language="pt")
+    assert page.status == 404
+    assert "Isso mudou entretanto Não existe esse texto. Era aqui que estava." in page.words, page.words

@@ -334,6 +334,7 @@ async def test_who_was_removed_in_another_tab_is_removed_again_without_an_error(
     for said in ("That has changed in the meantime", "There is no such member.", "Invite somebody", "ana@example.com"):
         assert said in again.words, (said, again.words)
     assert (again.status, "rui@example.com" in again.words) == (404, False)
+    assert ("This is where it was." in again.words, "its current state" in again.words) == (True, False)
     assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'member.removed'") == 1
     # A page that is not there is nothing else.
     assert "Not found" in (await owner.get(f"/team/members/{rui.id}")).words

@@ -79,11 +79,11 @@ SHOWN_RULES = {
     "base/errors.py": {"Invalid", "NotFound", "Unavailable"},
     "api/shapes/refusals.py": {"RateLimited"},
 }
-#: Modules whose "There is no such ..." a page with a wrong address shows.
-MISSING = (
-    "contacts/notes.py",
-    "contacts/records.py",
-    *(f"webhooks/{n}.py" for n in ("changing", "endpoints", "replays")),
+#: Modules whose "There is no such ..." no page shows: of other doors, or only of pages without forms, which have a text
+#: of their own for it.
+ELSEWHERE = (
+    *("api", "cli", "accounts/organizations.py", "sms/callbacks/intake.py", "whatsapp/callbacks/intake.py"),
+    *("overview/requests.py", "requests/reading.py"),
 )
 
 
@@ -98,8 +98,9 @@ def texts() -> set[str]:
     for name, shown in SHOWN_RULES.items():
         found |= set(_refusals(ast.parse((PACKAGE / name).read_text()), shown))
     found |= {*MISSING_ANYWHERE.values()}
-    for name in MISSING:
-        found |= set(_missing(ast.parse((PACKAGE / name).read_text())))
+    for path in PACKAGE.rglob("*.py"):
+        if not str(path.relative_to(PACKAGE)).startswith(ELSEWHERE) and "NotFound(" in (source := path.read_text()):
+            found |= set(_missing(ast.parse(source)))
     for name, table in (*vars(words).items(), *vars(audience).items()):
         if name.isupper():
             found |= set(table.values()) if isinstance(table, dict) else {text for row in table for text in row[1:]}
@@ -206,8 +207,16 @@ def _of_module(path: Path) -> Iterator[str]:
 def _missing(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "NotFound" and node.args:
-            assert isinstance(node.args[0], ast.Constant)
-            yield node.args[0].value
+            # What names something, such as a supplier that a command looks for, is for commands.
+            yield from (one.value for one in _either(node.args[0]) if isinstance(one, ast.Constant))
+
+
+def _either(said: ast.expr) -> Iterator[ast.expr]:
+    """The texts that an expression chooses from."""
+    if isinstance(said, ast.IfExp):
+        yield from (said.body, said.orelse)
+    else:
+        yield said
 
 
 def _refusals(tree: ast.Module, only: set[str] | None = None) -> Iterator[str]:

@@ -311,7 +311,7 @@ class Pages:
                 continue
             if isinstance(answer, Page) and answer.status == 200:
                 answer.status = refusal.status
-                answer.values = {**answer.values, "conflict": refusal.message}
+                answer.values = {**answer.values, "conflict": refusal.message, "is_gone": refusal.status == 404}
                 return await self._rendering.page(shown, answer)
         return None
 

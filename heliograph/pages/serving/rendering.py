@@ -113,6 +113,7 @@ class Rendering:
             "once": once,
             "notice": request.notice,
             "conflict": "",
+            "is_gone": False,
             "installation": request.services.installation.last,
             "announced": request.services.installation.last.announced(clock.now()),
             "fields": {one["field"]: one["message"] for one in refusal.details["fields"]} if refusal else {},
