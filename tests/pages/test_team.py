@@ -14,7 +14,7 @@ from heliograph.people.memberships import LastOwner
 from heliograph.people.passkeys import keeping
 from heliograph.people.passkeys.challenges import StoredPasskey
 
-from .conftest import PASSWORD, Browser, Page, Tenant, app_of, make_person, wrong_code
+from .conftest import PASSWORD, Browser, Page, Tenant, app_of, make_person, make_tenant, wrong_code
 
 
 def link_in(page: Page) -> str:
@@ -197,6 +197,28 @@ async def test_an_account_made_by_invitation_takes_the_place_of_who_was(pool: Po
     page = await owner.get("/")
     assert (page.path, "Rui Costa" in page.words) == ("/", True)
     assert await pool.fetchval("SELECT count(*) FROM sessions") == 1
+
+
+async def test_a_second_invitation_is_not_taken_for_the_first(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    """Who had opened one before signing in was shown that one for an hour, whichever link they opened."""
+    beta = await make_tenant(pool)
+    await pool.execute("UPDATE organizations SET name = 'Beta' WHERE id = $1", beta.id)
+    await make_person(pool, beta, "rui@example.com", "viewer")
+    gamma = await make_tenant(pool)
+    await pool.execute("UPDATE organizations SET name = 'Gamma' WHERE id = $1", gamma.id)
+    async with pool.acquire() as conn:
+        _, token, _ = await invitations.invite(conn, gamma.actor, email="rui@example.com", role="viewer")
+    link = await invite(owner, "rui@example.com")
+    await other_browser.submit(await other_browser.get("/invitation"), "/invitation", link=link)
+    await other_browser.sign_in("rui@example.com")
+    page = await other_browser.get("/invitation")
+    assert ("Join Acme" in page.words, 'data-from-address="submit"' in page.text) == (True, True)
+    page = await other_browser.submit(page, "/invitation", link=token)
+    assert ("Join Gamma" in page.words, "Open another" in page.words) == (True, False)
+    await other_browser.submit(page, "/invitation/accept")
+    assert "Gamma" in (await other_browser.get("/")).words
 
 
 async def test_an_account_is_not_made_over_plain_http(owner: Browser, other_browser: Browser) -> None:
