@@ -90,8 +90,15 @@ async def test_an_organizations_rules_are_seen_and_changed(pool: Pool, tenant: T
     assert here in (await root.get(f"/console/organizations/{tenant.id}/limits")).text
     wrong = await root.submit(page, here, policy="refuse", safe="123", limit_otp="500")
     assert (wrong.status, "5 to 15 digits" in wrong.words) == (422, True)
-    wrong = await root.submit(page, here, limit_otp="many")
-    assert (wrong.status, "Enter a number of messages" in wrong.words) == (422, True)
+    wrong = await root.submit(page, here, safe="123", limit_otp="many", limit_marketing="x")
+    # Everything at once, and each limit by its name.
+    for said in (
+        "There are 3 problems",
+        "One-time codes: Enter a number",
+        "Marketing messages: Enter a number",
+        "5 to 15 digits",
+    ):
+        assert (wrong.status, said in wrong.words) == (422, True), (said, wrong.words)
     typed = {"policy": "refuse", "safe": "25884\n25885, 25886", "limit_otp": "1 500", "event": "3"}
     page = await root.submit(page, here, **typed)
     assert ("Saved." in page.words, "ten times as many messages are usual." in page.words) == (True, True)

@@ -44,8 +44,10 @@ async def test_a_plan_brings_its_quota_and_ends(pool: Pool, tenant: Tenant, root
     wrong = await root.submit(page, f"{here(tenant)}/plan", plan="business", allowance="many", months="3")
     assert (wrong.status, "Enter a number of messages" in wrong.words) == (422, True)
     assert wrong.form(f"{here(tenant)}/plan")["allowance"] == "many"
-    wrong = await root.submit(page, f"{here(tenant)}/plan", plan="business", allowance="1", months="0")
-    assert "A period must have 1 to 120 months." in wrong.words
+    for months in ("0", "x"):
+        wrong = await root.submit(page, f"{here(tenant)}/plan", plan="business", allowance="1", months=months)
+        assert "A period must have 1 to 120 months." in wrong.words
+        assert "Enter a number of messages" not in wrong.words
     form = page.form(f"{here(tenant)}/plan") | {"act": "end"}
     page = await root.post(f"{here(tenant)}/plan", form)
     assert "None: its quota is granted by hand." in page.words
@@ -61,6 +63,8 @@ async def test_limits_of_a_day_are_set_and_lifted(pool: Pool, tenant: Tenant, ro
     async with pool.acquire() as conn:
         (limit,) = await spending.limits(conn, tenant.id)
         assert (limit.segments, limit.by_operator, await quota.alert(conn, tenant.id)) == (20_000, True, 5_000)
+    wrong = await root.submit(page, f"{here(tenant)}/spending", segments="many", above="5000")
+    assert ("Enter a whole number of segments" in wrong.words, "a number of messages" in wrong.words) == (True, False)
     page = await root.submit(page, f"{here(tenant)}/spending", segments="", above="")
     assert "No limit is set." in page.words
     async with pool.acquire() as conn:
@@ -124,6 +128,9 @@ async def test_requests_a_minute_are_limited_for_one_organization(pool: Pool, te
         answer = await root.submit(page, f"{here(tenant)}/rates", **wrong)
         assert (answer.status, "Enter a number of requests from 1 to 1,000,000." in answer.words) == (422, True), wrong
         assert answer.form(f"{here(tenant)}/rates").items() >= wrong.items(), "what was typed stays"
+    answer = await root.submit(page, f"{here(tenant)}/rates", sms_send="0", reads="many")
+    for label in ("Sends", "Reads"):
+        assert f"{label}: Enter a number of requests" in answer.words, (label, answer.words)
     page = await root.submit(page, f"{here(tenant)}/rates", sms_send="", reads="")
     assert "its own" not in page.words
     told = await pool.fetch(

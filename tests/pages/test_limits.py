@@ -86,6 +86,16 @@ async def test_what_is_done_with_suspicious_messages(pool: Pool, tenant: Tenant,
         async with pool.acquire() as conn:
             kept = await rules.rules_of(conn, tenant.id)
         assert (kept.limits, kept.safe) == (said, ["25884000", "25885000"])
+    typed = {"safe": "258", "limit_otp": "many", "limit_marketing": "0"}
+    page = await owner.submit(await owner.get("/settings/limits"), "/settings/guard", **typed)
+    # Everything at once, and each limit by its name.
+    for said in (
+        "There are 3 problems",
+        "One-time codes: Enter a whole",
+        "Marketing messages: Enter a whole",
+        "5 to 15 digits",
+    ):
+        assert said in page.words, (said, page.words)
     await begin(pool, tenant)
     page = await owner.get("/settings/limits")
     assert f"+{BLOCK}…" in page.words

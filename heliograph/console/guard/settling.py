@@ -45,17 +45,18 @@ async def save(request: Request) -> Answer:
             for name in kinds.NAMES:
                 with wrong.gathering():
                     limits[name] = typed.amount(form[f"limit_{name}"], f"limit_{name}")
-            wrong.report()
             until = known.event_until if event == "same" else None
-            await rules.configure(
-                conn,
-                one.id,
-                policy=form["policy"] or None,
-                safe=guard_rules.ranges(form["safe"]),
-                event_until=clock.now() + timedelta(days=int(event)) if event in EVENTS else until,
-                limits=limits,
-                by=request.principal,
-            )
+            with wrong.gathering():
+                await rules.configure(
+                    conn,
+                    one.id,
+                    policy=form["policy"] or None,
+                    safe=guard_rules.ranges(form["safe"]),
+                    event_until=clock.now() + timedelta(days=int(event)) if event in EVENTS else until,
+                    limits=limits,
+                    by=request.principal,
+                )
+            wrong.report()
     except Invalid as refusal:
         return refused(TEMPLATE, _form_refusal(refusal), await _values(request))
     return Redirect(location=f"/console/guard/rules/{one.id}", notice=request.text("Saved."))
@@ -96,5 +97,6 @@ async def _values(request: Request) -> dict[str, Any]:
         "events": [*stays, ("", text("none")), *days],
         "event": form["event"],
         "limits": [(f"limit_{name}", text(words.GUARD_CLASSES[name]), form[f"limit_{name}"]) for name in kinds.NAMES],
+        "labels": guard_rules.labels(request),
         "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
     }

@@ -287,6 +287,7 @@ async def _values(request: Request, group: str = "") -> dict[str, Any]:
         "sealed": sealed,
         "rates": rated,
         "buckets": words.BUCKETS,
+        "labels": {bucket: request.text(called) for bucket, called in words.BUCKETS.items()},
         "by_bucket": [
             (bucket, usual, known.rates[bucket], given[bucket])
             for bucket, usual in rate_limits.of_installation(settings).items()

@@ -62,10 +62,10 @@ async def change_guard(request: Request) -> Answer:
             with wrong.gathering():
                 refused = Invalid((field, "range", ""))
                 allowed[name] = figures.within(typed[field], refused, least=1, most=rules.MOST_LIMIT)
+        safe = guard_rules.ranges(typed["safe"])
+        with wrong.gathering():
+            await policy.change_guard(conn, actor, policy=typed["policy"] or None, safe=safe, limits=allowed)
         wrong.report()
-        await policy.change_guard(
-            conn, actor, policy=typed["policy"] or None, safe=guard_rules.ranges(typed["safe"]), limits=allowed
-        )
 
     return await _changed(request, work)
 
@@ -104,6 +104,7 @@ async def _values(request: Request) -> dict[str, Any]:
         "policy": typed["policy"],
         "safe": typed["safe"],
         "allowed": [(f"limit_{name}", text(words.GUARD_CLASSES[name]), typed[f"limit_{name}"]) for name in kinds.NAMES],
+        "labels": guard_rules.labels(request),
         "holds": [(one, _range(request, one)) for one in found],
     }
 

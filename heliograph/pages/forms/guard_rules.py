@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from heliograph.classes import kinds
 from heliograph.guard.rules import Rules
+from heliograph.pages import words
+from heliograph.pages.requests import Request
 
 FIELDS = ("policy", "safe", *(f"limit_{name}" for name in kinds.NAMES))
 
@@ -15,6 +17,11 @@ def shown(known: Rules) -> dict[str, str]:
         "safe": "\n".join(known.safe),
         **{f"limit_{name}": str(known.limits.get(name, "")) for name in kinds.NAMES},
     }
+
+
+def labels(request: Request) -> dict[str, str]:
+    """What the limits are called, which can have the same error."""
+    return {f"limit_{name}": request.text(words.GUARD_CLASSES[name]) for name in kinds.NAMES}
 
 
 def ranges(safe: str) -> list[str]:
