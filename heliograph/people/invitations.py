@@ -14,6 +14,7 @@ import msgspec
 
 from heliograph import notices
 from heliograph.audit import recording as audit
+from heliograph.base import naming
 from heliograph.base.actor import Actor, Principal
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
@@ -230,7 +231,8 @@ SELECT i.id, i.email, i.role, i.note, u.name AS invited_by, i.created_at, i.expi
   FROM invitations i LEFT JOIN LATERAL (SELECT name FROM users WHERE id = i.invited_by LIMIT 1) u ON true
        LEFT JOIN LATERAL (SELECT state, reason FROM mails
                            WHERE subject_id = i.id ORDER BY created_at DESC, id DESC LIMIT 1) m ON true
- WHERE i.organization_id = $1 AND starts_with(i.email, lower($2)) ORDER BY i.created_at DESC, i.id DESC LIMIT $3
+ WHERE i.organization_id = $1 AND starts_with(normalize(i.email), lower($2))
+ ORDER BY i.created_at DESC, i.id DESC LIMIT $3
 """
 #: The most invitations of a list.
 MOST_LISTED = 500
@@ -238,7 +240,8 @@ MOST_LISTED = 500
 
 async def list_all(conn: Connection, actor: Actor, *, search: str = "", limit: int = MOST_LISTED) -> list[Invitation]:
     """Pending invitations, newest first, including expired ones. `search`: the beginning of an e-mail address."""
-    return [Invitation(**row) for row in await conn.fetch(LIST, actor.organization_id, search, limit)]
+    rows = await conn.fetch(LIST, actor.organization_id, naming.sought(search), limit)
+    return [Invitation(**row) for row in rows]
 
 
 # For retention: $1 is when it expired, $2 the batch size.

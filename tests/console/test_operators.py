@@ -6,6 +6,7 @@ import re
 
 from heliograph.base.actor import SYSTEM
 from heliograph.base.database.pool import Pool
+from heliograph.people import users
 from heliograph.people.operators import accounts
 
 from .conftest import Browser, set_up
@@ -47,6 +48,18 @@ async def test_an_operator_is_added_changed_and_removed(pool: Pool, root: Browse
         }
     for action in ("operator.added", "operator.role_changed", "operator.removed"):
         assert actions[action] in ("operator", "system"), action
+
+
+async def test_an_operator_is_removed_however_their_address_writes_accents(pool: Pool, root: Browser) -> None:
+    """One whose accents are characters of their own was never the text that has to be typed, not even when copied."""
+    stored = "joa\u0303o@example.com"
+    for typed in (stored, "joão@example.com"):
+        async with pool.acquire() as conn:
+            user, _ = await users.ensure(conn, SYSTEM, email=stored, name="João")
+            await accounts.add(conn, SYSTEM, user_id=user.id, email=stored, role="support")
+        action = f"/console/operators/{user.id}/remove"
+        page = await root.submit(await root.get(f"/console/operators/{user.id}"), action, typed=typed)
+        assert "is no longer an operator" in page.words, (typed, page.words)
 
 
 async def test_their_sessions_and_factors_are_told(pool: Pool, root: Browser) -> None:

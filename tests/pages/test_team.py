@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import urllib.parse
 
 import pytest
 
@@ -341,6 +342,12 @@ async def test_older_invitations_are_found_by_their_address(pool: Pool, tenant: 
     page = await owner.get("/team?limit=25")
     assert ("i10@" in page.words, "i34@" in page.words, "i35@" in page.words) == (True, True, False)
     assert "Older invitations are found by searching for their address." in page.words
+    # One whose accents are characters of their own is found by either writing, as members are.
+    async with pool.acquire() as conn:
+        await invitations.invite(conn, tenant.actor, email="joa\u0303o@example.com", role="viewer")
+    for typed in ("jo\u00e3o", "joa\u0303o"):
+        found = await owner.get("/team?" + urllib.parse.urlencode({"q": typed}))
+        assert ("joa\u0303o@" in found.words, "i10@" in found.words) == (True, False), typed
     page = await owner.get("/team?limit=25&q=I39")
     assert ("i39@" in page.words, "i10@" in page.words, "Older invitations" in page.words) == (True, False, False)
 

@@ -11,6 +11,7 @@ FIELD = "typed"
 
 def check(request: Request, word: str) -> None:
     """Check that the form contains `word`. Raises Invalid."""
-    given = naming.sought(request.form.get(FIELD, ""))
-    if " ".join(given.split()).casefold() != " ".join(word.split()).casefold():
+    # E-mail addresses are stored as they were typed, not composed.
+    given, wanted = (naming.sought(text) for text in (request.form.get(FIELD, ""), word))
+    if " ".join(given.split()).casefold() != " ".join(wanted.split()).casefold():
         raise Invalid((FIELD, "differs", "This is not the text that has to be typed."))
