@@ -329,6 +329,20 @@ async def test_marks_are_light(pool: Pool, tenant: Tenant, owner: Browser, made:
     ]
 
 
+async def test_how_often_an_answer_fails_is_counted_among_what_was_sent(pool: Pool, owner: Browser, made: Made) -> None:
+    """What they wrote is not to their number, and does not fail."""
+    await Meta(pool).say(made, callback(made, "Where is my order?", by=RUI))
+    where = f"/inbox/{await first(pool, 'whatsapp')}"
+    for sent in (1, 2):
+        await owner.submit(await owner.get(where), f"{where}/reply", message=f"On its way ({sent}).")
+        id = await pool.fetchval(
+            "UPDATE whatsapp_messages SET status = 'failed', failure_code = 'recipient_unreachable', failed_at = now()"
+            " WHERE direction = 'outbound' AND status = 'accepted' RETURNING id"
+        )
+        words = (await owner.get(f"/messages/{id}")).words
+        assert ("Of the last" in words, "Of the last 2 to this number, 2 ended" in words) == (sent == 2,) * 2, words
+
+
 async def test_done_closes_no_message_that_nobody_saw(pool: Pool, owner: Browser, made: Made) -> None:
     """They write while somebody presses the button, on a page that does not show it yet."""
     await write_sms(pool, "Hello")

@@ -23,8 +23,8 @@ DIGITS = 4
 
 
 async def often(conn: Connection, request: Request, message: Message, near: Sequence[Message]) -> list[str]:
-    """How often messages to its country and to its recipient end like this one. `near`: the latest to the recipient,
-    including this one. Empty if it has not failed."""
+    """How often messages to its country and to its recipient end like this one. `near`: the latest to or from the
+    recipient, including this one. Empty if it has not failed."""
     if message.direction != "outbound" or (message.failure_code is None and message.status != SILENT):
         return []
     text, number = request.text, request.locale.number
@@ -49,12 +49,13 @@ async def often(conn: Connection, request: Request, message: Message, near: Sequ
                     all=number(accepted),
                 )
             )
-    alike = sum(one.status == message.status and one.failure_code == message.failure_code for one in near)
-    if len(near) > 1:
+    to_them = [one for one in near if one.direction == "outbound"]
+    alike = sum(one.status == message.status and one.failure_code == message.failure_code for one in to_them)
+    if len(to_them) > 1:
         found.append(
             text(
                 "Of the last %(all)s to this number, %(count)s ended this way.",
-                all=number(len(near)),
+                all=number(len(to_them)),
                 count=number(alike),
             )
         )
