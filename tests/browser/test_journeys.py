@@ -150,3 +150,30 @@ async def test_by_keyboard_alone(site: Site) -> None:
     await palette.locator("input").fill("Team")
     await palette.get_by_role("option", name="Team", exact=True).click()
     await page.wait_for_url(site.base + "/team")
+
+
+@pytest.mark.lasts(10)
+async def test_a_choice_needs_no_second_click_after_its_list_was_renewed(site: Site) -> None:
+    """Below a list that had renewed itself stood a button, and the choice beside it did nothing without it."""
+    page = site.page
+    await site.enter()
+    headers = {"authorization": f"Bearer {site.made.key}"}
+    async with aiohttp.ClientSession(headers=headers) as session:
+
+        async def send(number: int) -> None:
+            body = {"to": f"+25884123{number:04}", "message": "Hello"}
+            once = {"idempotency-key": str(number)}
+            async with session.post(site.base + "/v1/sms/send", json=body, headers=once) as answer:
+                assert answer.status == 202
+
+        for number in range(51):
+            await send(number)
+        await page.goto(site.base + "/messages")
+        await page.wait_for_load_state("load")
+        await send(51)
+        await page.locator("#rows .newer").wait_for()
+    rows = page.locator("#rows-of-a-page")
+    assert await page.locator("#rows form[data-auto] button:visible").count() == 0
+    async with page.expect_navigation():
+        await rows.select_option("25")
+    assert await page.locator("#rows tbody tr").count() == 25

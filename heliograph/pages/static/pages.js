@@ -28,11 +28,16 @@ for (const button of $("[data-download]")) {
   });
 }
 
-// A choice of language or theme needs no second click.
-for (const form of $("form[data-auto]")) {
-  $("button", form).forEach((button) => (button.hidden = true));
-  form.addEventListener("change", () => form.requestSubmit());
+// A choice of language, theme or rows needs no second click, also in what was renewed.
+function choosing(root = document) {
+  for (const button of $("form[data-auto] button", root)) button.hidden = true;
 }
+document.addEventListener("change", (event) => {
+  const form = event.target.closest("form[data-auto]");
+  if (form) form.requestSubmit();
+});
+document.addEventListener("renewed", (event) => choosing(event.detail));
+choosing();
 
 // What was just done can be taken back for ten seconds.
 for (const form of $("form[data-brief]")) {
