@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import urllib.parse
 
@@ -198,6 +199,29 @@ async def test_an_account_made_by_invitation_takes_the_place_of_who_was(pool: Po
     page = await owner.get("/")
     assert (page.path, "Rui Costa" in page.words) == ("/", True)
     assert await pool.fetchval("SELECT count(*) FROM sessions") == 1
+
+
+async def test_an_invitation_of_somebody_else_leads_to_their_sign_in(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    """Who was signed in as somebody else was sent back to an empty form for a link, without a word."""
+    beta = await make_tenant(pool)
+    for email in ("eva@example.com", "vera@example.com"):
+        await make_person(pool, beta, email, "viewer")
+    await other_browser.sign_in("vera@example.com")
+    for email, account in (("new@example.com", "Your name"), ("eva@example.com", "This address has an account")):
+        link = await invite(owner, email)
+        page = await other_browser.submit(await other_browser.get("/invitation"), "/invitation", link=link)
+        for said in (account, "You are signed in as vera@example.com. Joining with the address of the invitation"):
+            assert said in page.words, page.words
+    where = html.unescape(re.findall('href="(/login[^"]*)"', page.text)[0])
+    page = await other_browser.submit(await other_browser.get(where), "/login", email="eva@example.com", password="x")
+    assert page.status == 422
+    page = await other_browser.submit(page, "/login", email="eva@example.com", password=PASSWORD)
+    assert (page.path, "Join Acme" in page.words) == ("/invitation", True), page.words
+    assert "You are signed in as" not in page.words
+    await other_browser.submit(page, "/invitation/accept")
+    assert "eva@example.com" in (await other_browser.get("/account")).words
 
 
 async def test_a_second_invitation_is_not_taken_for_the_first(

@@ -26,9 +26,9 @@ NEW_PASSWORD = "/account/password"  # noqa: S105
 
 
 async def show_form(request: Request) -> Answer:
-    """The form; home for those who are signed in."""
+    """The form; the next page for those who are signed in, unless they come to sign in as somebody else."""
     following = own_address(request.query.get("next", "/"))
-    if request.session is not None:
+    if request.session is not None and request.query.get("other") != "yes":
         return Redirect(location=following)
     return Page(template="door/sign_in.html", values=_form(request, following, ""))
 
