@@ -53,6 +53,26 @@ async def test_a_part_is_renewed_of_the_organization_of_its_page(tenant: Tenant,
         assert (await owner.get(path, X_Organization=str(other.id), **part)).status == 200
 
 
+async def test_a_link_of_a_mail_leads_to_the_page_of_its_organization(
+    pool: Pool, tenant: Tenant, owner: Browser, other: Tenant
+) -> None:
+    """In a session that looks at another organization, what a mail was about was not found."""
+    await pool.execute("UPDATE organizations SET name = 'Beta' WHERE id = $1", other.id)
+    link = f"/organizations/{other.id}/look?next=/exports%3Fmode%3Dtest"
+    page = await owner.get(link)
+    said = "This link is about Beta , and you are looking at Acme ."
+    assert (page.status, said in page.words) == (200, True), page.words
+    there = await owner.submit(page, f"/organizations/{other.id}/look")
+    assert (there.path, "Beta" in there.words) == ("/exports?mode=test", True)
+    # Who looks at it already is there at once.
+    assert (await owner.get(link)).path == "/exports?mode=test"
+    # Nothing is said about anybody else's organization, and the link leads nowhere else.
+    stranger = await make_tenant(pool)
+    assert (await owner.get(f"/organizations/{stranger.id}/look")).status == 404
+    away = await owner.get(f"/organizations/{tenant.id}/look?next=https://evil.example")
+    assert (await owner.submit(away, f"/organizations/{tenant.id}/look")).path == "/"
+
+
 MANY = """
 WITH made AS (
     INSERT INTO organizations (id, name, created_at)

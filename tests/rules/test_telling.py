@@ -88,6 +88,24 @@ async def test_several_of_a_kind_are_one_line_of_one_mail_and_none_is_sent_twice
     assert len(await mailed(pool)) == 1
 
 
+async def test_links_to_a_member_of_several_organizations_name_the_one_that_they_are_about(pool: Pool) -> None:
+    """A session looks at one of them: a link that did not say which led to the wrong one's page, or to none."""
+    actor, other = await organization(pool), await organization(pool)
+    ana = await member(pool, actor, "ana@example.com", "owner")
+    await member(pool, actor, "rui@example.com", "owner")
+    await member(pool, other, "ana@example.com", "viewer")
+    await tell(
+        pool,
+        Notice(actor.organization_id, "campaign.paused", "a", "Sale", "test", {"reason": "quota_exceeded"}),
+        Notice(actor.organization_id, "sign_in.new", "b", facts={"address": "192.0.2.1"}, user_id=ana.user_id),
+    )
+    hers, his = [one.text for one in await mailed(pool)]
+    look = f"https://sms.example.com/organizations/{actor.organization_id}/look?next="
+    for link in (f"{look}/campaigns/a%3Fmode%3Dtest\n", f"{look}/notices/choices\n", "sms.example.com/account\n"):
+        assert link in hers, hers
+    assert ("https://sms.example.com/campaigns/a?mode=test\n" in his, "look?" in his) == (True, False)
+
+
 async def test_each_is_told_what_they_see_and_chose_in_their_language(pool: Pool) -> None:
     actor, other = await organization(pool), await organization(pool)
     ana = await member(pool, actor, "ana@example.com", "owner")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from heliograph.base.errors import Invalid
-from heliograph.pages.answers import Answer, Page, Redirect, refused
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.pages.answers import Answer, Page, Redirect, own_address, refused
 from heliograph.pages.people import factor, own_account, passkeys
 from heliograph.pages.people.door import refusal_text
 from heliograph.pages.requests import Request
@@ -133,12 +133,25 @@ async def end_others(request: Request) -> Answer:
     return Redirect(location="/account", notice=request.text("All other sessions were ended."))
 
 
+async def show_switch(request: Request) -> Answer:
+    """Where a mail about one of several organizations leads: to its page, once the session looks at that one."""
+    id, following, person = request.id(), own_address(request.query.get("next", "/")), request.person
+    if person.organization_id == id:
+        return Redirect(location=following)
+    async with request.reading() as conn:
+        # An operator who views as an organization switches to no other.
+        known = {} if person.reason else dict(await sessions.organizations_of(conn, user_id=person.user_id))
+    if id not in known:
+        raise NotFound
+    return Page(template="door/switch.html", values={"id": id, "name": known[id], "next": following})
+
+
 async def switch(request: Request) -> Answer:
     """Switch to another organization."""
     async with request.writing() as conn:
         await sessions.switch(conn, id=request.person.id, user_id=request.person.user_id, organization_id=request.id())
     request.services.sessions.forget(request.token)
-    return Redirect(location="/")
+    return Redirect(location=own_address(request.form.get("next", "/")))
 
 
 async def _values(request: Request) -> dict[str, Any]:

@@ -41,6 +41,7 @@ ROUTES: tuple[Route, ...] = (
     own("POST", "/account/passkeys/{id}/remove", own_passkeys.remove, is_proved=True),
     own("POST", "/account/sessions/end", account.end_others),
     own("POST", "/account/sessions/{id}/end", account.end_session),
+    own("GET", "/organizations/{id}/look", account.show_switch),
     own("POST", "/organizations/{id}/look", account.switch),
     public("GET", "/account/email/confirm", own_email.show_confirm),
     public("POST", "/account/email/confirm", own_email.confirm, is_harmless=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.parse
 from collections.abc import Sequence
 
 from heliograph.base.network.smtp import Mail
@@ -18,10 +19,11 @@ def compose(to: MailRecipient, notices: Sequence[Noticed], base_url: str) -> Mai
     said = lines(known, sorted(notices, key=lambda one: kinds.index((one.kind, one.mode))))
     title = said[0].title if len(said) == 1 else known.count("%(num)s notice", "%(num)s notices", len(said))
     parts = [
-        "\n".join(filter(None, (line.title + _in_test(known, line), line.more, _address(base_url, line))))
+        "\n".join(filter(None, (line.title + _in_test(known, line), line.more, base_url + _address(to, _path(line)))))
         for line in said
     ]
-    parts.append(known.text("What is mailed to you is your choice:") + f"\n{base_url}/notices/choices")
+    choices = base_url + _address(to, "/notices/choices")
+    parts.append(known.text("What is mailed to you is your choice:") + f"\n{choices}")
     return Mail(to.email, f"{to.organization}: {title}", "\n\n".join(parts) + "\n")
 
 
@@ -29,5 +31,12 @@ def _in_test(known: ReaderLocale, line: Line) -> str:
     return f" ({known.text('Test')})" if line.newest.mode == "test" else ""
 
 
-def _address(base_url: str, line: Line) -> str:
-    return f"{base_url}{line.path}" + ("?mode=test" if line.newest.mode == "test" else "")
+def _path(line: Line) -> str:
+    return line.path + ("?mode=test" if line.newest.mode == "test" else "")
+
+
+def _address(to: MailRecipient, path: str) -> str:
+    """A page of the organization, whichever the reader's session looks at; or the reader's own."""
+    if to.organization_id is None or path == "/account":
+        return path
+    return f"/organizations/{to.organization_id}/look?{urllib.parse.urlencode({'next': path}, safe='/')}"

@@ -45,6 +45,8 @@ class MailRecipient(msgspec.Struct, frozen=True):
     #: None: the installation's.
     language: str | None
     zone: str | None
+    #: If they belong to several: which one links are about, since their session may look at another.
+    organization_id: UUID | None
 
 
 #: Writes a mail: (recipient, notices, newest first, address of the dashboard) → mail.
@@ -59,7 +61,9 @@ RETURNING organization_id, id, mode, kind, object, name, facts, user_id, created
 """
 PEOPLE = """
 SELECT o.id AS organization_id, o.name AS organization, o.notice_ways AS theirs, m.user_id, m.role,
-       m.notice_ways AS own, u.email, u.language, coalesce(u.time_zone, o.time_zone) AS zone
+       m.notice_ways AS own, u.email, u.language, coalesce(u.time_zone, o.time_zone) AS zone,
+       EXISTS (SELECT FROM memberships other WHERE other.user_id = m.user_id AND other.organization_id <> o.id)
+       AS is_elsewhere
   FROM organizations o JOIN memberships m ON m.organization_id = o.id
        CROSS JOIN LATERAL (SELECT * FROM users WHERE id = m.user_id LIMIT 1) u
  WHERE o.id = ANY ($1) ORDER BY o.id, m.created_at, m.user_id
@@ -102,8 +106,10 @@ async def _mail(conn: Connection, taken: Sequence[PendingNotice], box: Outbox, w
             and "mail" in chosen.ways(one.notice.kind)
         ]
         if wanted:
-            to = MailRecipient(row["email"], row["organization"], row["language"], row["zone"])
-            mails.append((row["organization_id"], row["user_id"], writes(to, wanted, box.base_url)))
+            id: UUID = row["organization_id"]
+            named = id if row["is_elsewhere"] else None
+            to = MailRecipient(row["email"], row["organization"], row["language"], row["zone"], named)
+            mails.append((id, row["user_id"], writes(to, wanted, box.base_url)))
     if mails:
         await outbox.put_many(conn, box, mails, kind=KIND, within=WITHIN)
 
