@@ -13,7 +13,7 @@ import pytest
 from playwright.async_api import Route
 
 from heliograph.base.database.pool import Pool
-from tests.processes import installation, until_true
+from tests.processes import installation, until, until_true
 
 from .conftest import NIGHT, PASSWORD, Chromium, Look, Site, browsing, looks, press_key
 
@@ -157,3 +157,33 @@ async def test_a_file_outlives_a_session_that_ended_and_one_that_is_gone_is_to_b
     gone = "The file was changed or removed after it was chosen. Choose it again; nothing was imported."
     await page.get_by_text(says(gone)).wait_for()
     site.expect("status of 401|FILE_NOT_FOUND")
+
+
+@pytest.mark.lasts(10)
+async def test_a_file_on_its_way_is_not_sent_a_second_time(site: Site, tmp_path: Path) -> None:
+    """Whoever clicked again while a large file was on its way sent it again beside the first."""
+    page, says, file = site.page, site.says, tmp_path / "people.csv"
+    file.write_text("phone,name\n+258841234567,Ana\n")
+    await site.enter()
+    await page.goto(site.base + "/contacts/import")
+    await page.get_by_label(says("File"), exact=True).set_input_files(file)
+    sent, goes_on = list[str](), asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        if route.request.method == "POST":
+            sent.append(route.request.url)
+            await goes_on.wait()
+        await route.continue_()
+
+    await page.route("**/contacts/import", hold)
+    button = page.get_by_role("button", name=says("Continue"))
+    await button.click(no_wait_after=True)
+    await until(lambda: len(sent) == 1)
+    # The session is looked at before each time.
+    async with page.expect_response("**/session"):
+        await button.click(no_wait_after=True)
+    await page.evaluate("new Promise((done) => setTimeout(done, 200))")
+    goes_on.set()
+    await page.wait_for_url("**/read")
+    assert len(sent) == 1
+    assert await site.pool.fetchval("SELECT count(*) FROM contact_imports") == 1

@@ -23,9 +23,13 @@ function attach(form) {
     });
   }
 
+  // A second click while the file is on its way sends it no second time, and takes nothing from the first.
+  let isUnderWay = false;
   document.addEventListener("submit", (event) => {
     if (event.target !== form || event.defaultPrevented) return;
     event.preventDefault();
+    if (isUnderWay) return;
+    isUnderWay = true;
     const request = new XMLHttpRequest();
     const number = new Intl.NumberFormat(document.documentElement.lang, { style: "percent" });
     shown.hidden = false;
@@ -34,6 +38,7 @@ function attach(form) {
       bar.value = (100 * at.loaded) / at.total;
       said.textContent = at.loaded < at.total ? `${form.dataset.sending} ${number.format(at.loaded / at.total)}` : form.dataset.stored;
     });
+    request.addEventListener("loadend", () => (isUnderWay = false));
     request.addEventListener("error", async () => {
       bar.value = 0;
       said.textContent = (await isReadable(file.files[0])) ? form.dataset.lost : form.dataset.changed;
