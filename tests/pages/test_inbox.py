@@ -341,6 +341,8 @@ async def test_how_often_an_answer_fails_is_counted_among_what_was_sent(pool: Po
         )
         words = (await owner.get(f"/messages/{id}")).words
         assert ("Of the last" in words, "Of the last 2 to this number, 2 ended" in words) == (sent == 2,) * 2, words
+        # What they wrote is listed, too, as what it is.
+        assert re.search(r"Others to or from the same person .* Received", words), words
 
 
 async def test_done_closes_no_message_that_nobody_saw(pool: Pool, owner: Browser, made: Made) -> None:
