@@ -296,8 +296,8 @@ async def installation(
         yield made
 
 
-#: Numbers have no magic endings, and a submit takes a moment, so that a kill finds some in flight. What shares of faults
-#: choose is the same in each run, except in the long form.
+#: Numbers have no magic endings, and a submit takes a moment, so that a kill finds some in flight. What shares of
+#: faults choose is the same in each run, except in the long form.
 SMSC: dict[str, Any] = {
     "port": 0,
     "seed": None if LONG else 1,
