@@ -74,11 +74,11 @@ def write_credentials(path: Path, credentials: Credentials) -> None:
 
 def write_simulators(smsc: Path, graph: Path, credentials: Credentials) -> None:
     """Write the configuration of each simulator for `heliograph simulate … --config`: on a command line everybody on
-    this machine could read it."""
+    this machine could read it. `up` reserves their addresses, which they therefore share."""
     allowed = {credentials.smsc.system_id: credentials.smsc.password}
-    _write(smsc, {"options": {"systems": allowed}})
+    _write(smsc, {"options": {"systems": allowed, "shared": True}})
     told = credentials.whatsapp
-    kept = {"app_secret": told.app_secret, "verify_token": told.verify_token, "token": told.token}
+    kept = {"app_secret": told.app_secret, "verify_token": told.verify_token, "token": told.token, "shared": True}
     _write(graph, {"options": kept})
 
 

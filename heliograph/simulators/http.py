@@ -66,9 +66,10 @@ class HttpSimulator:
         """Whether connections are accepted."""
         return self._server is not None
 
-    async def listen(self, host: str, port: int) -> int:
-        """Accept connections; returns the port, a free one if 0 was given. Raises OSError."""
-        sock = bound(host, port, shared=False)
+    async def listen(self, host: str, port: int, *, shared: bool = False) -> int:
+        """Accept connections; returns the port, a free one if 0 was given. With `shared`, other processes can bind the
+        address as well. Raises OSError."""
+        sock = bound(host, port, shared=shared)
         self._server = Server(self._service, self._tasks)
         await self._server.start([sock])
         taken: int = sock.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Where the parts listen: free ports, addresses to connect to, and waiting until something answers there."""
+"""Where the parts listen: reserved ports, addresses to connect to, and waiting until something answers there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import ipaddress
 import random
 import socket
 from collections.abc import Iterator
-from typing import Any
 
 from heliograph.up.errors import UpError
 
@@ -26,77 +25,73 @@ def shown(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def demand_free(host: str, port: int) -> None:
-    """Raises UpError if it is not possible to listen there, with the reason."""
-    error = _obstacle(host, port)
-    if error is None:
+@contextlib.contextmanager
+def reserved(host: str, port: int) -> Iterator[int]:
+    """Reserve the address for the processes of one of our parts, which share it (SO_REUSEPORT); 0: any free port.
+    Yields the port. Raises UpError if it is not possible to listen there.
+
+    Nobody else can listen there until it ends, whether or not the part runs. Not even another installation: the kernel
+    would divide requests between the two.
+    """
+    if port == 0:
+        with reserved_if_free(host, 0) as free:
+            yield free
         return
-    if error.errno == errno.EADDRINUSE:
-        raise UpError(f"port {port} on {host} is in use; choose another with --port, or stop the process that uses it")
-    raise UpError(f"cannot listen on port {port} of {host}: {error.strerror}; choose another with --port")
-
-
-def is_free(host: str, port: int) -> bool:
-    """True if it is possible to listen there. Raises UpError if the host is not an address of this machine."""
-    return _obstacle(host, port) is None
-
-
-def _resolved(host: str, port: int) -> tuple[Any, ...]:
-    return socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-
-
-def _obstacle(host: str, port: int) -> OSError | None:
-    """Why it is not possible to listen there; None: it is. Raises UpError if the host is not an address of this
-    machine."""
     try:
-        family, _, _, _, address = _resolved(host, port)
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except socket.gaierror as error:
-        raise UpError(f"{host} is not an address of this machine: {error}") from None
+        sock = _reserve(host, port)
     except OSError as error:
-        if error.errno == errno.EADDRNOTAVAIL:
-            raise UpError(f"{host} is not an address of this machine; choose another with --host") from None
-        return error
-    return None
+        if error.errno == errno.EADDRINUSE:
+            raise UpError(
+                f"port {port} on {host} is in use; choose another with --port, or stop the process that uses it"
+            ) from None
+        raise UpError(f"cannot listen on port {port} of {host}: {error.strerror}; choose another with --port") from None
+    with sock:
+        yield port
 
 
 @contextlib.contextmanager
-def reserved(host: str, port: int) -> Iterator[None]:
-    """Reserve the address for our own API. Raises UpError if it is not possible to listen there.
-
-    Processes of the API share a port (`http.server.server.bound`), so those of another installation could bind it too
-    before the first one listens: the kernel would divide requests between the two.
-    """
-    demand_free(host, port)
-    with _reserve(host, port):
-        yield
+def reserved_if_free(host: str, wanted: int) -> Iterator[int]:
+    """Reserve `wanted` as `reserved` does, or any free port if that is not possible. Raises UpError."""
+    # Below the range of outgoing connections, like PostgreSQL's port: a worker that keeps trying the simulator's port
+    # while that is down could be assigned it as its own, connect to itself, and lock out the simulator.
+    candidates = random.sample(range(20_000, 32_000), 100)
+    for port in [wanted, *candidates] if wanted else candidates:
+        try:
+            sock = _reserve(host, port)
+        except OSError:
+            continue
+        with sock:
+            yield port
+        return
+    raise UpError(f"no free port between 20000 and 32000 on {host}")
 
 
 def _reserve(host: str, port: int) -> socket.socket:
-    """A socket that never listens. Without SO_REUSEADDR, it would block `_obstacle`, and with SO_REUSEPORT it does not
-    block the API."""
-    family, _, _, _, address = _resolved(host, port)
-    for reuse_address in (False, True):  # connections that another program closed are in the way of the former
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse_address)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, True)
-        with contextlib.suppress(OSError):
-            sock.bind(address)
-            break
+    """A socket that is bound there and does not listen. Raises OSError if somebody listens or will, and UpError if the
+    host is not an address of this machine."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise UpError(f"{host} is not an address of this machine: {error}") from None
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # Connections that another program closed are not in the way of this option. It lets several bind, but only one
+        # listen, so that of two who reserve the address one is refused; on Linux it remains bound after that.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(1)
+        sock.shutdown(socket.SHUT_RDWR)
+        # From now on, only those can listen who set the latter, as our parts do.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    except OSError as error:
         sock.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise UpError(f"{host} is not an address of this machine; choose another with --host") from None
+        raise
     return sock
-
-
-def free_port(host: str) -> int:
-    """A port on which nothing listens. Raises UpError."""
-    # Below the range of outgoing connections, like PostgreSQL's port: a worker that keeps trying the simulator's port
-    # while that is down could be assigned it as its own, connect to itself, and lock out the simulator.
-    for port in random.sample(range(20_000, 32_000), 100):
-        if is_free(host, port):
-            return port
-    raise UpError(f"no free port between 20000 and 32000 on {host}")
 
 
 def is_loopback(host: str) -> bool:

@@ -7,6 +7,7 @@ nothing is accepted that cannot be stored.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import signal
@@ -87,14 +88,14 @@ async def up(
     # Checked before anything is created that a refused start would leave behind.
     if options.credentials_file is not None:
         _demand_writable(options.credentials_file.absolute())
-    port = options.port or ports.free_port(options.host)
-    with ports.reserved(options.host, port):
-        return await _run_parts(options, port, stop, hurry, say, on_ready)
+    with ports.reserved(options.host, options.port) as port, contextlib.ExitStack() as held:
+        return await _run_parts(options, port, held, stop, hurry, say, on_ready)
 
 
 async def _run_parts(
     options: UpOptions,
     port: int,
+    held: contextlib.ExitStack,
     stop: asyncio.Event,
     hurry: asyncio.Event,
     say: Callable[[str], None],
@@ -119,8 +120,9 @@ async def _run_parts(
     watcher: asyncio.Task[None] | None = None
     try:
         await _migrate(settings)
+        base_url, is_local = f"http://{ports.shown(options.host)}:{port}", ports.is_loopback(options.host)
         credentials, app, are_new, dashboard, console = await _prepare(
-            settings, data_dir, f"http://{ports.shown(options.host)}:{port}", is_local=ports.is_loopback(options.host)
+            settings, data_dir, base_url, held, is_local=is_local
         )
         environment = parts.part_environment(settings, host=options.host)
         their = from_environment(environment)
@@ -198,17 +200,17 @@ async def _migrate(settings: Settings) -> None:
 
 
 async def _prepare(
-    settings: Settings, data_dir: Path, base_url: str, *, is_local: bool
+    settings: Settings, data_dir: Path, base_url: str, held: contextlib.ExitStack, *, is_local: bool
 ) -> tuple[Credentials, UUID, bool, str, str]:
-    """Credentials, the id of the simulated app, whether a key is new, and the URLs of dashboard and console."""
+    """Credentials, the id of the simulated app, whether a key is new, and the URLs of dashboard and console. `held`
+    reserves the simulators' ports."""
     shown = read_credentials(data_dir / CREDENTIALS)
     known = read_credentials(data_dir / STARTING) or shown
     smsc = known.smsc if known else Smsc("127.0.0.1", 0, "heliograph", secrets.token_urlsafe(6))
     graph = known.whatsapp if known else new_graph()
     # The simulators keep their ports if these are free, so that a worker that is still running finds them again.
     for simulator in (smsc, graph):
-        if simulator.port == 0 or not ports.is_free(simulator.host, simulator.port):
-            simulator.port = ports.free_port(simulator.host)
+        simulator.port = held.enter_context(ports.reserved_if_free(simulator.host, simulator.port))
     pool = await open_pool(settings.database_url, size=1, wait=10.0)
     try:
         async with pool.acquire() as conn:

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from heliograph.base.process.settings import Settings
-from heliograph.http.server.server import bound
+from heliograph.http.server.server import CannotListen, bound
+from heliograph.simulators.graph.simulator import GraphSimulator, quick
+from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
 from heliograph.up import ports
 from heliograph.up.errors import UpError
 from heliograph.up.parts import Part, api_patience, worker_patience
@@ -100,14 +102,51 @@ async def test_a_part_that_does_not_stop_is_waited_for_aloud_and_killed() -> Non
 
 def test_a_port_belongs_to_one_installation_before_its_api_listens() -> None:
     """Two that were started within seconds used to share one, and half of their requests reached the wrong database."""
-    port = ports.free_port("127.0.0.1")
-    with ports.reserved("127.0.0.1", port):
+    with ports.reserved("127.0.0.1", 0) as port:
         with pytest.raises(UpError, match="is in use"), ports.reserved("127.0.0.1", port):
             raise AssertionError
         with bound("127.0.0.1", port) as first, bound("127.0.0.1", port) as second:  # processes of one API
             first.listen()
             second.listen()
-    assert ports.is_free("127.0.0.1", port)
+    with ports.reserved("127.0.0.1", port):
+        pass
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0", "localhost"])
+async def test_a_port_belongs_to_a_simulator_before_it_listens_and_after_it_was_killed(host: str) -> None:
+    """It was free until it listened: whoever took it then kept out the simulator, which was restarted forever."""
+    with ports.reserved_if_free(host, 0) as port:
+        smsc = Smsc(SmscOptions(host=host, port=port, shared=True))
+        graph = GraphSimulator(quick(host=host, port=port, shared=True))
+        for simulator in (smsc, graph, smsc):
+            assert not can_be_taken(host, port)
+            await simulator.start()
+            assert not can_be_taken(host, port)
+            await simulator.stop()
+        assert not can_be_taken(host, port)
+        with ports.reserved_if_free(host, port) as other:
+            assert other != port
+    assert can_be_taken(host, port)
+
+
+async def test_two_simulators_of_one_port_are_refused_unless_they_share_it() -> None:
+    async with GraphSimulator(quick()) as graph:
+        for simulator in (Smsc(SmscOptions(port=graph.port)), GraphSimulator(quick(port=graph.port))):
+            with pytest.raises((OSError, CannotListen)):
+                await simulator.start()
+
+
+def can_be_taken(host: str, port: int) -> bool:
+    """Whether another program, which does what servers usually do, can listen there."""
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(address)
+            sock.listen()
+        except OSError:
+            return False
+    return True
 
 
 def test_a_port_that_another_program_has_just_left_can_be_reserved() -> None:
@@ -117,5 +156,7 @@ def test_a_port_that_another_program_has_just_left_can_be_reserved() -> None:
             accepted, _ = server.accept()
             accepted.close()  # first, so that its end remains visible for a minute
             assert client.recv(1) == b""
-    with ports.reserved("127.0.0.1", port), bound("127.0.0.1", port) as api:
-        api.listen()
+    with ports.reserved("127.0.0.1", port):
+        assert not can_be_taken("127.0.0.1", port)
+        with bound("127.0.0.1", port) as api:
+            api.listen()

@@ -30,7 +30,7 @@ app = group("Simulate a supplier's SMSC, Meta's Graph API, or a customer's webho
 @options_of(
     SmscOptions,
     names={"systems": "--system", "error_mix": "--error", "receipt_mix": "--receipt"},
-    without=frozenset({"keep", "count_destinations"}),
+    without=frozenset({"keep", "count_destinations", "shared"}),
 )
 def smsc(
     given: dict[str, Any],
@@ -84,7 +84,7 @@ class _Config(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @app.command("graph")
-@options_of(GraphOptions, names={}, without=frozenset())
+@options_of(GraphOptions, names={}, without=frozenset({"shared"}))
 def graph(
     given: dict[str, Any],
     config: Annotated[

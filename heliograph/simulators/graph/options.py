@@ -21,6 +21,9 @@ class GraphOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     host: Annotated[str, "Address to listen on"] = "127.0.0.1"
     port: Annotated[int, "Port to listen on; 0: any free one"] = 8090
+    shared: Annotated[bool, "Other processes of this user may bind the address too, such as one that reserves it"] = (
+        False
+    )
     seed: Annotated[int | None, "Seed of random choices"] = None
     public_url: Annotated[str, "Base URL of `next` links and media; empty: the address it listens on"] = ""
 

@@ -403,7 +403,8 @@ class GraphSimulator:
         return box
 
     async def _listen(self) -> None:
-        self.port = await self._http.listen(self._options.host, self.port or self._options.port)
+        options = self._options
+        self.port = await self._http.listen(options.host, self.port or options.port, shared=options.shared)
 
     def _handle(self, head: RequestHead, body: bytes) -> Coming:
         request = request_of(head, body)

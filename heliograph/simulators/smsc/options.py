@@ -22,6 +22,9 @@ class SmscOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     host: Annotated[str, "Address to listen on"] = "127.0.0.1"
     port: Annotated[int, "Port to listen on; 0: any free one"] = 2775
+    shared: Annotated[bool, "Other processes of this user may bind the address too, such as one that reserves it"] = (
+        False
+    )
     tls_certificate: Annotated[str, "PEM file of the certificate chain; empty: no TLS"] = ""
     tls_key: Annotated[str, "PEM file of the certificate's key; empty: it is in the certificate's file"] = ""
     systems: Annotated[Mapping[str, str], "system_id: password of those who may bind"] = msgspec.field(

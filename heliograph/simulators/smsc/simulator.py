@@ -51,7 +51,12 @@ class Smsc:
         loop = asyncio.get_running_loop()
         hub.clock.open(loop)
         self._server = await loop.create_server(
-            lambda: Session(hub, loop), options.host, self.port or options.port, ssl=context, backlog=256
+            lambda: Session(hub, loop),
+            options.host,
+            self.port or options.port,
+            ssl=context,
+            backlog=256,
+            reuse_port=options.shared,
         )
         self.port = self._server.sockets[0].getsockname()[1]
         self._ticker = loop.create_task(self._tick())
