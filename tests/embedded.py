@@ -20,6 +20,7 @@ import pytest
 from heliograph.base.embedded.server import Embedded
 from tests.database import QUICK as QUICKEST
 from tests.database import execute, processes, public_directory
+from tests.ports import held_port
 
 __all__ = ["execute", "processes"]
 
@@ -63,15 +64,17 @@ def cluster_model() -> Iterator[Path]:
             await server.stop()
 
         asyncio.run(make())
-        (home / "port").unlink()
         yield home
 
 
 @pytest.fixture
-def cluster_home(public_place: Path, cluster_model: Path) -> Path:
-    """A cluster for this test, created but not running."""
-    subprocess.run(["cp", "-a", cluster_model, public_place / "postgres"], check=True)
-    return public_place / "postgres"
+def cluster_home(public_place: Path, cluster_model: Path) -> Iterator[Path]:
+    """A cluster for this test, created but not running. Its last port is free, and remains so between its servers."""
+    home = public_place / "postgres"
+    subprocess.run(["cp", "-a", cluster_model, home], check=True)
+    with held_port() as port:
+        (home / "port").write_text(f"{port}\n")
+        yield home
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import pwd
 import shutil
+import signal
 import socket
 import stat
 import sys
@@ -24,6 +25,7 @@ from heliograph.base.network.connecting import connect
 from heliograph.base.process.settings import Settings
 from heliograph.health.database import DiskSpace, disk
 from tests.embedded import QUICK, ROOT, Start, ask, execute, fetch, log_of, until
+from tests.ports import held_port
 from tests.processes import until_true
 
 # --- a first start, and a second
@@ -170,24 +172,42 @@ async def test_the_server_has_a_session_of_its_own(cluster_home: Path, embedded:
 
 
 async def test_a_port_that_was_taken_meanwhile_is_replaced(cluster_home: Path, embedded: Start) -> None:
-    server = embedded(cluster_home)
-    await server.start()
-    before = (cluster_home / "port").read_text()
-    await server.stop()
-    with socket.create_server(("127.0.0.1", int(before))):
+    port = int((cluster_home / "port").read_text())
+    with socket.create_server(("127.0.0.1", port)):
+        server = embedded(cluster_home)
         await server.start()
-        assert (cluster_home / "port").read_text() != before
+        assert int((cluster_home / "port").read_text()) != port
         assert await ask(server.url, "SELECT 1") == 1
 
 
-async def test_a_port_that_was_asked_for_is_used_or_refused(cluster_home: Path, embedded: Start) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(PostgresError, match=f"port {port} of 127.0.0.1 is in use"):
-            await embedded(cluster_home, port=port).start()
-    server = embedded(cluster_home, port=port)
+async def test_a_server_that_replaces_one_that_ended_has_its_port(cluster_home: Path, embedded: Start) -> None:
+    """Those who had its URL, as all parts of `heliograph up` do, never found the new one if somebody else had taken the
+    port meanwhile."""
+    server = embedded(cluster_home)
     await server.start()
-    assert f":{port}/" in server.url
+    url = server.url
+    os.kill(server.pid or 0, signal.SIGKILL)
+    await server.wait()
+    port = int((cluster_home / "port").read_text())
+    with socket.create_server(("127.0.0.1", port)):
+        for _ in range(2):
+            with pytest.raises(PostgresError, match=f"port {port} of 127.0.0.1 is in use"):
+                await server.start()
+    await server.start()
+    assert server.url == url
+    assert await ask(url, "SELECT 1") == 1
+
+
+async def test_a_port_that_was_asked_for_is_used_or_refused(cluster_home: Path, embedded: Start) -> None:
+    with held_port() as port:
+        with (
+            socket.create_server(("127.0.0.1", port)),
+            pytest.raises(PostgresError, match=f"port {port} of 127.0.0.1 is in use"),
+        ):
+            await embedded(cluster_home, port=port).start()
+        server = embedded(cluster_home, port=port)
+        await server.start()
+        assert f":{port}/" in server.url
 
 
 async def test_a_long_path_gets_a_short_socket(public_place: Path, cluster_home: Path, embedded: Start) -> None:

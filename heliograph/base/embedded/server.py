@@ -85,12 +85,13 @@ def _url(layout: Layout, role: str, kept: Path) -> str:
 class Embedded:
     """A PostgreSQL on `directory`, which is created if necessary and locked from `start` to `stop`.
 
-    `port`: exactly this TCP port, or None: the last one if it is free, else any. `on_progress` gets a readable line at
-    each step, and every `progress_interval` seconds of a longer one. `archive`: directory below which WAL is archived
-    (`archive`). `extra_settings` are for tests only: they override all others, including those for durability.
-    `packages`: where the binaries' package is, if not in this environment. Times in seconds: `start_timeout` covers
-    crash recovery; after `stop_timeout` a fast shutdown becomes an immediate one, after which the next start must
-    recover; `lock_timeout` is for another process that is about to release the lock.
+    `port`: exactly this TCP port, or None: the last one if it is free, else any; from then on exactly that one, because
+    others have the URL. `on_progress` gets a readable line at each step, and every `progress_interval` seconds of a
+    longer one. `archive`: directory below which WAL is archived (`archive`). `extra_settings` are for tests only: they
+    override all others, including those for durability. `packages`: where the binaries' package is, if not in this
+    environment. Times in seconds: `start_timeout` covers crash recovery; after `stop_timeout` a fast shutdown becomes
+    an immediate one, after which the next start must recover; `lock_timeout` is for another process that is about to
+    release the lock.
     """
 
     def __init__(
@@ -148,6 +149,7 @@ class Embedded:
                 await self._settle(connection)
             finally:
                 await connection.close()
+            self._wanted_port = self._last_port()
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             await self.stop()
             file = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
