@@ -77,19 +77,18 @@ async def following(server: Embedded, home: Path) -> AsyncIterator[Standby]:
     assert copied.returncode == 0, copied.stderr
     (home / "heliograph.conf").write_text((source / "heliograph.conf").read_text())
     with held_port() as port:
-        pass
-    changed = {"port": port, "unix_socket_directories": home, "logging_collector": "off", "hot_standby": "on"}
-    command = [str(programs / "postgres"), "-D", str(data)]
-    for name, value in changed.items():
-        command += ["-c", f"{name}={value}"]
-    parts = urllib.parse.urlsplit(server.url)
-    url = parts._replace(netloc=f"{parts.username}:{parts.password}@127.0.0.1:{port}").geturl()
-    query = urllib.parse.urlencode({"host": str(home), "port": port})
-    administrator = f"postgresql://postgres:{primary.password}@/heliograph?{query}"
-    spawn: dict[str, Any] = {"stdin": subprocess.DEVNULL, "cwd": "/", **account.spawn()}
-    standby = Standby(url, administrator, command, spawn, home / "standby.log")
-    await standby.start()
-    try:
-        yield standby
-    finally:
-        await standby.stop()
+        changed = {"port": port, "unix_socket_directories": home, "logging_collector": "off", "hot_standby": "on"}
+        command = [str(programs / "postgres"), "-D", str(data)]
+        for name, value in changed.items():
+            command += ["-c", f"{name}={value}"]
+        parts = urllib.parse.urlsplit(server.url)
+        url = parts._replace(netloc=f"{parts.username}:{parts.password}@127.0.0.1:{port}").geturl()
+        query = urllib.parse.urlencode({"host": str(home), "port": port})
+        administrator = f"postgresql://postgres:{primary.password}@/heliograph?{query}"
+        spawn: dict[str, Any] = {"stdin": subprocess.DEVNULL, "cwd": "/", **account.spawn()}
+        standby = Standby(url, administrator, command, spawn, home / "standby.log")
+        await standby.start()
+        try:
+            yield standby
+        finally:
+            await standby.stop()

@@ -10,6 +10,7 @@ import urllib.parse
 from collections.abc import AsyncIterator, Callable
 
 from heliograph.base.database.pool import Pool, open_pool
+from tests.ports import held_port
 
 #: The first message of a client that wants TLS (protocol 3, SSLRequest).
 SSL_REQUEST = (8).to_bytes(4) + (80877103).to_bytes(4)
@@ -23,7 +24,8 @@ COMMIT = b"COMMIT"
 
 
 class Wire:
-    """Forwards connections on a port of its own to a server; made by `wire`."""
+    """Forwards connections on a port of its own to a server; made by `wire`. Nobody else has the port on any
+    address."""
 
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         self._host, self._port, self._tls = host, port, tls
@@ -148,14 +150,14 @@ async def wire(url: str, *, tls: ssl.SSLContext | None = None, direct: bool = Fa
     `direct`: they start with TLS, without asking first."""
     parts = urllib.parse.urlsplit(url)
     made = Wire(parts.hostname or "127.0.0.1", parts.port or 5432, None if direct else tls)
-    server = await asyncio.start_server(made._connected, "127.0.0.1", 0, ssl=tls if direct else None)
-    made.port = server.sockets[0].getsockname()[1]
     credentials = parts.netloc.rpartition("@")[0]
-    try:
-        yield made, parts._replace(netloc=f"{credentials}@127.0.0.1:{made.port}").geturl()
-    finally:
-        server.close()
-        await made._end()
+    with held_port() as made.port:
+        server = await asyncio.start_server(made._connected, "127.0.0.1", made.port, ssl=tls if direct else None)
+        try:
+            yield made, parts._replace(netloc=f"{credentials}@127.0.0.1:{made.port}").geturl()
+        finally:
+            server.close()
+            await made._end()
 
 
 @contextlib.asynccontextmanager

@@ -14,6 +14,7 @@ import aiohttp
 from aiohttp import web
 
 from heliograph.simulators.graph.simulator import GraphSimulator, Setup, quick
+from tests.ports import held_port
 
 NUMBER, WABA, TOKEN, SECRET = "555000111222333", "900100200300400", "graph-token", "graph-app-secret"
 USER = "+212600000017"
@@ -134,12 +135,14 @@ def reminder(*values: str, **changes: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def graph(setup: Setup | None = None, **options: Any) -> AsyncIterator[tuple[GraphSimulator, Client, Hook]]:
-    """A simulator, a client for it, and the receiver of its callbacks; the handshake has passed."""
+    """A simulator, a client for it, and the receiver of its callbacks; the handshake has passed. Nobody else gets its
+    port while it refuses connections."""
     async with hooked() as hook, aiohttp.ClientSession() as session:
-        simulator = GraphSimulator(quick(**({"webhook_url": hook.url} | options)), setup)
-        async with simulator:
-            await asyncio.wait_for(simulator.verified(), 120)
-            yield simulator, Client(simulator, session), hook
+        with held_port() as port:
+            simulator = GraphSimulator(quick(**({"port": port, "webhook_url": hook.url} | options)), setup)
+            async with simulator:
+                await asyncio.wait_for(simulator.verified(), 120)
+                yield simulator, Client(simulator, session), hook
 
 
 async def until(true: Callable[[], object]) -> None:

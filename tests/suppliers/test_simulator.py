@@ -21,6 +21,7 @@ from heliograph.base.phones import REGIONS
 from heliograph.simulators.smsc.options import fates
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions, run
 from tests.certificates import Authority
+from tests.ports import held_port
 
 HEADER = struct.Struct(">IIII")
 TRANSCEIVER, TRANSMITTER, RECEIVER = 9, 2, 1
@@ -30,12 +31,13 @@ RECIPIENT = "258841234567"
 
 @asynccontextmanager
 async def simulator(**options: Any) -> AsyncIterator[Smsc]:
-    smsc = Smsc(SmscOptions(port=0, **options))
-    await smsc.start()
-    try:
-        yield smsc
-    finally:
-        await smsc.stop()
+    with held_port() as port:  # while it is stopped, too
+        smsc = Smsc(SmscOptions(port=port, **options))
+        await smsc.start()
+        try:
+            yield smsc
+        finally:
+            await smsc.stop()
 
 
 class Client:

@@ -20,13 +20,15 @@ from structlog.testing import capture_logs
 from heliograph.suppliers.contract import Account, OnAnswered, Scope, Submission, Verdict
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.connector import connect
+from tests.ports import held_port
 
 
 @pytest.fixture
 async def peer() -> AsyncIterator[Peer]:
-    peer = await Peer().start()
-    yield peer
-    await peer.stop()
+    with held_port() as port:  # on any address
+        peer = await Peer().start(port=port)
+        yield peer
+        await peer.stop()
 
 
 @pytest.fixture
@@ -411,21 +413,19 @@ async def test_what_was_not_flushed_is_unreachable(peer: Peer, account: PeerAcco
 
 
 async def test_without_a_session_everything_is_unreachable() -> None:
-    peer = await Peer().start()
-    port = peer.port
-    await peer.stop()
-    account = PeerAccount(port)
-    await account.connector.start()
-    assert (account.connector.ready(), account.connector.capacity()) == (False, 0)
-    account.submit(2)
-    assert account.outcomes == []
-    outcomes = await account.ended(2)
-    assert {(outcome.verdict, outcome.counts) for outcome in outcomes} == {(Verdict.UNREACHABLE, False)}
-    await until(lambda: "cannot connect" in account.connector.health().last_error)
-    peer = await Peer().start(port=port)
-    await until(lambda: account.connector.health().sessions == 1)
-    await account.connector.stop(grace=0.2)
-    await peer.stop()
+    with held_port() as port:
+        account = PeerAccount(port)
+        await account.connector.start()
+        assert (account.connector.ready(), account.connector.capacity()) == (False, 0)
+        account.submit(2)
+        assert account.outcomes == []
+        outcomes = await account.ended(2)
+        assert {(outcome.verdict, outcome.counts) for outcome in outcomes} == {(Verdict.UNREACHABLE, False)}
+        await until(lambda: "cannot connect" in account.connector.health().last_error)
+        peer = await Peer().start(port=port)
+        await until(lambda: account.connector.health().sessions == 1)
+        await account.connector.stop(grace=0.2)
+        await peer.stop()
 
 
 async def test_hosts_take_turns(peer: Peer) -> None:

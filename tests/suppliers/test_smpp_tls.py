@@ -6,7 +6,7 @@ import contextlib
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from heliograph.suppliers.smpp import tls
 from heliograph.suppliers.smpp.settings import SmppSettings
 from heliograph.suppliers.smpp.tls import tls_context
 from tests.certificates import Authority, verify_strictly
+from tests.ports import held_port
 
 
 @pytest.fixture
@@ -26,10 +27,17 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @pytest.fixture
-async def peer(authority: Authority) -> AsyncIterator[Peer]:
+def held() -> Iterator[int]:
+    """A port that nobody else has."""
+    with held_port() as port:
+        yield port
+
+
+@pytest.fixture
+async def peer(held: int, authority: Authority) -> AsyncIterator[Peer]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.issue("smsc.example"))
-    peer = await Peer().start(tls=context)
+    peer = await Peer().start(tls=context, port=held)
     yield peer
     await peer.stop()
 
@@ -105,12 +113,12 @@ async def test_a_renewed_authority_is_trusted_from_the_next_connection_on(
     await second.stop()
 
 
-async def test_a_renewed_client_certificate_is_presented(authority: Authority, successor: Authority) -> None:
+async def test_a_renewed_client_certificate_is_presented(authority: Authority, successor: Authority, held: int) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_verify_locations(authority.file)
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(authority.issue("127.0.0.1"))
-    peer = await Peer().start(tls=context)
+    peer = await Peer().start(tls=context, port=held)
     ours = authority.issue("esme.example")
     account = await PeerAccount(peer.port, tls=True, tls_ca_file=authority.file, tls_certificate_file=ours).start()
     await peer.stop()
@@ -119,7 +127,7 @@ async def test_a_renewed_client_certificate_is_presented(authority: Authority, s
     only_the_new.load_verify_locations(successor.file)
     only_the_new.verify_mode = ssl.CERT_REQUIRED
     only_the_new.load_cert_chain(authority.issue("127.0.0.1"))
-    second = await Peer().start(tls=only_the_new, port=peer.port)
+    second = await Peer().start(tls=only_the_new, port=held)
     await until(lambda: second.binds == 1 and account.connector.health().sessions == 1)
     await account.connector.stop(grace=1)
     await second.stop()

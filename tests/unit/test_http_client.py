@@ -27,6 +27,7 @@ from heliograph.base.process.settings import Settings
 from heliograph.http.answers import KEPT_BYTES, Answer, Failure
 from heliograph.http.client import HttpClient, webhook_rules
 from heliograph.http.resolver import AddressBlocked, Resolver
+from tests import ports
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -37,33 +38,23 @@ PATIENT = {"webhook_timeout_seconds": 600.0, "webhook_connect_seconds": 600.0}
 
 
 class Listener:
-    """A server on one or more local addresses with the same port, which counts what arrives."""
+    """A server on one or more local addresses with the same port, which counts what arrives. Nobody else has the port
+    on any address."""
 
     def __init__(self, serve: Serve, *, tls: ssl.SSLContext | None = None) -> None:
         self.connections = 0
         self.ended = 0
         self.requests: list[bytes] = []
-        self.port = 0
+        self._held = ports.hold()
+        self.port = ports.number(self._held)
         self._serve = serve
         self._tls = tls
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, *hosts: str) -> None:
-        while len(self._servers) < len(hosts):
-            host = hosts[len(self._servers)]
-            try:
-                server = await asyncio.start_server(self._accepted, host, self.port, ssl=self._tls)
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE or self.port == 0:
-                    raise
-                # The port is free on the first address, but somebody has it on this one.
-                for server in self._servers:
-                    server.close()
-                self._servers, self.port = [], 0
-                continue
-            self.port = server.sockets[0].getsockname()[1]
-            self._servers.append(server)
+        for host in hosts:
+            self._servers.append(await asyncio.start_server(self._accepted, host, self.port, ssl=self._tls))
 
     async def stop(self) -> None:
         for server in self._servers:
@@ -71,6 +62,7 @@ class Listener:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._held.close()
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
