@@ -58,6 +58,9 @@ WRITTEN = (
 )
 
 
+#: Sockets that never listen: each reserves a port.
+_HELD: list[socket.socket] = []
+
 NUMBERS = """
 SELECT id, graph_id, digits FROM whatsapp_numbers
  WHERE organization_id = $1 AND state = 'active' AND throughput_per_second = 1000
@@ -472,11 +475,13 @@ def shortened(text: str, *, most: int = 3000) -> str:
 
 
 def free_port() -> int:
-    """An unused loopback port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A loopback port that nobody else is assigned while this process runs, for programs that set SO_REUSEADDR."""
+    held = socket.socket()
+    held.bind(("127.0.0.1", 0))
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    _HELD.append(held)
+    port: int = held.getsockname()[1]
+    return port
 
 
 def end_with_parent() -> None:

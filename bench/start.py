@@ -15,7 +15,7 @@ import msgspec
 from bench.accept import Lengths
 from bench.figures import Report
 from bench.load import TEXT
-from bench.stage import BenchError, Part, Stage, end_with_parent, free_port
+from bench.stage import BenchError, Part, Stage, end_with_parent
 from heliograph.demo.credentials import Credentials
 
 LONGEST = 60.0
@@ -41,7 +41,7 @@ async def _once(stage: Stage, directory: Path) -> tuple[float, float]:
     with said.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "heliograph", "up", "--json", "--port", str(free_port()), "--data-dir", str(directory / "data")),
+            *("-m", "heliograph", "up", "--json", "--port", "0", "--data-dir", str(directory / "data")),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=(directory / "complaints").open("wb"),
