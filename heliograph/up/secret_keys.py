@@ -5,7 +5,12 @@ The rule nobody may break: no new key is created for an existing database. It co
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import fcntl
+import os
 import secrets
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import asyncpg
@@ -20,6 +25,8 @@ from heliograph.up.errors import UpError, unusable
 
 #: Names of both files in the data directory.
 FILE, OTHER_FILE = "secret_key", "other_secret_key"
+#: The file that is locked while the key is created.
+LOCK = "secret_key.lock"
 # A database migrated before the first start contains nothing sealed yet; organizations do.
 IS_USED = "SELECT EXISTS (SELECT FROM organizations)"
 
@@ -38,6 +45,13 @@ async def ensured(settings: Settings, data_dir: Path) -> Settings:
     found = completed(settings, data_dir)
     if found.secret_key:
         return found
+    async with _one_at_a_time(data_dir):
+        # Another start may have created it meanwhile.
+        found = completed(settings, data_dir)
+        return found if found.secret_key else await _created(settings, data_dir)
+
+
+async def _created(settings: Settings, data_dir: Path) -> Settings:
     path = data_dir / FILE
     if settings.database_url:
         where = database_url.shown(settings.database_url)
@@ -54,8 +68,32 @@ async def ensured(settings: Settings, data_dir: Path) -> Settings:
     try:
         private_files.write(path, secrets.token_urlsafe(48).encode() + b"\n")
     except OSError as error:
-        raise UpError(f"cannot write {path}: {error.strerror}; choose another directory with --data-dir") from None
+        raise _unwritable(path, error) from None
     return completed(settings, data_dir)
+
+
+@contextlib.asynccontextmanager
+async def _one_at_a_time(data_dir: Path) -> AsyncIterator[None]:
+    """Two starts at once would each create a key: the file would have the one, and the database the other."""
+    path = data_dir / LOCK
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, private_files.MODE)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    try:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(0.02)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _unwritable(path: Path, error: OSError) -> UpError:
+    return UpError(f"cannot write {path}: {error.strerror}; choose another directory with --data-dir")
 
 
 async def _is_used(url: str) -> bool:
