@@ -79,17 +79,21 @@ def cluster_home(public_place: Path, cluster_model: Path) -> Iterator[Path]:
 
 @pytest.fixture
 async def embedded() -> AsyncIterator[Start]:
-    """Creates servers, all of which are stopped at the end."""
+    """Creates servers, all of which are stopped at the end. The first on a directory gets a port that nobody else takes
+    while it is away."""
     made: list[Embedded] = []
+    with contextlib.ExitStack() as held:
 
-    def make(home: Path, **options: Any) -> Embedded:
-        quick: dict[str, Any] = {"on_progress": quiet, "extra_settings": QUICK, "lock_timeout": 0.2}
-        made.append(Embedded(home, **quick | options))
-        return made[-1]
+        def make(home: Path, **options: Any) -> Embedded:
+            quick: dict[str, Any] = {"on_progress": quiet, "extra_settings": QUICK, "lock_timeout": 0.2}
+            if not (home / "port").exists():
+                quick["port"] = held.enter_context(held_port())
+            made.append(Embedded(home, **quick | options))
+            return made[-1]
 
-    yield make
-    for server in made:
-        await server.stop()
+        yield make
+        for server in made:
+            await server.stop()
 
 
 def quiet(line: str) -> None:

@@ -28,6 +28,7 @@ from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery import signing
 from tests.judge import until_settled
 from tests.load import Client
+from tests.ports import held_port
 from tests.processes import Program, alive, descendants, environment, until, until_true
 from tests.up import PARTS, accounts, up
 
@@ -99,6 +100,20 @@ async def run_as_printed(text: str, path: str, home: Path) -> tuple[int, Any]:
     out, _ = await asyncio.wait_for(process.communicate(), 120)
     body, status = out.decode().rsplit("\n", 1)
     return int(status), msgspec.json.decode(body)
+
+
+@contextlib.contextmanager
+def moved(data: Path, credentials: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Between two starts: replace the ports in these credentials, and in the directory, by others that nobody else gets
+    meanwhile. Yields the credentials."""
+    with contextlib.ExitStack() as held:
+        smsc, graph, postgres = (held.enter_context(held_port()) for _ in range(3))
+        given = msgspec.json.decode(msgspec.json.encode(credentials))
+        given["smsc"]["port"], given["whatsapp"]["port"] = smsc, graph
+        given["database_url"] = re.sub(r":\d+/", f":{postgres}/", given["database_url"])
+        (data / "credentials.json").write_bytes(msgspec.json.encode(given))
+        (data / "postgres" / "port").write_text(f"{postgres}\n")
+        yield given
 
 
 async def statuses(url: str) -> dict[str, str]:
@@ -176,22 +191,25 @@ async def test_from_the_first_start_to_the_second(place: Path, receiver: Receive
         await connection.close()
         await first.stopped(signal.SIGTERM)
 
-    async with up(place) as second, Client(second.url, second.credentials["live_key"]) as client:
-        for name in KEYS - {"base_url"}:
-            assert second.credentials[name] == first.credentials[name]
-        # To its user's country, whichever it is, and to the simulators' own numbers, which belong to none.
-        id = await client.send("+88810000000000")
-        event = await event_of(receiver, id, secret)
-        assert event.type == "message.delivered"
-        assert len(await statuses(second.database)) == 9, "the messages of the first start are there"
-        for key in ("live_key", "test_key"):
-            assert second.credentials[key] not in second.program.out + second.program.err, "shown at the first start"
-        assert str(second.file) in second.program.out
-        assert (await run_as_printed(second.program.out, "/sms/send", tmp_path))[0] == 202
-        status, body = await run_as_printed(second.program.out, "/whatsapp/messages", tmp_path)
-        assert status == 202
-        await read_by_its_user(client, body["message"]["id"])
-        await second.stopped(signal.SIGINT)
+    with moved(place / "data", first.credentials) as kept:
+        async with up(place) as second, Client(second.url, second.credentials["live_key"]) as client:
+            for name in KEYS - {"base_url"}:
+                assert second.credentials[name] == kept[name]
+            # To its user's country, whichever it is, and to the simulators' own numbers, which belong to none.
+            id = await client.send("+88810000000000")
+            event = await event_of(receiver, id, secret)
+            assert event.type == "message.delivered"
+            assert len(await statuses(second.database)) == 9, "the messages of the first start are there"
+            for key in ("live_key", "test_key"):
+                assert second.credentials[key] not in second.program.out + second.program.err, (
+                    "shown at the first start"
+                )
+            assert str(second.file) in second.program.out
+            assert (await run_as_printed(second.program.out, "/sms/send", tmp_path))[0] == 202
+            status, body = await run_as_printed(second.program.out, "/whatsapp/messages", tmp_path)
+            assert status == 202
+            await read_by_its_user(client, body["message"]["id"])
+            await second.stopped(signal.SIGINT)
 
 
 @pytest.mark.lasts(30)
