@@ -46,6 +46,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     #: Its form changes nothing of the organization, but shows or exports something, or concerns the reader alone:
     #: allowed while the organization is suspended or closed.
     only_reads: bool = False
+    #: Its form only ends somebody's access to the organization's data: allowed then, too, since that can still be read.
+    ends_access: bool = False
     #: Its self-refreshing region is the same for everybody with the same role (one that sees everything), language and
     #: time zone, unless the page `is_own`.
     is_alike: bool = False
@@ -75,6 +77,11 @@ def post(
 def reading(route: Route) -> Route:
     """A form that changes nothing of the organization (`Route.only_reads`)."""
     return msgspec.structs.replace(route, only_reads=True)
+
+
+def ending(route: Route) -> Route:
+    """A form that only ends somebody's access to the organization's data (`Route.ends_access`)."""
+    return msgspec.structs.replace(route, ends_access=True)
 
 
 def alike(path: str, handler: Handler, scope: str) -> Route:

@@ -1,4 +1,5 @@
-"""A suspended or closed organization can read and export on the dashboard, but not change or send anything."""
+"""A suspended or closed organization can read, export and end somebody's access on the dashboard, but not change or
+send anything else."""
 
 from __future__ import annotations
 
@@ -7,15 +8,18 @@ import uuid
 import pytest
 
 from heliograph.accounts import organizations
+from heliograph.accounts.api_keys import lifecycle
 from heliograph.base.database.pool import Pool
 from heliograph.dashboard.table import ROUTES
 from tests.hooks import until
 
-from .conftest import Browser, Tenant
+from .conftest import Browser, Tenant, make_person
 
 REFUSED = "This organization is suspended: it can read, but not send or change anything."
 #: What remains: looking, exporting, and what concerns the reader alone.
 READING = {
+    "/account/number/code",
+    "/account/number/remove",
     "/audit/export",
     "/campaigns/{id}/export",
     "/contacts/export",
@@ -34,6 +38,13 @@ READING = {
     "/send/template/preview",
     "/usage/export",
     "/webhooks/{id}/events/{event}/reveal",
+}
+#: And what ends somebody's access to what can still be read.
+ENDING = {
+    "/keys/{id}/revoke",
+    "/team/invitations/{id}/withdraw",
+    "/team/members/{id}/remove",
+    "/webhooks/{id}/disable",
 }
 
 
@@ -54,7 +65,8 @@ async def taken(browser: Browser, token: str, *, is_refused: bool) -> None:
 
 def test_the_forms_that_remain_are_these() -> None:
     assert {route.path for route in ROUTES if route.only_reads} == READING
-    assert {route.method for route in ROUTES if route.only_reads} == {"POST"}
+    assert {route.path for route in ROUTES if route.ends_access} == ENDING
+    assert {route.method for route in ROUTES if route.only_reads or route.ends_access} == {"POST"}
 
 
 @pytest.mark.parametrize("state", sorted(organizations.STOPPED))
@@ -70,8 +82,9 @@ async def test_every_form_of_an_organization_that_may_only_read(
         path = route.path.replace("{id}", str(uuid.uuid4())).replace("{event}", str(uuid.uuid4()))
         for mode in ("live", "test"):
             page = await owner.post(f"{path}?mode={mode}", {"_token": token})
-            assert (REFUSED in page.words) != route.only_reads, (route.path, mode, page.words)
-            assert (page.status == 403) != route.only_reads, (route.path, mode, page.status)
+            is_allowed = route.only_reads or route.ends_access
+            assert (REFUSED in page.words) != is_allowed, (route.path, mode, page.words)
+            assert (page.status == 403) != is_allowed, (route.path, mode, page.status)
 
 
 async def test_it_sees_its_pages_and_changes_nothing_until_it_is_resumed(
@@ -90,3 +103,24 @@ async def test_it_sees_its_pages_and_changes_nothing_until_it_is_resumed(
     await taken(owner, form["_token"], is_refused=False)
     await owner.post("/contacts", filled)
     assert await pool.fetchval("SELECT phone FROM contacts") == "+258840000001"
+
+
+@pytest.mark.parametrize("state", sorted(organizations.STOPPED))
+async def test_a_leaked_key_is_revoked_and_a_person_removed(
+    pool: Pool, tenant: Tenant, owner: Browser, state: str
+) -> None:
+    async with pool.acquire() as conn:
+        key, _ = await lifecycle.issue(conn, tenant.actor, name="leaked", mode="live", profile="read_only")
+    rui = await make_person(pool, tenant, "rui@example.org", role="developer")
+    token = (await owner.get("/account")).form("/account")["_token"]
+    told = f"This organization is {state}: you can read and export, and end somebody's access"
+    assert told not in (await owner.get("/keys")).words
+    await become(pool, tenant, state)
+    await taken(owner, token, is_refused=True)
+    for path in ("/", "/keys", "/send"):
+        assert told in (await owner.get(path)).words, path
+    page = await owner.post(f"/keys/{key.id}/revoke", {"_token": token})
+    assert "is revoked" in page.words
+    assert await pool.fetchval("SELECT status FROM api_keys WHERE id = $1", key.id) == "revoked"
+    assert (await owner.post(f"/team/members/{rui.id}/remove", {"_token": token})).status == 200
+    assert await pool.fetchval("SELECT count(*) FROM memberships WHERE user_id = $1", rui.id) == 0

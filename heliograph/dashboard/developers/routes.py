@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heliograph.dashboard.developers import catcher, deliveries, endpoint, keys, requests, webhooks
-from heliograph.pages.routes import Route, alike, get, post, reading
+from heliograph.pages.routes import Route, alike, ending, get, post, reading
 from heliograph.people.roles import DEVELOP, REVEAL
 
 ROUTES: tuple[Route, ...] = (
@@ -17,7 +17,7 @@ ROUTES: tuple[Route, ...] = (
     get("/webhooks/{id}/edit", endpoint.show_edit, "webhooks:write", is_proved=True),
     post("/webhooks/{id}/edit", endpoint.edit, "webhooks:write", is_proved=True),
     get("/webhooks/{id}/disable", endpoint.show_disable, "webhooks:write"),
-    post("/webhooks/{id}/disable", endpoint.disable, "webhooks:write"),
+    ending(post("/webhooks/{id}/disable", endpoint.disable, "webhooks:write")),
     post("/webhooks/{id}/enable", endpoint.enable, "webhooks:write"),
     post("/webhooks/{id}/pause", endpoint.pause, "webhooks:write"),
     post("/webhooks/{id}/resume", endpoint.resume, "webhooks:write"),
@@ -41,5 +41,5 @@ ROUTES: tuple[Route, ...] = (
     get("/keys/{id}/rename", keys.show_rename, "api_keys:write"),
     post("/keys/{id}/rename", keys.rename, "api_keys:write"),
     get("/keys/{id}/revoke", keys.show_revoke, "api_keys:write"),
-    post("/keys/{id}/revoke", keys.revoke, "api_keys:write", is_proved=True),
+    ending(post("/keys/{id}/revoke", keys.revoke, "api_keys:write", is_proved=True)),
 )

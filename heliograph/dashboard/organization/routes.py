@@ -13,7 +13,7 @@ from heliograph.dashboard.organization import (
     state,
     team,
 )
-from heliograph.pages.routes import Route, get, own, post, reading, shared
+from heliograph.pages.routes import Route, ending, get, own, post, reading, shared
 from heliograph.people.roles import AUDIT, OWNERS, SETTINGS, TEAM, TEAM_CHANGE
 
 ROUTES: tuple[Route, ...] = (
@@ -21,10 +21,10 @@ ROUTES: tuple[Route, ...] = (
     get("/team/invite", team.show_invite, permission=TEAM_CHANGE, is_proved=True),
     post("/team/invite", team.invite, permission=TEAM_CHANGE, is_proved=True),
     post("/team/invitations/{id}/renew", team.renew, permission=TEAM_CHANGE, is_proved=True),
-    post("/team/invitations/{id}/withdraw", team.withdraw, permission=TEAM_CHANGE),
+    ending(post("/team/invitations/{id}/withdraw", team.withdraw, permission=TEAM_CHANGE)),
     get("/team/members/{id}", team.show_member, permission=TEAM_CHANGE, is_proved=True),
     post("/team/members/{id}/role", team.change_role, permission=TEAM_CHANGE, is_proved=True),
-    post("/team/members/{id}/remove", team.remove, permission=TEAM_CHANGE, is_proved=True),
+    ending(post("/team/members/{id}/remove", team.remove, permission=TEAM_CHANGE, is_proved=True)),
     shared("GET", "/senders", senders.show, "sender_ids:read"),
     shared("GET", "/senders/new", senders.show_new, "sender_ids:write"),
     shared("POST", "/senders", senders.ask, "sender_ids:write"),

@@ -28,6 +28,6 @@ ROUTES: tuple[Route, ...] = (
     shared("POST", "/texts/{id}/remove", texts.remove, "sms:send"),
     shared("GET", "/account/number", own_number.show, "sms:send"),
     shared("POST", "/account/number", own_number.ask, "sms:send"),
-    shared("POST", "/account/number/code", own_number.prove, "sms:send"),
-    shared("POST", "/account/number/remove", own_number.remove, "sms:send"),
+    reading(shared("POST", "/account/number/code", own_number.prove, "sms:send")),
+    reading(shared("POST", "/account/number/remove", own_number.remove, "sms:send")),
 )

@@ -221,12 +221,13 @@ class Pages:
 
     async def _receive_form(self, request: Request, route: Route, scope: dict[str, Any], receive: Receive) -> None:
         """Read the form of a POST. Raises ForeignForm unless it is of a page of this session, OtherOrganization if that
-        page showed another organization, and OrganizationSuspended if the organization, as over the API, may only
-        read."""
+        page showed another organization, and OrganizationSuspended if the organization may only read, and this
+        does more."""
         person = request.session
         if isinstance(person, SignedInUser) and person.reason is not None and not route.is_harmless:
             raise ViewingOnly
-        if isinstance(person, SignedInUser) and request.route and person.state in STOPPED and not route.only_reads:
+        is_allowed = route.only_reads or route.ends_access
+        if isinstance(person, SignedInUser) and request.route and person.state in STOPPED and not is_allowed:
             raise OrganizationSuspended
         public = self.services.settings.public_url
         forgery.check_origin(request.headers, host=request.host, public_url=public, is_secure=request.is_secure)
