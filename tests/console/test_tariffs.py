@@ -142,6 +142,20 @@ async def test_a_rate_that_ends_is_told_before_it_does(pool: Pool, root: Browser
     assert "main USD 2 1 1 Jun 2036, 00:00 ● none" in line, line
 
 
+async def test_a_price_list_whose_name_cannot_be_seen_is_refused_in_the_forms_words(pool: Pool, root: Browser) -> None:
+    for name, said in (
+        ("", "A price list's name must have 1 to 64 characters."),
+        ("\u200b", "A price list's name must have 1 to 64 characters."),
+        ("x" * 65, "A price list's name must have 1 to 64 characters."),
+        ("stan\u202edard", "A name must not contain control characters."),
+    ):
+        page = await sent(root, CARD, name=name, do="import")
+        assert (page.status, said in page.words) == (422, True), (name, page.words)
+    assert await listed(pool, "price") == []
+    assert "Imported: 3 added" in (await sent(root, CARD, name="Joa\u0303o " + "x" * 59, do="import")).words
+    assert await listed(pool, "price") == [("João " + "x" * 59, 3)]
+
+
 async def left_open(pool: Pool, browser: Browser) -> None:
     """The session has to confirm who it is of."""
     await pool.execute(FORGET)

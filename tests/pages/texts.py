@@ -20,7 +20,7 @@ from heliograph.console.administration import installation
 from heliograph.console.approvals import senders
 from heliograph.console.credentials import keying
 from heliograph.console.messages import wording
-from heliograph.console.money import wallets
+from heliograph.console.money import tariffs, wallets
 from heliograph.console.organizations import configuring
 from heliograph.console.routing import descriptions, ruling
 from heliograph.console.routing import editing as routing
@@ -131,7 +131,8 @@ def texts() -> set[str]:
     found |= {*REPLY_LANGUAGES.values(), *configuring.HOW.values(), *configuring.WRONG.values()}
     found |= {*typed.WRONG.values(), *wallets.WRONG.values(), *installation.WRONG.values()}
     found |= {*keying.WRONG.values(), *ruling.WRONG.values()}
-    found |= {*users.WRONG_NAME.values(), *keeping.WRONG_NAME.values(), *drafts.WRONG_NAME.values()}
+    for names in (users, keeping, drafts, tariffs):
+        found |= {*names.WRONG_NAME.values()}
     found |= {*senders.UNDONE.values()}
     found |= {*SCOPES.values(), *ACTIONS.values(), *SUMMARIES.values()}
     found |= {one.label for one in (*places.ACTIONS, *console_places.ACTIONS)}

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from heliograph.accounts import organizations
+from heliograph.base import naming
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
@@ -30,8 +31,13 @@ from heliograph.prices.tariffs import Imported, Listed
 from heliograph.sms.dispatch import routing, suppliers
 
 HERE = "/console/rates"
-#: Rates and differences per page; maximum characters of a list's name.
+#: Rates and differences per page; maximum characters of a number.
 SHOWN, LONGEST = 500, 64
+#: What is wrong with a price list's name, by issue.
+WRONG_NAME = {
+    "length": "A price list's name must have 1 to 64 characters.",
+    "pattern": "A name must not contain control characters.",
+}
 #: Fields of the drafting form.
 DRAFTED = ("markup", "margin", "currency", "exchange", "places")
 
@@ -152,9 +158,7 @@ async def import_(request: Request) -> Answer:
 async def _target(conn: Connection, target: str, name: str) -> tuple[Literal["cost", "price"], str, UUID | None]:
     """The tariff that a file is for. Raises Invalid."""
     if target == "list":
-        if not 1 <= len(name) <= LONGEST:
-            raise Invalid(("name", "length", "A price list's name must have 1 to 64 characters."))
-        return "price", name, None
+        return "price", naming.checked(name, "name", longest=tariffs.LONGEST_NAME, said=WRONG_NAME), None
     try:
         one = await suppliers.lock(conn, supplier=target)
     except NotFound:
