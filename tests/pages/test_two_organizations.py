@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 
+from heliograph.accounts import organizations
 from heliograph.base.database.pool import Pool
 from heliograph.people import memberships, sessions
 
@@ -41,6 +42,17 @@ async def test_a_form_reaches_the_organization_of_its_page(
     await switch(owner, await owner.get("/"), tenant)
     assert (await owner.submit(form, "/contacts", **typed)).status == 200
     assert [row[0] for row in await pool.fetch("SELECT organization_id FROM contacts")] == [tenant.id]
+
+
+async def test_a_form_of_another_organization_is_refused_for_that_where_this_one_is_suspended(
+    pool: Pool, owner: Browser, other: Tenant
+) -> None:
+    home, form = await owner.get("/"), await owner.get("/contacts/new")
+    async with pool.acquire() as conn:
+        await organizations.set_state(conn, id=other.id, state="suspended")
+    await switch(owner, home, other)
+    refused = await owner.submit(form, "/contacts", name="Rui", phone="+258841234567")
+    assert (refused.status, "You have switched to another organization" in refused.words) == (409, True)
 
 
 async def test_a_part_is_renewed_of_the_organization_of_its_page(tenant: Tenant, owner: Browser, other: Tenant) -> None:

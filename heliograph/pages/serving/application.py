@@ -226,9 +226,6 @@ class Pages:
         person = request.session
         if isinstance(person, SignedInUser) and person.reason is not None and not route.is_harmless:
             raise ViewingOnly
-        is_allowed = route.only_reads or route.ends_access
-        if isinstance(person, SignedInUser) and request.route and person.state in STOPPED and not is_allowed:
-            raise OrganizationSuspended
         public = self.services.settings.public_url
         forgery.check_origin(request.headers, host=request.host, public_url=public, is_secure=request.is_secure)
         if route.takes_file:
@@ -240,6 +237,9 @@ class Pages:
             organization = forgery.check_token(self.services.form_key, person.id, given)
             if request.route and organization != request.organization_id:
                 raise OtherOrganization
+        is_allowed = route.only_reads or route.ends_access
+        if isinstance(person, SignedInUser) and request.route and person.state in STOPPED and not is_allowed:
+            raise OrganizationSuspended
 
     async def _handle(self, request: Request, route: Route) -> Answer:
         person = request.session
