@@ -3,7 +3,8 @@ session starts a server process, which loads each table's definition and plans e
 of the cost of a test with a database.
 
 Sessions are kept for pools whose loop outlives a test (`lasting`). A reused session is reset to the settings of a new
-one; any other leftovers of a test, such as a transaction or listeners, end it.
+one; any other leftovers of a test, such as a transaction or listeners, end it. So does the session of a server's pulse,
+which had to be opened for each of thousands of servers.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+import asyncpg
 import uvloop
 
 from heliograph.base.database.pool import Pool
+from heliograph.base.network.connecting import Connector
 from heliograph.base.process import measures
 
 Result = TypeVar("Result")
@@ -27,11 +30,16 @@ Result = TypeVar("Result")
 #: Undoes what a test may have changed in a session, in one message; prepared statements and plans stay.
 AS_NEW = "RESET ALL; SELECT pg_advisory_unlock_all(); UNLISTEN *"
 
+#: The name of a pulse's session.
+PULSE = "heliograph pulse"
+
 #: At most this many of one kind are kept: each caches the tables and statements of many tests.
 MOST = 6
 
 #: Loops that outlive a test. Tests in other loops open sessions of their own.
 lasting: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+#: Connectors whose pulse has begun. One that connects again has lost its database, and gets no kept session.
+_beating: WeakSet[Connector] = WeakSet()
 _kept: defaultdict[Hashable, list[Any]] = defaultdict(list)
 _lock = threading.Lock()
 
@@ -59,11 +67,25 @@ def forget(database: str) -> None:
 
 
 def share() -> None:
-    """From now on, pools of this process keep their sessions and reuse kept ones."""
+    """From now on, pools and pulses of this process keep their sessions and reuse kept ones."""
     opening, closing, terminating = Pool._open, Pool.close, Pool.terminate
+    connecting = Connector.connect
+
+    async def connect(self: Any, **options: Any) -> Any:
+        is_first = options.get("server_settings") == {"application_name": PULSE} and self not in _beating
+        if not is_first or len(self._target.hosts) > 1:  # of several hosts, another one may be the right one by now
+            return await connecting(self, **options)
+        _beating.add(self)
+        self._follow()
+        key = id(asyncio.get_running_loop()), self._url, PULSE
+        found = await _take(key)
+        if found is None:
+            found = await connecting(self, connection_class=_Pulse, **options)
+        found.key = key
+        return found
 
     async def open_(self: Any, **options: Any) -> Any:
-        found = None if self.is_away else await _take(self)
+        found = None if self.is_away else await _take(_key(self))
         if found is None:
             return await opening(self, **options)
         measures.CONNECTIONS.add(by=self._counted)
@@ -80,6 +102,33 @@ def share() -> None:
 
     replaced: Any = Pool
     replaced._open, replaced.close, replaced.terminate = open_, close, terminate
+    replaced = Connector
+    replaced.connect = connect
+
+
+class _Pulse(asyncpg.Connection):
+    """A pulse's session. It is kept when the pulse ends between two beats."""
+
+    key: Hashable = None
+    _is_idle = True
+
+    async def _do_execute(self, *arguments: Any, **options: Any) -> Any:
+        self._is_idle = False
+        inherited: Any = super()
+        found = await inherited._do_execute(*arguments, **options)
+        self._is_idle = True
+        return found
+
+    def terminate(self) -> None:
+        inside: Any = self
+        if self.key is not None and self._is_idle and not self.is_closed() and inside._loop in lasting:
+            with _lock:
+                kept = _kept[self.key]
+                if len(kept) < MOST:
+                    kept.append(self)
+                    self.key = None
+                    return
+        super().terminate()
 
 
 def _key(pool: Any) -> Hashable:
@@ -88,10 +137,10 @@ def _key(pool: Any) -> Hashable:
     return id(pool._loop), pool.connector._url, repr(options)
 
 
-async def _take(pool: Any) -> Any:
+async def _take(key: Hashable) -> Any:
     while True:
         with _lock:
-            sessions = _kept.get(_key(pool))
+            sessions = _kept.get(key)
             if not sessions:
                 return None
             found = sessions.pop()

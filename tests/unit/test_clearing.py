@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import urllib.parse
 
 import asyncpg
 import pytest
 
 from heliograph.base.database.pool import Pool, open_pool
+from heliograph.base.network.connecting import Connector
+from tests import sessions
 from tests.clearing import MOST_REMOVED
 from tests.database import Cluster
 from tests.embedded import ask, execute
@@ -124,3 +128,33 @@ async def test_a_session_in_use_is_not_kept(database_server: Cluster) -> None:
         other = await open_pool(url, size=1)
         assert await other.fetchval("SELECT pg_backend_pid()") != process
         other.terminate()
+
+
+async def test_a_pulses_session_is_kept_between_two_beats(database_server: Cluster) -> None:
+    named = {"application_name": sessions.PULSE}
+    async with database_server.database() as url:
+        one = await Connector(url).connect(server_settings=named)
+        process = one.get_server_pid()
+        await one.execute("SET work_mem = '5MB'")
+        one.terminate()
+        connector = Connector(url)
+        other = await connector.connect(server_settings=named)
+        assert other.get_server_pid() == process
+        assert await other.fetchval("SHOW work_mem") != "5MB"
+        other.terminate()
+        # One that connects again gets a new session.
+        third = await connector.connect(server_settings=named)
+        assert third.get_server_pid() != process
+        await third.close()
+        # Amid a beat, it is not kept.
+        fourth = await Connector(url).connect(server_settings=named)
+        assert fourth.get_server_pid() == process
+        beat = asyncio.create_task(fourth.fetchval("SELECT pg_sleep(600)"))
+        await asyncio.sleep(0)
+        fourth.terminate()
+        with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError):
+            await beat
+        fifth = await Connector(url).connect(server_settings=named)
+        assert fifth.get_server_pid() != process
+        fifth.terminate()
+    assert await database_server.is_clear(url)
