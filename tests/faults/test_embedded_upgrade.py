@@ -299,8 +299,9 @@ async def checked(server: Embedded) -> Check:
         await conn.close()
 
 
-async def test_points_in_time_before_and_after_an_upgrade_are_restored(public_place: Path, embedded: Start) -> None:
-    await make_old(public_place / "postgres")
+async def test_points_in_time_before_and_after_an_upgrade_are_restored(
+    old_home: Path, public_place: Path, embedded: Start
+) -> None:
     of = Archiving(public_place, embedded)
     server = await of.start(of.home, only_old(public_place))
     await migrate(server.owner_url, application=server.url)
@@ -378,11 +379,9 @@ async def test_what_was_restored_archives_apart_and_asks_for_a_backup(public_pla
 
 
 async def test_a_backup_of_an_older_version_is_verified_restored_and_brought_over(
-    public_place: Path, embedded: Start
+    old_home: Path, public_place: Path, embedded: Start
 ) -> None:
-    home = public_place / "postgres"
-    await make_old(home)
-    server = embedded(home, extra_settings=QUICK | PRIMARY, packages=only_old(public_place))
+    server = embedded(old_home, extra_settings=QUICK | PRIMARY, packages=only_old(public_place))
     await server.start()
     await migrate(server.owner_url, application=server.url)
     pool = await open_pool(server.url, size=2)
@@ -390,7 +389,13 @@ async def test_a_backup_of_an_older_version_is_verified_restored_and_brought_ove
         await message(pool, await organization(pool))
         async with pool.acquire() as conn:
             taken = await taking.take(
-                conn, public_place / "store", home=home, owner_url="", sealed=None, passphrase="", by=SYSTEM, say=quiet
+                *(conn, public_place / "store"),
+                home=old_home,
+                owner_url="",
+                sealed=None,
+                passphrase="",
+                by=SYSTEM,
+                say=quiet,
             )
     finally:
         pool.terminate()
@@ -409,11 +414,9 @@ async def test_a_backup_of_an_older_version_is_verified_restored_and_brought_ove
     assert await ask(server.url, "SELECT count(*) FROM queue_holds WHERE reason LIKE 'restored from the backup%'") == 3
 
 
-async def test_a_dump_is_restored_into_an_older_server(public_place: Path, embedded: Start) -> None:
+async def test_a_dump_is_restored_into_an_older_server(old_home: Path, public_place: Path, embedded: Start) -> None:
     """The programs that restore it are of this version, and set parameters that PostgreSQL 16 does not know."""
-    home = public_place / "postgres"
-    await make_old(home)
-    server = embedded(home, packages=only_old(public_place))
+    server = embedded(old_home, packages=only_old(public_place))
     await server.start()
     await execute(server.owner_url, "DROP TABLE kept")
     await migrate(server.owner_url, application=server.url)
