@@ -22,10 +22,15 @@ from .conftest import LONG, Site, press_key
 VENDOR = Path(__file__).with_name("vendor")
 #: Without rules that cost a fifth of the time and cannot fail here: our pages have no frames and no sounds, and need no
 #: selectors for the elements found.
-LEAN = "resultTypes: ['violations'], preload: false, iframes: false, selectors: false"
-RUN = f"""async () => (await axe.run(
-    document, {{ {LEAN}, rules: {{'target-size': {{enabled: true}}}} }})).violations.map(
-    one => one.id + ': ' + one.nodes.map(node => node.html).join(', '))"""
+LEAN = "resultTypes: ['violations'], preload: false, iframes: false, selectors: false, elementRef: true"
+#: The violations that `axe.run` with these options finds, with the HTML of their elements. axe itself would serialize
+#: each element that it checks, with all that is inside.
+VIOLATIONS = """async (options) => {
+  axe.configure({ noHtml: true });
+  return (await axe.run(document, options)).violations.map(
+    (one) => one.id + ': ' + one.nodes.map((node) => node.element.outerHTML.slice(0, 300)).join(', '));
+}"""
+RUN = f"() => ({VIOLATIONS})({{ {LEAN}, rules: {{'target-size': {{enabled: true}}}} }})"
 #: Focuses every control of the page in order, forwards and back: each can be reached with Tab, shows an outline (of 2
 #: px), and is not completely hidden below a sticky bar (WCAG 2.4.11). axe checks target sizes in addition.
 FOCUS = """() => {
@@ -71,8 +76,7 @@ OTHER_THEME = f"""async () => {{
   if (!other) return ['it has no theme'];
   root.dataset.theme = other;
   await Promise.all(document.getAnimations().map((one) => one.finished.catch(() => null)));
-  return (await axe.run(document, {{ {LEAN}, runOnly: ['color-contrast'] }})).violations.map(
-    (one) => one.id + ': ' + one.nodes.map((node) => node.html).join(', '));
+  return ({VIOLATIONS})({{ {LEAN}, runOnly: ['color-contrast'] }});
 }}"""
 
 
