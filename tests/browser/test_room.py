@@ -51,12 +51,16 @@ LISTS = (
     *(f"receipts{one}" for one in ("", "/unmatched", "/words")),
     *(f"receipts?by={one}" for one in SPLITS),
 )
-#: Names the cards of which something reaches beyond their sides.
-BEYOND = """() => [...document.querySelectorAll('.card')].filter((card) => {
-  const side = card.getBoundingClientRect().right;
-  return getComputedStyle(card).overflowX === 'visible'
-    && [...card.querySelectorAll('*')].some((one) => one.getBoundingClientRect().right > side);
-}).map((card) => card.innerText.slice(0, 40))"""
+#: Names the cards of which something reaches beyond their sides, once charts have followed the page's width: they do so
+#: in its next frame.
+BEYOND = """async () => {
+  for (let frame = 0; frame < 2; frame += 1) await new Promise((done) => requestAnimationFrame(done));
+  return [...document.querySelectorAll('.card')].filter((card) => {
+    const side = card.getBoundingClientRect().right;
+    return getComputedStyle(card).overflowX === 'visible'
+      && [...card.querySelectorAll('*')].some((one) => one.getBoundingClientRect().right > side);
+  }).map((card) => card.innerText.slice(0, 40));
+}"""
 #: Whether the last heading of a list is in sight.
 LAST_IN_SIGHT = """() => {
   const right = (one) => one.getBoundingClientRect().right;
