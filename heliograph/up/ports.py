@@ -9,6 +9,7 @@ import ipaddress
 import random
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 from heliograph.up.errors import UpError
 
@@ -75,6 +76,16 @@ def _reserve(host: str, port: int) -> socket.socket:
         )[0]
     except socket.gaierror as error:
         raise UpError(f"{host} is not an address of this machine: {error}") from None
+    try:
+        return _held(family, address)
+    except OSError as error:
+        # A name may have an IPv6 address where the kernel knows only IPv4.
+        if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            raise UpError(f"{host} is not an address of this machine; choose another with --host") from None
+        raise
+
+
+def _held(family: int, address: Any) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         # Connections that another program closed are not in the way of this option. It lets several bind, but only one
@@ -82,14 +93,13 @@ def _reserve(host: str, port: int) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
         sock.listen(1)
-        sock.shutdown(socket.SHUT_RDWR)
-        # From now on, only those can listen who set the latter, as our parts do.
+        # Unset while it listens: afterwards, somebody who has bound already could listen as well.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        sock.shutdown(socket.SHUT_RDWR)
+        # From now on, only those can listen who set this one, as our parts do.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    except OSError as error:
+    except OSError:
         sock.close()
-        if error.errno == errno.EADDRNOTAVAIL:
-            raise UpError(f"{host} is not an address of this machine; choose another with --host") from None
         raise
     return sock
 

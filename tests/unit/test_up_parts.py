@@ -171,3 +171,57 @@ def test_a_port_that_another_program_has_just_left_can_be_reserved() -> None:
             assert not can_be_taken("127.0.0.1", port)
             with bound("127.0.0.1", port) as api:
                 api.listen()
+
+
+def test_nobody_listens_on_a_port_in_the_instant_in_which_it_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two starts in the same instant both had it: one had bound when the other had listened, and listened before
+    that one was done."""
+    refused: list[int | None] = []
+
+    class Observed(socket.socket):
+        has_listened = False
+
+        def listen(self, *backlog: int) -> None:
+            super().listen(*backlog)
+            self.has_listened = True
+            self._try()
+
+        def shutdown(self, how: int) -> None:
+            super().shutdown(how)
+            self._try()
+
+        def setsockopt(self, *option: Any) -> None:
+            super().setsockopt(*option)
+            self._try()
+
+        def _try(self) -> None:
+            """After each step, the other one tries to listen."""
+            if not self.has_listened:
+                return
+            try:
+                other.listen(1)
+            except OSError as error:
+                refused.append(error.errno)
+            else:
+                refused.append(None)
+
+    with held_port() as port, socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", port))
+        with monkeypatch.context() as patched:
+            patched.setattr(socket, "socket", Observed)
+            with ports.reserved("127.0.0.1", port):
+                assert refused == [errno.EADDRINUSE] * 4
+
+
+@pytest.mark.parametrize("port", [0, 8080])
+def test_an_address_of_a_family_that_the_kernel_does_not_have_is_told(
+    monkeypatch: pytest.MonkeyPatch, port: int
+) -> None:
+    def without_ipv6(*_: Any) -> socket.socket:
+        raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+
+    monkeypatch.setattr(socket, "socket", without_ipv6)
+    told = "::1 is not an address of this machine; choose another with --host"
+    with pytest.raises(UpError, match=told), ports.reserved("::1", port):
+        pass
