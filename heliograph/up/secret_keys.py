@@ -87,6 +87,10 @@ async def _one_at_a_time(data_dir: Path) -> AsyncIterator[None]:
                 break
             except BlockingIOError:
                 await asyncio.sleep(0.02)
+            except OSError as error:  # some network file systems have no locks
+                raise UpError(
+                    f"cannot lock {path}: {error.strerror}; choose another directory with --data-dir"
+                ) from None
         yield
     finally:
         os.close(lock)

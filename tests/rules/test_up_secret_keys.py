@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 from pathlib import Path
+
+import pytest
 
 from heliograph.base.process.settings import Settings
 from heliograph.up import secret_keys
+from heliograph.up.errors import UpError
 
 
 async def test_starts_at_the_same_time_have_the_same_key(empty_database_url: str, tmp_path: Path) -> None:
@@ -15,3 +20,15 @@ async def test_starts_at_the_same_time_have_the_same_key(empty_database_url: str
     both = await asyncio.gather(*(secret_keys.ensured(settings, tmp_path) for _ in range(2)))
     assert {one.secret_key for one in both} == {(tmp_path / secret_keys.FILE).read_text().strip()}
     assert len(both[0].secret_key) == 64
+
+
+async def test_a_data_directory_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on some network file systems: it was a traceback."""
+
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    with pytest.raises(UpError, match=r"secret_key\.lock: No locks available; choose another directory"):
+        await secret_keys.ensured(Settings(database_url="postgresql://nobody@127.0.0.1:1/none"), tmp_path)
+    assert not (tmp_path / secret_keys.FILE).exists()
