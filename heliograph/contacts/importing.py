@@ -160,6 +160,7 @@ def _survey(path: Path, layout: Layout, options: Options) -> Survey:
     return found
 
 
+UNDONE = ("import", "undone", "somebody is undoing this import: nothing more of the file is imported")
 BEGIN = "INSERT INTO contact_imports (organization_id, id, file, started_at, mode) VALUES ($1, $2, $3, now(), $4)"
 ADVANCE = """
 UPDATE contact_imports SET position = $3, rows = rows + $4, created = created + $5, updated = updated + $6,
@@ -184,7 +185,7 @@ async def run(
 ) -> Summary:
     """Import a file analysed by `sheets.layout`. `conn` plans by key from then on.
 
-    `rejects` is overwritten, and removed if no row was rejected. Raises Invalid if it is the imported file.
+    `rejects` is overwritten, and removed if no row was rejected. Raises Invalid: it is the imported file, or UNDONE.
     """
     if rejects.resolve() == path.resolve():
         raise Invalid(("rejects", "format", "the file for rejected rows must not be the imported file"))
@@ -217,7 +218,8 @@ async def run(
         reader.close()
         sink.close()
     async with conn.transaction():
-        await conn.execute(END, actor.organization_id, id)
+        if await conn.execute(END, actor.organization_id, id) == "UPDATE 0":
+            raise Invalid(UNDONE)
         done = {"state": "finished", "rows": summary.rows, "created": summary.created, "updated": summary.updated}
         done["rejected"] = summary.rejected
         await audit.record(conn, actor, "contacts.imported", object_id=id, name=path.name, before={}, after=done)
@@ -287,7 +289,7 @@ async def advance(conn: Connection, actor: Actor, *, id: UUID, batch: Batch, res
     """Count a batch in its import's record, in the transaction that wrote it. Raises Invalid if it is being undone."""
     counts = batch.rows, result.created, result.updated, len(result.rejected)
     if await conn.execute(ADVANCE, actor.organization_id, id, batch.position, *counts) == "UPDATE 0":
-        raise Invalid(("import", "undone", "somebody is undoing this import: nothing more of the file is imported"))
+        raise Invalid(UNDONE)
 
 
 class _Rejects:

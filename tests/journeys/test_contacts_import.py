@@ -453,9 +453,11 @@ async def test_only_an_import_of_contacts_in_the_same_mode_that_has_begun_is_und
     assert len(await contacts(pool, actor)) == 2
 
 
+@pytest.mark.parametrize("rows", [2, 5])
 async def test_an_import_that_is_undone_while_a_command_runs_it_ends_there(
-    database_url: str, pool: Pool, tmp_path: Path
+    database_url: str, pool: Pool, tmp_path: Path, rows: int
 ) -> None:
+    """In the middle of it, or after its last batch: it called itself finished, with contacts that were gone."""
     actor = await organization(pool)
     path = tmp_path / "people.csv"
     path.write_text("phone\n" + "".join(f"+25884123456{n}\n" for n in range(5)))
@@ -468,8 +470,8 @@ async def test_an_import_that_is_undone_while_a_command_runs_it_ends_there(
             await conn.close()
 
     def elsewhere(at: importing.Progress) -> None:
-        """Another command, in the middle of it."""
-        if at.summary.rows == 2:
+        """Another command."""
+        if at.summary.rows == rows:
             assert at.summary.import_id is not None
             thread = threading.Thread(target=asyncio.run, args=(undo(at.summary.import_id),))
             thread.start()
@@ -488,6 +490,8 @@ async def test_an_import_that_is_undone_while_a_command_runs_it_ends_there(
             )
     assert await contacts(pool, actor) == {}
     assert await pool.fetchval("SELECT state FROM contact_imports") == "undone"
+    told = await pool.fetch("SELECT after FROM audit_log WHERE action = 'contacts.imported'")
+    assert [msgspec.json.decode(row["after"])["state"] for row in told] == ["begun"]
 
 
 async def test_an_import_that_a_worker_goes_on_with_is_stopped_before_it_is_undone(pool: Pool, tmp_path: Path) -> None:
