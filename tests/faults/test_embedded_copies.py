@@ -194,3 +194,21 @@ def test_an_archive_that_is_there_keeps_its_owner_and_one_that_cannot_be_written
     place.chmod(0o500)
     with pytest.raises(PostgresError, match=f"cannot write to {place}: let it enter the directories above"):
         prepare(shared, "18-1", account)
+
+
+def test_an_archive_that_another_installation_creates_in_the_same_instant_is_shared(
+    public_place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one was refused because the file existed."""
+    shared, account, exists = public_place / "shared", account_for(public_place, public_place / "data"), Path.exists
+
+    def then_created(path: Path) -> bool:
+        found = exists(path)
+        if path == shared and not found:
+            shared.mkdir(mode=0o700)
+        return found
+
+    monkeypatch.setattr(Path, "exists", then_created)
+    places = [prepare(shared, name, account) for name in ("18-1", "18-2")]
+    assert sorted(shared.iterdir()) == places
+    assert {one.stat().st_uid for one in (shared, *places)} == {account.uid}

@@ -9,6 +9,7 @@ of an upgraded or restored cluster have the same names as others that already ex
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 import shlex
@@ -51,7 +52,8 @@ def prepare(archive: Path, name: str, account: SystemUser) -> Path:
     try:
         # An existing directory may contain files of others, so it keeps its owner.
         if not archive.exists():
-            archive.mkdir(parents=True, mode=0o700)
+            with contextlib.suppress(FileExistsError):  # another installation has just created it
+                archive.mkdir(parents=True, mode=0o700)
             account.own(archive)
         place.mkdir(exist_ok=True, mode=0o700)
         if place.stat().st_uid != account.uid:
