@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import getpass
 import io
 import json
@@ -30,6 +31,7 @@ from heliograph.base.errors import NotFound, Refusal
 from heliograph.base.process.settings import DEFAULT_SECRET_KEY, SettingsError
 from heliograph.cli import app
 from heliograph.cli.developer import login, profiles
+from heliograph.cli.developer.profiles import Profile, Profiles
 from heliograph.cli.terminal import console
 from heliograph.cli.terminal.asking import confirm
 from heliograph.cli.terminal.console import Problem, settings_of
@@ -129,7 +131,37 @@ def test_an_account_without_a_home_can_do_what_needs_none(monkeypatch: pytest.Mo
     done = CliRunner().invoke(app, ["profile", "list", "--json"])
     assert (done.exit_code, json.loads(done.stdout)) == (0, [])
     with pytest.raises(Problem, match="set HOME or XDG_CONFIG_HOME"):
-        profiles.write(profiles.Profiles())
+        profiles.change(lambda known: known)
+
+
+def test_of_two_logins_at_once_both_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each read the profiles, added its own, and the later one replaced the file."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    waits_or_is_done, locking = threading.Event(), fcntl.flock
+
+    def added(name: str) -> Callable[[Profiles], Profiles]:
+        made = Profile(f"https://{name}.example.com", "hg_live_x")
+        return lambda known: Profiles(name, known.profiles | {name: made})
+
+    def second() -> None:
+        profiles.change(added("second"))
+        waits_or_is_done.set()
+
+    def first(known: Profiles) -> Profiles:
+        other.start()
+        assert waits_or_is_done.wait(60)
+        return added("first")(known)
+
+    def observed(lock: int, operation: int) -> None:
+        if threading.current_thread() is other:
+            waits_or_is_done.set()
+        locking(lock, operation)
+
+    other = threading.Thread(target=second)
+    monkeypatch.setattr(fcntl, "flock", observed)
+    profiles.change(first)
+    other.join()
+    assert sorted(profiles.read().profiles) == ["first", "second"]
 
 
 def test_a_directory_without_a_database_is_named(tmp_path: Path) -> None:

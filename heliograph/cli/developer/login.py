@@ -7,14 +7,13 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from heliograph.accounts.api_keys.scopes import ScopeRequired
 from heliograph.base.network.failures import reason
 from heliograph.cli.developer import profiles
 from heliograph.cli.developer.client import Client, UpDir, refusal
-from heliograph.cli.developer.profiles import DEFAULT, Profile
+from heliograph.cli.developer.profiles import DEFAULT, Profile, Profiles
 from heliograph.cli.terminal.console import WRONG, Problem, demand_directory
 from heliograph.cli.terminal.http import address, foreign
 from heliograph.cli.terminal.printing import Json, say, show
@@ -52,15 +51,14 @@ def command(
     if not profile.strip():
         raise typer.BadParameter("must not be empty", param_hint="--profile")
     demand_directory(data_dir)
-    known = profiles.read()
-    before = known.profiles.get(profile)
+    before = profiles.read().profiles.get(profile)
     base_url = address(before.url if url is None and before is not None else url, data_dir)
     if re.search("[@?#]", base_url):
         raise Problem("--url must be the address alone, without a user name, password, query or fragment", WRONG)
     key = _key(key_file)
     name = _organization(Client(base_url, key))
     made = Profile(base_url, key)
-    profiles.write(msgspec.structs.replace(known, current=profile, profiles=known.profiles | {profile: made}))
+    profiles.change(lambda known: Profiles(current=profile, profiles=known.profiles | {profile: made}))
     mode = "test" if Client(base_url, key).is_test else "live"
     show({"profile": profile, "url": base_url, "key": made.shown_key, "mode": mode, "organization": name}, json)
     say(f"Saved in {profiles.folder() / 'profiles.json'}.")

@@ -8,6 +8,7 @@ import msgspec
 import typer
 
 from heliograph.cli.developer import profiles
+from heliograph.cli.developer.profiles import Profiles
 from heliograph.cli.terminal.console import Problem
 from heliograph.cli.terminal.printing import Json, group, say, show
 
@@ -40,9 +41,12 @@ def use(name: Name, json: Json = False) -> None:
     Example:
       heliograph profile use production
     """
-    known = profiles.read()
-    profiles.get(name)
-    profiles.write(msgspec.structs.replace(known, current=name))
+
+    def chosen(known: Profiles) -> Profiles:
+        profiles.get(name)
+        return msgspec.structs.replace(known, current=name)
+
+    profiles.change(chosen)
     show([{"profile": name, "is_current": True}], json, ("profile", "is_current"))
 
 
@@ -54,10 +58,13 @@ def remove(name: Name, json: Json = False) -> None:
     Example:
       heliograph profile remove test
     """
-    known = profiles.read()
-    if name not in known.profiles:
-        raise Problem(f"there is no profile {name!r}")
-    left = {other: one for other, one in known.profiles.items() if other != name}
-    profiles.write(msgspec.structs.replace(known, profiles=left))
+
+    def without(known: Profiles) -> Profiles:
+        if name not in known.profiles:
+            raise Problem(f"there is no profile {name!r}")
+        left = {other: one for other, one in known.profiles.items() if other != name}
+        return msgspec.structs.replace(known, profiles=left)
+
+    profiles.change(without)
     show([{"profile": name, "removed": True}], json, ("profile", "removed"))
     say("Its API key stays valid until it is revoked.")

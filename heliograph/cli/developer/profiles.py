@@ -5,8 +5,10 @@ The rule nobody may break: a key is never printed, and the file is never readabl
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -66,13 +68,28 @@ def read() -> Profiles:
         raise Problem(f"{path} is damaged: {error}", WRONG) from None
 
 
-def write(profiles: Profiles) -> None:
-    """Replace the file. Raises Problem."""
+def change(to: Callable[[Profiles], Profiles]) -> None:
+    """Replace the file by what `to` makes of its content. Raises Problem."""
     path = folder() / "profiles.json"
     try:
-        private_files.write(path, msgspec.json.format(msgspec.json.encode(profiles), indent=2) + b"\n")
+        with _one_at_a_time(path.with_suffix(".lock")):
+            changed = to(read())
+            private_files.write(path, msgspec.json.format(msgspec.json.encode(changed), indent=2) + b"\n")
     except OSError as error:
         raise Problem(f"{path} cannot be written: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    """Of two commands that change the file at once, the later one would undo what the other one did."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, private_files.MODE)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems have no locks, and homes may be on one
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def get(name: str | None) -> Profile | None:
