@@ -87,6 +87,11 @@ class Secrets(msgspec.Struct, frozen=True):
     #: The other key while the secret key is being changed; empty: it is not.
     other_secret_key: str = ""
 
+    @property
+    def keys(self) -> list[str]:
+        """The secret key, and the other one if there is one."""
+        return [one for one in (self.secret_key, self.other_secret_key) if one]
+
 
 def read(path: Path) -> Backup:
     """The backup in a directory. Raises BackupError, and NotABackup."""

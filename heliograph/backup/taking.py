@@ -43,7 +43,7 @@ PAUSE = 1.1
 #: Seconds without a new segment after which an archive is assumed to belong to no running cluster.
 LEFT_AFTER = 86400.0
 RECORD = """
-INSERT INTO backups (id, kind, taken_at, finished_at, bytes, place, archive, first_wal, secret_key)
+INSERT INTO backups (id, kind, taken_at, finished_at, bytes, place, archive, first_wal, secret_keys)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 """
 
@@ -116,8 +116,8 @@ async def take(
                 async with conn.transaction():
                     continued = manifest.archive, manifest.first_wal
                     at = str(final.absolute())
-                    key = None if sealed is None else crypto.fingerprints([sealed.secret_key])[0]
-                    await conn.execute(RECORD, id, kind, taken_at, manifest.finished_at, size, at, *continued, key)
+                    sealing = crypto.fingerprints(sealed.keys) if sealed is not None else []
+                    await conn.execute(RECORD, id, kind, taken_at, manifest.finished_at, size, at, *continued, sealing)
                     await audit.record(conn, by, "backup.taken", object_id=id, after={"kind": kind, "bytes": size})
                 return backup
         except PostgresError as error:

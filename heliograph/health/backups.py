@@ -29,7 +29,7 @@ SELECT coalesce(max(taken_at) FILTER (WHERE taken_at <= now()), max(taken_at)),
        EXISTS (SELECT FROM suppliers WHERE NOT simulated AND state = 'active'),
        (SELECT archive NOT IN ('', current_setting('cluster_name'))
           FROM backups ORDER BY {NEWEST_FIRST} LIMIT 1),
-       (SELECT secret_key <> $1 FROM backups WHERE secret_key IS NOT NULL ORDER BY {NEWEST_FIRST} LIMIT 1)
+       (SELECT $1 <> ALL (secret_keys) FROM backups WHERE secret_keys <> '{{}}' ORDER BY {NEWEST_FIRST} LIMIT 1)
   FROM backups
 """
 

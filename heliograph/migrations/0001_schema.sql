@@ -3106,7 +3106,7 @@ CREATE TABLE backups (
     archive     text NOT NULL,
     first_wal   text NOT NULL,
     verified_at timestamptz,
-    secret_key  bytea
+    secret_keys bytea[] NOT NULL DEFAULT '{}'
 );
 CREATE INDEX backups_by_time ON backups (taken_at);
 COMMENT ON TABLE backups IS 'control: completed backups; they may have been removed since';
@@ -3115,7 +3115,7 @@ COMMENT ON COLUMN backups.place IS 'its directory, on the machine where it was t
 COMMENT ON COLUMN backups.archive IS 'directory of archived WAL that continues it, named after its cluster; empty: a dump';
 COMMENT ON COLUMN backups.first_wal IS 'first WAL segment that restoring it needs; empty: a dump';
 COMMENT ON COLUMN backups.verified_at IS 'when it was last test-restored in a scratch directory; NULL: never';
-COMMENT ON COLUMN backups.secret_key IS 'fingerprint of the secret key that it contains; NULL: it contains none';
+COMMENT ON COLUMN backups.secret_keys IS 'fingerprints of the secret keys that it contains';
 
 CREATE TABLE retention_places (
     name       text PRIMARY KEY,

@@ -30,10 +30,12 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.database.url import for_programs
 from heliograph.base.embedded import copies, dumps
 from heliograph.base.embedded.install import PostgresError
+from heliograph.base.process.settings import Settings
 from heliograph.cli import app
 from heliograph.cli.running.backup import _prune, passphrase_of
 from heliograph.cli.terminal.console import Problem
 from heliograph.consent import optouts
+from heliograph.health import backups
 from heliograph.sms.dispatch import suppliers
 from heliograph.whatsapp.mirror import apps
 from tests.certificates import Authority
@@ -151,6 +153,30 @@ async def test_a_restore_says_that_its_secret_key_is_not_the_one_of_the_restored
     told = " ".join(done.output.split())
     assert ("does not open what is encrypted at the restored moment" in told) == changed, told
     assert ("first backup after the change contains, in HELIOGRAPH_SECRET_KEY: without it" in told) == changed, told
+
+
+@pytest.mark.parametrize(("kept", "state"), [(("old", "new"), "ok"), (("old", ""), "warning")])
+async def test_a_backup_that_was_taken_while_the_secret_key_was_changed_has_the_new_one(
+    pool: Pool, owner_url: str, database_url: str, tmp_path: Path, kept: tuple[str, str], state: str
+) -> None:
+    """`doctor` named it as one without the key that encrypts now."""
+    old, new = ("" if not one else f"the {one} key of a test installation" for one in kept)
+    async with pool.acquire() as conn:
+        await taking.take(
+            *(conn, tmp_path / "store"),
+            home=None,
+            owner_url=owner_url,
+            sealed=Secrets(old, other_secret_key=new),
+            passphrase=PASSPHRASE,
+            by=SYSTEM,
+            say=print,
+        )
+        settings = Settings(
+            database_url=database_url,
+            secret_key="the new key of a test installation",
+            other_secret_key="the old key of a test installation",
+        )
+        assert (await backups.run(conn, settings))[0].state == state
 
 
 async def test_a_database_that_demands_tls_is_dumped_and_restored(

@@ -442,23 +442,23 @@ async def test_a_backup_dated_by_a_clock_that_was_ahead_does_not_hide_that_none_
 async def test_a_backup_from_before_the_secret_key_was_changed_is_named(pool: Pool, database_url: str) -> None:
     """It held the old key only, which opens nothing at a later point in time restored from it."""
 
-    async def taken(days: int, secret_key: bytes | None) -> None:
+    async def taken(days: int, secret_keys: list[bytes]) -> None:
         await pool.execute(
-            "INSERT INTO backups (id, kind, taken_at, finished_at, bytes, place, archive, first_wal, secret_key)"
+            "INSERT INTO backups (id, kind, taken_at, finished_at, bytes, place, archive, first_wal, secret_keys)"
             " VALUES (gen_random_uuid(), 'dump', now() - make_interval(days => $1), now(), 1, '/srv', '', '', $2)",
             days,
-            secret_key,
+            secret_keys,
         )
 
     before = Settings(database_url=database_url, secret_key="k" * 40)
     after = Settings(database_url=database_url, secret_key="n" * 40, other_secret_key="k" * 40)
-    await taken(2, crypto.fingerprints(before.secret_keys)[0])
+    await taken(2, crypto.fingerprints(before.secret_keys))
     assert (await named(pool, before, "backups")).state == "ok"
     told = await named(pool, after, "backups")
     assert (told.state, "an earlier one" in str(told.detail)) == ("warning", True)
-    await taken(1, None)  # one without secrets says nothing about keys
+    await taken(1, [])  # one without secrets says nothing about keys
     assert (await named(pool, after, "backups")).state == "warning"
-    await taken(0, crypto.fingerprints(after.secret_keys)[0])
+    await taken(0, crypto.fingerprints(after.secret_keys)[:1])
     assert (await named(pool, after, "backups")).state == "ok"
 
 

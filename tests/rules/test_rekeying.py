@@ -60,7 +60,7 @@ PLAIN = {
     *("passkey_challenges.hash", "passkeys.credential_id", "passkeys.public_key", "sign_in_tries.subject"),
     *("contact_import_chunks.bytes", "export_chunks.bytes", "inbound_messages.body", "inbound_messages.raw"),
     *("receipt_bytes.raw", "webhook_attempt_evidence.body", "webhook_attempt_evidence.head"),
-    *("workers.secret_keys", "web_processes.secret_keys", "backups.secret_key"),
+    *("workers.secret_keys", "web_processes.secret_keys", "backups.secret_keys"),
 }
 
 
