@@ -60,7 +60,7 @@ from heliograph.http.proxies import TrustedProxies
 from heliograph.http.server.asgi import Asgi
 from heliograph.http.server.exchange import Service
 from heliograph.http.server.registry import Limits, Registry, limits_of
-from heliograph.http.server.server import Server, bound
+from heliograph.http.server.server import Server, bound, place_of
 from heliograph.http.static import StaticPage
 from heliograph.metrics.exporting import Exporter, exported
 from heliograph.pages import languages
@@ -215,7 +215,7 @@ async def serve(
             running.push_async_callback(_ended, asyncio.create_task(_look(pool, settings)))
             await server.start(listening)
             if apart is not None:
-                await apart.start([bound(*_place(settings.console_listen))])
+                await apart.start([bound(*place_of(settings.console_listen))])
             if own_process:
                 _tune(settings)
                 # In a thread: loading what the first page of a process needs would block the event loop for 0.1 s or
@@ -438,11 +438,6 @@ def _beside(console: Pages, docs: Docs) -> Callable[..., Awaitable[None]]:
         return (docs if is_read else console)(scope, receive, send)
 
     return app
-
-
-def _place(listen: str) -> tuple[str, int]:
-    host, _, port = listen.rpartition(":")
-    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def _front(

@@ -15,6 +15,8 @@ from heliograph.up.errors import UpError
 
 #: How long to wait for a part that another one needs, in seconds.
 SOON = 5.0
+#: The options that choose the API's host and port.
+OPTIONS = ("--host", "--port")
 
 
 def shown(host: str) -> str:
@@ -27,9 +29,9 @@ def shown(host: str) -> str:
 
 
 @contextlib.contextmanager
-def reserved(host: str, port: int) -> Iterator[int]:
+def reserved(host: str, port: int, *, options: tuple[str, str] = OPTIONS) -> Iterator[int]:
     """Reserve the address for the processes of one of our parts, which share it (SO_REUSEPORT); 0: any free port.
-    Yields the port. Raises UpError if it is not possible to listen there.
+    Yields the port. Raises UpError if it is not possible to listen there, which names the option to change.
 
     Nobody else can listen there until it ends, whether or not the part runs. Not even another installation: the kernel
     would divide requests between the two.
@@ -39,13 +41,12 @@ def reserved(host: str, port: int) -> Iterator[int]:
             yield free
         return
     try:
-        sock = _reserve(host, port)
+        sock = _reserve(host, port, options)
     except OSError as error:
+        other = f"choose another with {options[1]}"
         if error.errno == errno.EADDRINUSE:
-            raise UpError(
-                f"port {port} on {host} is in use; choose another with --port, or stop the process that uses it"
-            ) from None
-        raise UpError(f"cannot listen on port {port} of {host}: {error.strerror}; choose another with --port") from None
+            raise UpError(f"port {port} on {host} is in use; {other}, or stop the process that uses it") from None
+        raise UpError(f"cannot listen on port {port} of {host}: {error.strerror}; {other}") from None
     with sock:
         yield port
 
@@ -67,7 +68,7 @@ def reserved_if_free(host: str, wanted: int) -> Iterator[int]:
     raise UpError(f"no free port between 20000 and 32000 on {host}")
 
 
-def _reserve(host: str, port: int) -> socket.socket:
+def _reserve(host: str, port: int, options: tuple[str, str] = OPTIONS) -> socket.socket:
     """A socket that is bound there and does not listen. Raises OSError if somebody listens or will, and UpError if the
     host is not an address of this machine."""
     try:
@@ -81,7 +82,7 @@ def _reserve(host: str, port: int) -> socket.socket:
     except OSError as error:
         # A name may have an IPv6 address where the kernel knows only IPv4.
         if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-            raise UpError(f"{host} is not an address of this machine; choose another with --host") from None
+            raise UpError(f"{host} is not an address of this machine; choose another with {options[0]}") from None
         raise
 
 

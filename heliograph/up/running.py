@@ -38,6 +38,7 @@ from heliograph.demo.credentials import (
     write_credentials,
     write_simulators,
 )
+from heliograph.http.server.server import place_of
 from heliograph.people import links
 from heliograph.up import parts, ports, secret_keys, welcome
 from heliograph.up.errors import UpError, unusable
@@ -101,13 +102,18 @@ async def _run_parts(
     say: Callable[[str], None],
     on_ready: Callable[[Welcome], None],
 ) -> int:
+    settings = from_environment()
+    if settings.console_listen:
+        # Like the API's port: its processes share it, and another installation's would, too.
+        where = place_of(settings.console_listen)
+        held.enter_context(ports.reserved(*where, options=("HELIOGRAPH_CONSOLE_LISTEN", "HELIOGRAPH_CONSOLE_LISTEN")))
     data_dir = (options.data_dir or default_data_dir()).absolute()
     try:
         files.create(data_dir)
     except OSError as error:
         why = "it is not a directory" if isinstance(error, FileExistsError) else error.strerror
         raise UpError(f"cannot use the data directory {data_dir}: {why}; choose another with --data-dir") from None
-    settings = await secret_keys.ensured(from_environment(), data_dir)
+    settings = await secret_keys.ensured(settings, data_dir)
     demand_secret_key(settings)
     _demand_outside(settings, data_dir)
     database: Embedded | None = None

@@ -22,6 +22,7 @@ import pytest
 
 from heliograph.base.database import clock
 from heliograph.base.process.settings import Settings, from_environment
+from heliograph.http.server.server import bound
 from heliograph.simulators.receiver import Event, Options, Receiver
 from heliograph.up.parts import part_environment
 from heliograph.webhooks import endpoints
@@ -383,6 +384,21 @@ async def test_a_port_that_is_taken_is_said_and_nothing_is_left(place: Path) -> 
     for port in (0, 8080):
         status, text = await refused(place, "--host", "192.0.2.1", "--port", str(port))
         assert (status, "192.0.2.1 is not an address of this machine; choose another with --host" in text) == (1, True)
+    assert not (place / "data").exists()
+
+
+async def test_the_consoles_own_address_belongs_to_one_installation(place: Path) -> None:
+    """Two that were started with the same one shared it: half of the requests to a console reached the other one."""
+    with held_port() as port, bound("127.0.0.1", port) as console:  # of the first installation's API
+        console.listen()
+        status, text = await refused(place, HELIOGRAPH_CONSOLE_LISTEN=f"127.0.0.1:{port}")
+    told = f"port {port} on 127.0.0.1 is in use; choose another with HELIOGRAPH_CONSOLE_LISTEN, or stop the process"
+    assert (status, told in text) == (1, True)
+    status, text = await refused(place, HELIOGRAPH_CONSOLE_LISTEN="192.0.2.1:8090")
+    assert (status, "not an address of this machine; choose another with HELIOGRAPH_CONSOLE_LISTEN" in text) == (
+        1,
+        True,
+    )
     assert not (place / "data").exists()
 
 

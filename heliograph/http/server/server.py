@@ -25,6 +25,12 @@ class CannotListen(Exception):
     """An address cannot be listened on; the message names it, and says why."""
 
 
+def place_of(listen: str) -> tuple[str, int]:
+    """The host and the port of an address in the settings."""
+    host, _, port = listen.rpartition(":")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
 def bound(host: str, port: int, *, shared: bool = True) -> socket.socket:
     """A bound socket; with `shared`, other processes can bind the address as well. `port` 0: any free one. It does not
     listen before `Server.start`: the kernel would give a process that is still starting its share of the connections,
