@@ -11,6 +11,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -115,7 +116,7 @@ class Part:
             stdin=asyncio.subprocess.DEVNULL,
             # A separate session keeps the terminal's Ctrl-C from reaching it, so that we control the order of stopping.
             start_new_session=True,
-            preexec_fn=end_with_parent,
+            preexec_fn=partial(end_with_parent, os.getpid()),
         )
 
 

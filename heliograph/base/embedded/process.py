@@ -55,7 +55,7 @@ class Process:
                 cwd=log.parent,
                 env={**ENVIRONMENT, **environment},
                 start_new_session=True,
-                preexec_fn=partial(end_with_parent, signal.SIGKILL) if mortal else None,
+                preexec_fn=partial(end_with_parent, os.getpid(), signal.SIGKILL) if mortal else None,
                 **account.spawn(),
             )
         return cls(child.pid, child)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import os
 import signal
 import threading
 from collections.abc import Coroutine, Iterator
@@ -21,10 +22,12 @@ KINDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 PR_SET_PDEATHSIG = 1
 
 
-def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
-    """Call in a child, before exec and after switching users: it gets this signal when the parent ends, however that
-    happens."""
+def end_with_parent(parent: int, number: signal.Signals = signal.SIGTERM) -> None:
+    """Call in a child, before exec and after switching users: it gets this signal when the parent, of which this is the
+    process id, ends, however that happens."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:  # it has ended before that
+        os._exit(128 + number)
 
 
 @contextlib.contextmanager
