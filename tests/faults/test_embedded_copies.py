@@ -134,6 +134,31 @@ async def test_the_progress_of_a_replay_is_told_as_postgresql_writes_positions(
     ]
 
 
+async def test_nobody_else_uses_the_directory_while_a_copy_is_brought_up(
+    copied: Path, public_place: Path, embedded: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`heliograph up`, restarted by a service manager in the middle of a restore, removed the unfinished copy and
+    created an empty database in its place."""
+    monkeypatch.setattr(copies, "LOCK_PATIENCE", 0.0)
+    home = public_place / "new" / "postgres"
+    server = embedded(home)
+    async with copies.started(home, copied, say=quiet) as (_, keep):
+        for work in (server.start(), bring_up(copied, home)):
+            with pytest.raises(
+                PostgresError, match=f"new/postgres is in use by another Heliograph .process {os.getpid()}"
+            ):
+                await work
+        await keep()
+    await server.start()
+    with pytest.raises(PostgresError, match="already holds a database"):
+        await bring_up(copied, home)
+
+
+async def bring_up(source: Path, home: Path) -> None:
+    async with copies.started(home, source, say=quiet):
+        pass
+
+
 async def test_nothing_is_written_once_it_was_cancelled(
     copied: Path, public_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,12 +173,7 @@ async def test_nothing_is_written_once_it_was_cancelled(
         return unpack(archive, member, target, cancelled)
 
     monkeypatch.setattr(copies, "_unpack", slow)
-
-    async def bring_up() -> None:
-        async with copies.started(home, copied, say=quiet):
-            pass
-
-    task = asyncio.create_task(bring_up())
+    task = asyncio.create_task(bring_up(copied, home))
     await began.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -40,11 +40,14 @@ from heliograph.base.embedded.install import (
     upgrade_installs,
 )
 from heliograph.base.embedded.process import Process
+from heliograph.base.embedded.waiting import locked
 
 #: Files written by `pg_basebackup`; the manifest has the checksum of every file.
 BASE, WAL, MANIFEST = "base.tar.gz", "pg_wal.tar.gz", "backup_manifest"
 #: Seconds without progress after which a recovery is abandoned.
 PATIENCE = 600.0
+#: Seconds that whoever uses the directory may take to release it.
+LOCK_PATIENCE = 5.0
 #: PostgreSQL's messages about a point in time that it did not reach, and about the last transaction replayed.
 TOO_LATE = "recovery ended before configured recovery target was reached"
 LAST = "last completed transaction was at log time "
@@ -148,8 +151,21 @@ async def started(
     """
     layout = Layout(home.absolute())
     files.prepare_home(layout)
-    if files.has_cluster(layout):
-        raise RecoveryError(f"{layout.data} already holds a database: restore into an empty place")
+    _demand_empty(layout)
+    # A start would remove the unfinished copy and create an empty database in its final place.
+    lock = await locked(layout.home, patience=LOCK_PATIENCE)
+    try:
+        async with _started(layout, source, archive, until, say) as found:
+            yield found
+    finally:
+        os.close(lock)
+
+
+@contextlib.asynccontextmanager
+async def _started(
+    layout: Layout, source: Path, archive: Path | None, until: datetime | None, say: Callable[[str], None]
+) -> AsyncIterator[tuple[Connection, Callable[[], Awaitable[None]]]]:
+    _demand_empty(layout)
     files.clean_up(layout)
     account = account_for(layout.home, layout.data)
     if archive is not None:
@@ -190,6 +206,11 @@ async def started(
         shutil.rmtree(sockets, ignore_errors=True)
         if place.exists():
             await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+
+
+def _demand_empty(layout: Layout) -> None:
+    if files.has_cluster(layout):
+        raise RecoveryError(f"{layout.data} already holds a database: restore into an empty place")
 
 
 def _programs_for(layout: Layout, account: SystemUser, install: Install, place: Path) -> Install:

@@ -1,7 +1,7 @@
 """The files of the embedded PostgreSQL: its home directory, a cluster, passwords, settings.
 
     <home>/                 ours (as root: root's, others may only traverse it)
-      lock                  held with flock by the process that supervises this directory
+      lock                  held with flock by the process that supervises this directory, or restores into it
       port                  the TCP port, kept between starts
       app.password          of the role `heliograph`, the application's, 0600
       owner.password        of the role `heliograph_owner`, which owns the tables, 0600

@@ -10,10 +10,8 @@ its socket answers with our data directory. A process id alone proves nothing: i
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import signal
-import time
 import urllib.parse
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -37,7 +35,7 @@ from heliograph.base.embedded.install import (
     upgrade_installs,
 )
 from heliograph.base.embedded.process import PidFile, Process, is_server_on
-from heliograph.base.embedded.waiting import NoConnection, StartDeadline, ends
+from heliograph.base.embedded.waiting import NoConnection, StartDeadline, ends, locked
 from heliograph.base.network import failures
 from heliograph.base.process import private_files
 
@@ -133,7 +131,7 @@ class Embedded:
         try:
             files.prepare_home(self._layout)
             if self._lock is None:
-                self._lock = await self._take_lock()
+                self._lock = await locked(self._layout.home, patience=self._lock_timeout)
             await upgrade.finish(self._layout)
             files.clean_up(self._layout)
             account = account_for(self._layout.home, self._layout.data)
@@ -210,33 +208,6 @@ class Embedded:
                 return
             self._progress(f"PostgreSQL has not stopped within {patience:g} s of {number.name}.")
         raise PostgresError(f"PostgreSQL (process {server.pid}) cannot be stopped")
-
-    async def _take_lock(self) -> int:
-        """Take the lock with flock, because the kernel releases it however this process ends."""
-        path = self._layout.home / "lock"
-        try:
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise PostgresError(f"cannot write to {self._layout.home}: {error.strerror}") from error
-        deadline = time.monotonic() + self._lock_timeout
-        try:
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() >= deadline:
-                        holder = os.pread(lock, 20, 0).decode().strip() or "?"
-                        raise PostgresError(
-                            f"{self._layout.home} is in use by another Heliograph (process {holder})"
-                        ) from None
-                await asyncio.sleep(0.05)
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, str(os.getpid()).encode(), 0)
-        except BaseException:
-            os.close(lock)
-            raise
-        return lock
 
     async def _upgrade(self, made_by: str, account: SystemUser, install: Install, patience: StartDeadline) -> None:
         """Upgrade the cluster of an older major version. Raises PostgresError without that version's programs."""

@@ -1,11 +1,14 @@
-"""Waiting: for a server to accept connections, and for a process to exit."""
+"""Waiting: for a directory's lock, for a server to accept connections, and for a process to exit."""
 
 from __future__ import annotations
 
 import asyncio
 import enum
+import fcntl
+import os
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from heliograph.base.embedded.install import PostgresError
 
@@ -53,3 +56,29 @@ async def ends(
         say(f"Waiting for {name} to stop, for {patience - quiet:g} s at most.")
         await asyncio.wait([waiting], timeout=patience - quiet)
     return waiting.done()
+
+
+async def locked(home: Path, *, patience: float) -> int:
+    """The descriptor that locks a home directory until it is closed: with flock, because the kernel releases it however
+    this process ends. `patience`: seconds for another process that is about to release it. Raises PostgresError."""
+    try:
+        lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise PostgresError(f"cannot write to {home}: {error.strerror}") from error
+    deadline = time.monotonic() + patience
+    try:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    holder = os.pread(lock, 20, 0).decode().strip() or "?"
+                    raise PostgresError(f"{home} is in use by another Heliograph (process {holder})") from None
+            await asyncio.sleep(0.05)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
