@@ -13,7 +13,9 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from heliograph.base.embedded import server as servers
 from heliograph.base.embedded.install import PostgresError
+from heliograph.base.embedded.process import Process
 from heliograph.base.embedded.server import owner_url_of, url_of
 from tests.database import remove_remains
 from tests.embedded import QUICK, ROOT, Start, ask, execute, log_of, processes, slow, started, supervisor, until
@@ -218,6 +220,28 @@ async def test_a_fast_stop_that_hangs_becomes_an_immediate_one(
     assert lines == ["PostgreSQL has not stopped within 0.5 s of SIGINT."]
     assert "received immediate shutdown request" in log_of(cluster_home)
     assert not processes("postgres", cluster_home)
+
+
+async def test_a_server_that_could_not_be_stopped_is_replaced_once_it_has_ended(
+    cluster_home: Path, embedded: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as while its disk hangs: `heliograph up` gave up restarting it, without a word."""
+    server = embedded(cluster_home, stop_timeout=0.0)
+    await server.start()
+    pid = server.pid or 0
+    with monkeypatch.context() as hanging:
+        hanging.setattr(servers, "STOP_TIMEOUTS", (0.0, 0.0, 0.0))
+        hanging.setattr(Process, "send", lambda *_: None)
+        with pytest.raises(PostgresError, match="cannot be stopped"):
+            await server.stop()
+    with pytest.raises(PostgresError, match=rf"process {pid}\) has not stopped yet"):
+        await server.start()
+    os.kill(pid, signal.SIGKILL)
+    await server.wait()
+    await server.start()
+    assert await ask(server.url, "SELECT 1") == 1
+    with pytest.raises(RuntimeError):
+        await server.start()
 
 
 async def test_stopping_twice_or_before_a_start_is_fine(cluster_home: Path, embedded: Start) -> None:

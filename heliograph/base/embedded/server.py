@@ -126,6 +126,8 @@ class Embedded:
         Raises PostgresError; nothing is left running then.
         """
         if self._server is not None and not self._server.ended.done():
+            if self._lock is None:  # it could not be stopped, such as while its disk hangs
+                raise PostgresError(f"PostgreSQL (process {self._server.pid}) has not stopped yet")
             raise RuntimeError("already started")
         patience = StartDeadline(self._start_timeout, self._progress_interval, self._progress)
         try:
