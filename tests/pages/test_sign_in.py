@@ -308,6 +308,16 @@ async def test_a_code_is_asked_for_and_good_once(pool: Pool, tenant: Tenant, own
     assert (forged.status, "It took too long" in forged.words) == (422, True)
 
 
+async def test_two_tabs_that_wait_for_a_sign_in_both_get_one(pool: Pool, tenant: Tenant, browser: Browser) -> None:
+    """The form of the second one was refused as foreign."""
+    await make_person(pool, tenant, "ana@example.com")
+    tabs = [await browser.get(f"/login?next=/{where}") for where in ("messages", "contacts")]
+    for tab, where in zip(tabs, ("messages", "contacts"), strict=True):
+        page = await browser.submit(tab, "/login", email="ana@example.com", password=PASSWORD)
+        assert (page.status, page.path) == (200, f"/{where}"), page.words
+    assert await pool.fetchval("SELECT count(*) FROM sessions") == 1
+
+
 async def test_a_write_comes_from_a_page_of_ours(owner: Browser) -> None:
     form = (await owner.get("/account")).form("/account")
     for fields, headers in (

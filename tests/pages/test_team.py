@@ -58,6 +58,49 @@ async def test_an_invitation_makes_an_account_and_a_member(pool: Pool, owner: Br
     ]
 
 
+async def test_an_invitation_open_in_two_tabs_is_accepted_once(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    """The second tab's form was refused as foreign, or as of an invitation that had ended: who had joined was told to
+    ask for a new one."""
+    told = "You have joined Acme already."
+    link = await invite(owner, "rui@example.com")
+    tabs = [await other_browser.submit(await other_browser.get("/invitation"), "/invitation", link=link) for _ in "ab"]
+    for tab in tabs:
+        page = await other_browser.submit(tab, "/invitation/accept", name="Rui Costa", password=PASSWORD)
+    assert (page.status, page.path, told in page.words) == (200, "/", True), page.words
+    # The same with an account, whose session looks at another organization meanwhile.
+    beta = await make_tenant(pool)
+    async with pool.acquire() as conn:
+        _, token, _ = await invitations.invite(conn, beta.actor, email="rui@example.com", role="viewer")
+    tabs = [await other_browser.submit(await other_browser.get("/invitation"), "/invitation", link=token) for _ in "ab"]
+    await other_browser.submit(tabs[0], "/invitation/accept")
+    await pool.execute("UPDATE organizations SET name = 'Beta' WHERE id = $1", beta.id)
+    page = await other_browser.get("/account")
+    await other_browser.submit(page, f"/organizations/{tenant.id}/look")
+    page = await other_browser.submit(tabs[1], "/invitation/accept")
+    assert (page.path, "You have joined Beta already." in page.words) == (f"/organizations/{beta.id}/look", True)
+    # Who does not belong to it is told nothing about it.
+    page = await owner.submit(await owner.get("/invitation"), "/invitation", link=token)
+    form = tabs[1].form("/invitation/accept") | {"_token": page.form("/invitation")["_token"]}
+    page = await owner.post("/invitation/accept", form)
+    assert (page.status, "This invitation was accepted" in page.words, "Beta" in page.words) == (410, True, False)
+
+
+async def test_an_invitation_that_was_open_before_signing_in_says_whom_it_signs_out(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    link = await invite(owner, "rui@example.com")
+    tab = await other_browser.submit(await other_browser.get("/invitation"), "/invitation", link=link)
+    await make_person(pool, tenant, "vera@example.com", "viewer")
+    await other_browser.sign_in("vera@example.com")
+    page = await other_browser.submit(tab, "/invitation/accept", name="Rui Costa", password=PASSWORD)
+    assert "You are signed in as vera@example.com. Joining" in page.words, page.words
+    assert await pool.fetchval("SELECT count(*) FROM users WHERE email = 'rui@example.com'") == 0
+    page = await other_browser.submit(page, "/invitation/accept", password=PASSWORD)
+    assert "Rui Costa" in (await other_browser.get("/")).words
+
+
 async def test_a_double_click_makes_one_invitation(owner: Browser) -> None:
     form = (await owner.get("/team/invite")).form("/team/invite") | {"email": "rui@example.com", "role": "viewer"}
     first, second = await owner.post("/team/invite", form), await owner.post("/team/invite", form)

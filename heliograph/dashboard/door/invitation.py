@@ -8,7 +8,7 @@ from uuid import UUID
 
 from heliograph.base.actor import Principal
 from heliograph.base.errors import Invalid
-from heliograph.pages import cookies
+from heliograph.pages import cookies, forgery
 from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.people.door import end_former, signed_in
 from heliograph.pages.requests import Request
@@ -50,18 +50,45 @@ async def read(request: Request) -> Answer:
 
 
 async def accept(request: Request) -> Answer:
-    """Become a member, with the account that is signed in or with a new one."""
+    """Become a member, with the account that is signed in or with a new one. Whoever did so already, such as in another
+    tab, is told that they have joined."""
+    try:
+        return await _accept(request)
+    except InvitationEnded:
+        if (joined := await _joined(request)) is None:
+            raise
+        return joined
+
+
+async def _joined(request: Request) -> Answer | None:
+    """The organization that a link led to which has ended, if the person belongs to it; None: they do not."""
+    person = request.session and request.person
+    if person is None:
+        return None
+    async with request.reading() as conn:
+        belong = await sessions.organizations_of(conn, user_id=person.user_id)
+    for id, name in belong:
+        if str(id) == request.form.get("organization"):
+            here = "/" if id == request.organization_id else f"/organizations/{id}/look"
+            said = request.text("You have joined %(organization)s already.", organization=name)
+            return Redirect(location=here, notice=said)
+    return None
+
+
+async def _accept(request: Request) -> Answer:
     form, token = request.form, request.form.get("invitation", "")
     async with request.reading() as conn:
         offer = await invitations.offer(conn, token=token)
     person = request.session and request.person
-    if person is not None and person.email == offer.email:
+    # The page was opened before they signed in: it asks for another account, or does not say whom it would sign out.
+    is_older = person is not None and forgery.FIELD not in form
+    if person is not None and person.email == offer.email and not is_older:
         async with request.writing() as conn:
             await invitations.accept(conn, request.principal, token=token, user_id=person.user_id)
             await sessions.switch(conn, id=person.id, user_id=person.user_id, organization_id=offer.organization_id)
         request.services.sessions.forget(request.token)
         return Redirect(location="/", cookies=[_kept(request, "")])
-    if offer.is_known:
+    if offer.is_known or is_older:
         return Page(template="door/invitation_offer.html", values=_values(request, offer, token))
     try:
         passwords.check_strength(form.get("password", ""), email=offer.email)

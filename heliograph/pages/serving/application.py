@@ -232,8 +232,10 @@ class Pages:
             request.form = await receiving.upload(request, scope, receive)
         else:
             request.form = await receiving.form(request, receive, is_long=route.is_long)
-        if person is not None:
-            given = request.form.get(forgery.FIELD) or request.headers.get(forgery.HEADER, b"").decode("latin-1")
+        given = request.form.get(forgery.FIELD) or request.headers.get(forgery.HEADER, b"").decode("latin-1")
+        # A public page that was opened before somebody signed in, perhaps in another tab, has no token: its form is
+        # read like that of a visitor.
+        if person is not None and (given or not route.is_public):
             organization = forgery.check_token(self.services.form_key, person.id, given)
             if request.route and organization != request.organization_id:
                 raise OtherOrganization
