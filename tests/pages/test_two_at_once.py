@@ -3,13 +3,19 @@ changes, and a value that was chosen elsewhere is shown, and saved, as it is."""
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from heliograph.accounts import organizations, send_defaults
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
+from heliograph.campaigns.channels import sms
+from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.guard import rules
 from heliograph.notices.kinds import KINDS
+from heliograph.sms.by_hand import saved_texts
 from heliograph.webhooks import endpoints
 from tests.api.conftest import SECRET_KEY
 
@@ -107,6 +113,37 @@ async def test_of_a_person(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     async with pool.acquire() as conn:
         one = await records.get(conn, tenant.actor, id=id)
     assert (one.name, one.last_name, list(one.tags)) == ("Ana Silva", "Silva", ["a", "vip"])
+
+
+async def test_of_a_saved_text(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    """Whoever only renamed it brought back the text that another had corrected."""
+    async with pool.acquire() as conn:
+        id = (await saved_texts.create(conn, tenant.actor, name="Opening", body="We open at 9.")).id
+    forms = [await owner.get(f"/texts/{id}") for _ in range(2)]
+    await owner.submit(forms[0], f"/texts/{id}", body="We open at 10.")
+    wrong = await owner.submit(forms[1], f"/texts/{id}", name="")
+    assert wrong.status == 422
+    page = await owner.submit(wrong, f"/texts/{id}", name="Hours")
+    assert page.path == "/texts", page.words
+    async with pool.acquire() as conn:
+        one = await saved_texts.get(conn, tenant.actor, id=id)
+    assert (one.name, one.body) == ("Hours", "We open at 10.")
+
+
+async def test_of_the_pace_of_a_campaign(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    """Its field stays as it is while the page renews itself, so that nothing typed is lost, and may be old."""
+    at = clock.now() + timedelta(days=1)
+    spec = SmsCampaignSpec(name="Sale", message_template="Hi", recipients=["+258841000001"], scheduled_at=at)
+    async with pool.acquire() as conn, conn.transaction():
+        path = f"/campaigns/{(await sms.create(conn, tenant.actor, spec=spec, request_id='req')).id}"
+    forms = [await owner.get(path) for _ in range(3)]
+    assert "Pace:" not in forms[1].words
+    await owner.submit(forms[0], f"{path}/pace", pace="500")
+    assert "Pace: 500 a minute" in (await owner.get(path, HX_Request="true")).words
+    await owner.submit(forms[1], f"{path}/pace")
+    assert await pool.fetchval("SELECT messages_per_minute FROM campaigns") == 500
+    await owner.submit(forms[2], f"{path}/pace", pace="600")
+    assert await pool.fetchval("SELECT messages_per_minute FROM campaigns") == 600
 
 
 async def test_of_a_webhook_endpoint(pool: Pool, tenant: Tenant, owner: Browser) -> None:

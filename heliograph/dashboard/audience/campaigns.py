@@ -30,7 +30,7 @@ from heliograph.dashboard.audience.composing import drafts as campaign_drafts
 from heliograph.dashboard.audience.composing.form import found
 from heliograph.dashboard.sending import template
 from heliograph.pages.answers import Answer, Page, Redirect, refused
-from heliograph.pages.forms import figures
+from heliograph.pages.forms import figures, leaving
 from heliograph.pages.lists import pagination, ranges
 from heliograph.pages.pieces import charts
 from heliograph.pages.pieces.charts import Chart, Mark, Series
@@ -150,10 +150,10 @@ async def approve(request: Request) -> Answer:
 
 
 async def change_pace(request: Request) -> Answer:
-    """Change its pace, from now on."""
-    text = request.form.get("pace", "").strip()
+    """Change its pace, from now on; one that was left as it was shown stays as it is by now."""
     async with request.reading() as conn:
         campaign = await find(request, conn)
+    text = leaving.typed(request.form, ("pace",), _pace(campaign))["pace"].strip()
     wrong = Invalid(("pace", "range", words.CAMPAIGN_FORM["pace.range"]))
     try:
         pace = figures.within(text, wrong, least=1, most=plan.MAX_PACE)
@@ -232,7 +232,8 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
     return {
         "parts": parts,
         "chart": None if course is None else _chart(request, course),
-        "pace": campaign.messages_per_minute or "",
+        "pace": _pace(campaign)["pace"],
+        "was": leaving.written(_pace(campaign)),
         "line": _line(campaign, rates.get(campaign.id)),
         "canceled": None if course is None else course.canceled,
         "missing": "" if course is None else _missing(request, campaign, course),
@@ -264,6 +265,11 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         and counts.failed > 0
         and campaign.status in ("completed", "canceled", "failed"),
     }
+
+
+def _pace(campaign: Campaign) -> dict[str, str]:
+    """The field of the form that changes it."""
+    return {"pace": str(campaign.messages_per_minute or "")}
 
 
 async def _shown(conn: Connection, actor: Actor, campaign: Campaign) -> list[tuple[str, str]]:

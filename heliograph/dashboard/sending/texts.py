@@ -12,6 +12,7 @@ from heliograph.base.errors import Invalid
 from heliograph.campaigns import template as places
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Page, Redirect, refused
+from heliograph.pages.forms import leaving
 from heliograph.pages.requests import Request
 from heliograph.sms.accepting import preview
 from heliograph.sms.accepting.accept import MAX_TEXT
@@ -71,18 +72,19 @@ async def show(request: Request) -> Answer:
 
 
 async def change(request: Request) -> Answer:
-    """Change its name or text."""
-    id = request.id()
+    """Change its name or text, or both; what was left as it was shown stays as it is by now."""
+    id, as_shown = request.id(), leaving.unchanged_fields(request.form)
     name, body = _typed(request)
+    typed = {field: text for field, text in (("name", name), ("body", body)) if field not in as_shown}
 
     async def work(conn: Connection) -> str:
-        await saved_texts.change(conn, request.acting("live"), id=id, name=name, body=body)
+        await saved_texts.change(conn, request.acting("live"), id=id, **typed)
         return ""
 
     try:
         await request.once(work)
     except (Invalid, SavedTextExists) as refusal:
-        return refused(FORM, _form_refusal(refusal), _values(name, body, id))
+        return refused(FORM, _form_refusal(refusal), _values(name, body, id, was=request.form.get(leaving.WAS)))
     return Redirect(location=request.to("/texts"), notice=request.text("Saved."))
 
 
@@ -114,8 +116,10 @@ def _typed(request: Request) -> tuple[str, str]:
     return request.form.get("name", "").strip(), request.form.get("body", "")
 
 
-def _values(name: str, body: str, id: UUID | None = None) -> dict[str, Any]:
-    return {"name": name, "body": body, "id": id, "longest": MAX_TEXT, "longest_name": MAX_NAME}
+def _values(name: str, body: str, id: UUID | None = None, *, was: str | None = None) -> dict[str, Any]:
+    """`was`: the values shown first, as the form carries them; None: these."""
+    shown = was or leaving.written({"name": name, "body": body})
+    return {"name": name, "body": body, "id": id, "was": shown, "longest": MAX_TEXT, "longest_name": MAX_NAME}
 
 
 def _form_refusal(refusal: Invalid | SavedTextExists | TooManySavedTexts) -> Invalid:
