@@ -275,16 +275,18 @@ async def test_an_answer_that_failed_says_why_and_what_to_try(pool: Pool, owner:
     assert 23 < float(left[1]) <= 24
     page = await owner.submit(page, f"/inbox/{id}/reply", message="On its way.")
     assert "Try as a template" not in page.words
-    code = "recipient_unreachable"
-    known = why("whatsapp_failure", code)
-    assert known is not None
-    await pool.execute(
-        "UPDATE whatsapp_messages SET status = 'failed', failed_at = now(), failure_code = $1"
-        " WHERE direction = 'outbound'",
-        code,
-    )
-    page = await owner.get(f"/inbox/{id}")
-    assert known.words("en").customer in page.words
+    # A template helps where only a template may be sent, and not whom no message reaches.
+    for code in ("recipient_unreachable", "window_closed"):
+        known = why("whatsapp_failure", code)
+        assert known is not None
+        await pool.execute(
+            "UPDATE whatsapp_messages SET status = 'failed', failed_at = now(), failure_code = $1"
+            " WHERE direction = 'outbound'",
+            code,
+        )
+        page = await owner.get(f"/inbox/{id}")
+        assert known.words("en").customer in page.words
+        assert ("Try as a template" in page.words) == (code == "window_closed")
     way = re.search(r'href="([^"]+)">Try as a template<', page.text)
     assert way
     form = await owner.get(html.unescape(way[1]))
