@@ -269,7 +269,10 @@ async def begin(
     await audit.record(conn, actor, "campaign.created", object_id=id, name=checked.name, after=told)
     # For a campaign that starts at once, the notice is recorded when it stops.
     if not starts and await rule.expected(conn, actor.organization_id, id) is not None:
-        await notices.record(conn, Notice(actor.organization_id, "campaign.approval", str(id), checked.name))
+        facts = {"channel": channel}
+        await notices.record(
+            conn, Notice(actor.organization_id, "campaign.approval", str(id), checked.name, facts=facts)
+        )
     return (await read(conn, actor.organization_id, [row]))[0]
 
 
@@ -332,16 +335,18 @@ async def move(
         )
     if status in ("running", "canceled", "failed"):
         await notices.withdraw(conn, organization_id, "campaign.approval", str(id))
+    facts = {"channel": moved.channel}
     if status == "paused" and reason == rule.REASON:
-        await notices.record(conn, Notice(organization_id, "campaign.approval", str(id), moved.name, row["mode"]))
+        waits = Notice(organization_id, "campaign.approval", str(id), moved.name, row["mode"], facts)
+        await notices.record(conn, waits)
     elif status in ("completed", "failed") or (status == "paused" and reason != BY_REQUEST and was != "paused"):
-        facts = {} if reason is None else {"reason": reason}
+        facts |= {} if reason is None else {"reason": reason}
         await notices.record(
             conn, Notice(organization_id, f"campaign.{status}", str(id), moved.name, row["mode"], facts)
         )
     elif status == "canceled" and row["author_kind"] == "person" and row["author_id"] != by.id:
         # Operators are not named to organizations.
-        facts = {"by": by.name} if by.kind == "person" else {}
+        facts |= {"by": by.name} if by.kind == "person" else {}
         told = Notice(organization_id, "campaign.canceled", str(id), moved.name, row["mode"], facts, row["author_id"])
         await notices.record(conn, told)
     if status == "completed":

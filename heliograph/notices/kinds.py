@@ -34,7 +34,7 @@ class Kind(msgspec.Struct, frozen=True):
         return self.path.removesuffix("/{object}")
 
 
-#: All kinds. A comment lists the facts of those that have some.
+#: All kinds. A comment lists the facts of those that have some. Those of campaigns have their channel, too.
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         "campaign.completed": Kind("/campaigns/{object}", scope="campaigns:read"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 import pytest
@@ -240,3 +241,14 @@ async def test_several_of_a_kind_are_one_line(pool: Pool, tenant: Tenant, owner:
         "3 endpoints are failing. new https://2.example.com, https://1.example.com, https://0.example.com" in page.words
     )
     assert page.text.count('<li class="new">') == 1
+
+
+async def test_several_campaigns_lead_to_the_list_that_has_them(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    """Those on WhatsApp were counted with those by SMS, and led to the list of the latter."""
+    async with pool.acquire() as conn:
+        for n, channel in enumerate(("sms", "sms", "whatsapp", "whatsapp")):
+            facts = {"channel": channel}
+            await notices.record(conn, Notice(tenant.id, "campaign.completed", str(n), f"Sale {n}", facts=facts))
+    page = await owner.get("/notices")
+    found = re.findall(r'<a href="([^"]+)">2 campaigns are finished\.</a>', page.text)
+    assert [html.unescape(one) for one in found] == ["/campaigns?channel=whatsapp&mode=live", "/campaigns?mode=live"]

@@ -537,7 +537,7 @@ async def test_it_waits_for_quota_and_goes_on_by_itself(pool: Pool) -> None:
     assert (found.status, found.status_reason) == ("paused", plan.QUOTA)
     assert found.counts == counts(queued=3, pending=7)
     told = await pool.fetch("SELECT kind, object, name, facts FROM notices")
-    assert told == [("campaign.paused", str(made.id), made.name, '{"reason":"quota_exceeded"}')]
+    assert told == [("campaign.paused", str(made.id), made.name, '{"channel":"sms","reason":"quota_exceeded"}')]
     async with pool.acquire() as conn:
         await quota.grant(conn, actor.organization_id, amount=6, reason="more")
     await pool.execute("UPDATE campaigns SET step_at = now()")
@@ -1230,9 +1230,10 @@ async def test_the_creator_is_notified_of_an_approval_and_of_a_cancellation_by_s
         "SELECT kind, object, facts, user_id FROM notices WHERE kind IN ('campaign.approved', 'campaign.canceled')"
     )
     assert {tuple(row) for row in told} == {
-        ("campaign.approved", str(approved.id), '{"by":"Rui"}', ana.user_id),
-        ("campaign.canceled", str(refused.id), '{"by":"Rui"}', ana.user_id),
-        ("campaign.canceled", str(stopped.id), "{}", ana.user_id),  # operators are not named to organizations
+        ("campaign.approved", str(approved.id), '{"channel":"sms","by":"Rui"}', ana.user_id),
+        ("campaign.canceled", str(refused.id), '{"channel":"sms","by":"Rui"}', ana.user_id),
+        # Operators are not named to organizations.
+        ("campaign.canceled", str(stopped.id), '{"channel":"sms"}', ana.user_id),
     }
 
 

@@ -88,6 +88,15 @@ async def test_several_of_a_kind_are_one_line_of_one_mail_and_none_is_sent_twice
     assert len(await mailed(pool)) == 1
 
 
+async def test_several_campaigns_on_whatsapp_are_linked_where_they_are_listed(pool: Pool) -> None:
+    actor = await organization(pool)
+    await member(pool, actor, "ana@example.com", "owner")
+    facts = {"channel": "whatsapp", "reason": "wallet_insufficient_funds"}
+    await tell(pool, *(Notice(actor.organization_id, "campaign.paused", n, n, "test", facts) for n in ("a", "b")))
+    (mail,) = await mailed(pool)
+    assert "\nhttps://sms.example.com/campaigns?channel=whatsapp&mode=test\n" in mail.text, mail.text
+
+
 async def test_links_to_a_member_of_several_organizations_name_the_one_that_they_are_about(pool: Pool) -> None:
     """A session looks at one of them: a link that did not say which led to the wrong one's page, or to none."""
     actor, other = await organization(pool), await organization(pool)

@@ -317,6 +317,8 @@ async def test_it_waits_for_money_and_goes_on_by_itself(pool: Pool) -> None:
     await run(pool)
     found = await get(pool, known, campaign.id)
     assert (found.status, found.status_reason) == ("paused", "wallet_insufficient_funds")
+    told = await pool.fetchval("SELECT facts FROM notices WHERE kind = 'campaign.paused'")
+    assert told == '{"channel":"whatsapp","reason":"wallet_insufficient_funds"}'
     assert found.counts == counts(queued=3, pending=7)
     await top_up(pool, known, 2 * PRICE)
     await again(pool)

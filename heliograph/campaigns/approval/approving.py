@@ -102,7 +102,7 @@ async def approve(conn: Connection, actor: Actor, *, id: UUID, channel: str = "s
     await audit.record(conn, actor, "campaign.approved", object_id=id, name=before.name, after=told)
     await notices.withdraw(conn, actor.organization_id, "campaign.approval", str(id))
     if locked["author_kind"] == "person":
-        facts, author = {"by": actor.principal.name}, locked["author_id"]
+        facts, author = {"channel": channel, "by": actor.principal.name}, locked["author_id"]
         await notices.record(
             conn, Notice(actor.organization_id, "campaign.approved", str(id), before.name, facts=facts, user_id=author)
         )

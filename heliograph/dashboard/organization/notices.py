@@ -34,7 +34,7 @@ async def show(request: Request) -> Answer:
     rows = found[:limit]
     told = lines(request.locale, rows)
     values: dict[str, Any] = {
-        "lines": [(line, request.to(line.path, mode=line.newest.mode)) for line in told],
+        "lines": [(line, request.to(line.path, channel=line.channel, mode=line.newest.mode)) for line in told],
         "has_new": any(one.is_new for one in rows),
         "newest": rows[0].id if rows else None,
         "days": reading.DAYS,

@@ -32,6 +32,8 @@ class Line(msgspec.Struct, frozen=True):
     more: str
     path: str
     is_new: bool
+    #: Which of a list's channels the path shows; "": the first, or it has none.
+    channel: str = ""
 
 
 def lines(known: ReaderLocale, notices: Sequence[Noticed]) -> list[Line]:
@@ -52,8 +54,9 @@ def lines(known: ReaderLocale, notices: Sequence[Noticed]) -> list[Line]:
 
 
 def _alike(one: Noticed) -> tuple[object, ...]:
-    """The key by which notices are merged. Guessed codes, after a correct password, are kept separate."""
-    return one.kind, one.mode, one.facts.get("step")
+    """The key by which notices are merged. Guessed codes, after a correct password, are kept separate, as are campaigns
+    of the two channels, which are listed on pages of their own."""
+    return one.kind, one.mode, one.facts.get("step"), one.facts.get("channel") == "whatsapp"
 
 
 def _line(known: ReaderLocale, group: Sequence[Noticed]) -> Line:
@@ -63,7 +66,8 @@ def _line(known: ReaderLocale, group: Sequence[Noticed]) -> Line:
         return Line(newest, title(known, newest), more(known, newest), kind.path.format(object=newest.object), is_new)
     names = list(dict.fromkeys(one.name for one in group if one.name))
     listed = ", ".join(names[:NAMED]) + (" …" if len(names) > NAMED else "")
-    return Line(newest, several(known, newest.kind, len(group)), listed, kind.folded_path, is_new)
+    channel = "whatsapp" if newest.facts.get("channel") == "whatsapp" else ""
+    return Line(newest, several(known, newest.kind, len(group)), listed, kind.folded_path, is_new, channel)
 
 
 def title(known: ReaderLocale, one: Noticed) -> str:

@@ -32,7 +32,9 @@ def _in_test(known: ReaderLocale, line: Line) -> str:
 
 
 def _path(line: Line) -> str:
-    return line.path + ("?mode=test" if line.newest.mode == "test" else "")
+    query = {"channel": line.channel, "mode": "test" if line.newest.mode == "test" else ""}
+    wanted = urllib.parse.urlencode({name: value for name, value in query.items() if value})
+    return line.path + (f"?{wanted}" if wanted else "")
 
 
 def _address(to: MailRecipient, path: str) -> str:
