@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from heliograph.base.database.pool import Pool
 from heliograph.campaigns import counting
+from heliograph.campaigns.approval import lapses
 from heliograph.campaigns.staging import ANY_STEP, Stager
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
 
@@ -23,4 +24,7 @@ class CampaignWork(Work):
         return (Loop("campaigns", self._stager.round, self._wake, when=ANY_STEP),)
 
     def timers(self) -> Sequence[Timer | SharedTimer]:
-        return (SharedTimer("campaigns", counting.count_all_due, 1.0, when=counting.ANY_DUE, in_steps=True),)
+        return (
+            SharedTimer("campaigns", counting.count_all_due, 1.0, when=counting.ANY_DUE, in_steps=True),
+            SharedTimer(lapses.TIMER, lapses.report, lapses.EVERY),
+        )

@@ -24,7 +24,7 @@ from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.process import measures
 from heliograph.campaigns import audience, counting, pausing, plan, record, template
-from heliograph.campaigns.approval import approving, rule
+from heliograph.campaigns.approval import approving, lapses, rule
 from heliograph.campaigns.approval.approving import CampaignApprovalByAnother
 from heliograph.campaigns.approval.rule import CampaignApprovalRequired
 from heliograph.campaigns.channels import sms as sms_channel
@@ -1384,6 +1384,19 @@ async def test_an_approval_counts_as_long_as_its_approver_may_give_it(pool: Pool
         await memberships.change_role(conn, actor, user_id=eva.user_id, role="viewer")
         states = [await approving.standing(conn, ana, campaign=one) for one in (left, demoted)]
         assert [(one.above, one.approver, one.lapsed) for one in states] == [(0, "Rui", "left"), (0, "Eva", "role")]
+        # The bell rings once, and long before they would have begun.
+        assert await waiting(pool) == set()
+        for _ in range(2):
+            await lapses.report(conn)
+            assert await waiting(pool) == {left.id, demoted.id, kept.id}
+            told = await pool.fetch("SELECT facts FROM notices WHERE kind = 'campaign.approval'")
+            assert [row[0] for row in told] == ['{"channel":"sms"}'] * 3
+            await pool.execute("UPDATE notices SET created_at = created_at - interval '30 days'")
+        await pool.execute("DELETE FROM notices")
+        await needs_approval(pool, actor, 5)
+        await lapses.report(conn)
+        assert await waiting(pool) == set()
+        await needs_approval(pool, actor, 0)
         await memberships.change_role(conn, actor, user_id=eva.user_id, role="admin")
         assert (await approving.standing(conn, ana, campaign=kept)).above is None
         await memberships.change_role(conn, actor, user_id=eva.user_id, role="viewer")
