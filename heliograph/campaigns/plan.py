@@ -333,8 +333,11 @@ async def move(
             before=before,
             after=after,
         )
-    if status in ("running", "canceled", "failed"):
+    if status in ("running", "completed", "canceled", "failed"):
         await notices.withdraw(conn, organization_id, "campaign.approval", str(id))
+        # It may stall again at once, which is not to be reported each time.
+        quiet = notices.QUIET if status == "running" else timedelta(0)
+        await notices.withdraw(conn, organization_id, "campaign.paused", str(id), quiet=quiet)
     facts = {"channel": moved.channel}
     if status == "paused" and reason == rule.REASON:
         waits = Notice(organization_id, "campaign.approval", str(id), moved.name, row["mode"], facts)

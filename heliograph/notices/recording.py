@@ -67,11 +67,16 @@ async def record(conn: Connection, notice: Notice) -> None:
     await record_many(conn, [notice])
 
 
-WITHDRAW = "DELETE FROM notices WHERE organization_id = $1 AND kind = $2 AND object = $3"
+WITHDRAW = """
+DELETE FROM notices WHERE organization_id = $1 AND kind = $2 AND object = $3 AND created_at <= now() - $4::interval
+"""
 
 
-async def withdraw(conn: Connection, organization_id: UUID, kind: str, object: str) -> None:
+async def withdraw(
+    conn: Connection, organization_id: UUID, kind: str, object: str, *, quiet: timedelta = timedelta(0)
+) -> None:
     """Remove the notices of something that no longer has to be done, in the caller's transaction. Nobody is asked for
-    it from then on."""
+    it from then on. `quiet`: not those of this time, for a cause that may come back, and should not be reported again
+    within it."""
     assert kind in KINDS, kind
-    await conn.execute(WITHDRAW, organization_id, kind, object)
+    await conn.execute(WITHDRAW, organization_id, kind, object, quiet)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import html
 import re
+from datetime import timedelta
 
 import pytest
 
 from heliograph import notices
+from heliograph.base.database import clock
+from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
@@ -229,6 +232,17 @@ async def test_what_the_bell_counts_is_chosen(pool: Pool, tenant: Tenant, owner:
     page = await owner.get("/notices/choices")
     await owner.submit(page, "/notices/choices", usual="1")
     assert await pool.fetchval(stored) == "{}"
+
+
+async def test_a_key_that_has_expired_no_longer_does_so_soon(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    hour = timedelta(hours=1)
+    async with pool.acquire() as conn:
+        for n, until in enumerate((clock.now() + hour, clock.now() - hour, clock.now() - hour)):
+            await notices.record(conn, Notice(tenant.id, "key.ending", str(n), f"K{n}", facts={"until": iso(until)}))
+    page = await owner.get("/notices")
+    assert ("2 keys have expired." in page.words, "The key “K0” expires soon." in page.words) == (True, True)
+    await pool.execute("DELETE FROM notices WHERE object = '2'")
+    assert "The key “K1” has expired." in (await owner.get("/notices")).words
 
 
 async def test_several_of_a_kind_are_one_line(pool: Pool, tenant: Tenant, owner: Browser) -> None:

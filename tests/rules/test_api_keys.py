@@ -21,6 +21,7 @@ from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
+from heliograph.notices import conditions
 from tests.rules.factories import organization
 
 
@@ -56,6 +57,24 @@ async def test_only_the_hash_is_stored(pool: Pool, operator: Actor) -> None:
     assert row["secret_hash"] == hash_secret(secret)
     assert secret not in str(dict(row))
     assert (key.prefix, key.last4, key.scopes) == ("hg_test_", secret[-4:], ["sms:send"])
+
+
+async def test_nobody_is_told_that_a_key_expires_which_nobody_can_use(pool: Pool, operator: Actor) -> None:
+    soon = datetime.now(UTC) + timedelta(days=1)
+    kept, suspended, revoked = [(await issue(pool, operator, expires_at=soon))[0] for _ in range(3)]
+
+    async def told() -> set[UUID]:
+        return {UUID(row[0]) for row in await pool.fetch("SELECT object FROM notices WHERE kind = 'key.ending'")}
+
+    async with pool.acquire() as conn:
+        await conditions.report(conn)
+        assert await told() == {kept.id, suspended.id, revoked.id}
+        await lifecycle.suspend(conn, operator, id=suspended.id)
+        await lifecycle.revoke(conn, operator, id=revoked.id)
+        assert await told() == {kept.id}
+        await lifecycle.resume(conn, operator, id=suspended.id)
+        await conditions.report(conn)
+        assert await told() == {kept.id, suspended.id}
 
 
 async def test_five_active_keys_and_no_more_even_at_once(pool: Pool, operator: Actor) -> None:

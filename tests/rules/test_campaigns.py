@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heliograph import notices
 from heliograph.accounts import quota, send_defaults, spending
 from heliograph.accounts.api_keys import lifecycle
 from heliograph.base.actor import Actor, Principal
@@ -1259,6 +1260,43 @@ async def test_nobody_is_told_of_a_campaign_that_no_longer_waits_for_an_approval
 async def waiting(pool: Pool) -> set[UUID]:
     """Campaigns of which the bell says that they wait for an approval."""
     return {UUID(row[0]) for row in await pool.fetch("SELECT object FROM notices WHERE kind = 'campaign.approval'")}
+
+
+async def test_nobody_is_told_that_a_campaign_is_stalled_once_it_goes_on(pool: Pool) -> None:
+    actor = await organization(pool, quota=1)
+    made = await create(pool, actor, recipients=[number(n) for n in range(9)])
+    await run(pool)
+
+    async def rang() -> UUID | None:
+        found: UUID | None = await pool.fetchval("SELECT id FROM notices WHERE kind = 'campaign.paused'")
+        return found
+
+    async def goes_on(amount: int) -> UUID | None:
+        async with pool.acquire() as conn:
+            await quota.grant(conn, actor.organization_id, amount=amount, reason="more")
+        await pool.execute("UPDATE campaigns SET step_at = now()")
+        await run(pool)
+        return await rang()
+
+    first = await rang()
+    assert first is not None
+    # It stalls again within the hour, and does not ring each time.
+    assert await goes_on(1) == first
+    await pool.execute("UPDATE notices SET created_at = created_at - $1::interval", notices.QUIET)
+    assert await goes_on(1) not in (None, first)
+    await pool.execute("UPDATE notices SET created_at = created_at - $1::interval", notices.QUIET)
+    assert await goes_on(99) is None
+    assert (await get(pool, actor, made.id)).counts == counts(queued=9)
+
+
+async def test_nobody_is_told_that_a_campaign_is_stalled_once_it_has_ended(pool: Pool) -> None:
+    actor = await organization(pool, quota=1)
+    made = await create(pool, actor, recipients=[number(n) for n in range(2)])
+    await run(pool)
+    told = "SELECT count(*) FROM notices WHERE kind = 'campaign.paused'"
+    assert await pool.fetchval(told) == 1
+    await cancel(pool, actor, made.id)
+    assert await pool.fetchval(told) == 0
 
 
 AS_IF = """

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from heliograph import notices
 from heliograph.accounts import spending
 from heliograph.accounts.api_keys.authentication import Unauthorized, parsed_networks
 from heliograph.accounts.api_keys.issued import COLUMNS, ApiKey
@@ -291,6 +292,8 @@ async def _set_status(conn: Connection, actor: Actor, id: UUID, status: str) -> 
 
 
 async def _record_status(conn: Connection, actor: Actor, action: str, row: Any, before: str) -> None:
+    if row["status"] != "active":  # it no longer matters when it expires
+        await notices.withdraw(conn, actor.organization_id, "key.ending", str(row["id"]))
     await audit.record(
         conn,
         actor,

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from heliograph.base.database import clock
 from heliograph.base.money import micros
 from heliograph.notices.kinds import KINDS
 from heliograph.notices.reading import Noticed
@@ -55,8 +56,8 @@ def lines(known: ReaderLocale, notices: Sequence[Noticed]) -> list[Line]:
 
 def _alike(one: Noticed) -> tuple[object, ...]:
     """The key by which notices are merged. Guessed codes, after a correct password, are kept separate, as are campaigns
-    of the two channels, which are listed on pages of their own."""
-    return one.kind, one.mode, one.facts.get("step"), one.facts.get("channel") == "whatsapp"
+    of the two channels, which are listed on pages of their own, and keys that have expired since."""
+    return one.kind, one.mode, one.facts.get("step"), one.facts.get("channel") == "whatsapp", _is_over(one)
 
 
 def _line(known: ReaderLocale, group: Sequence[Noticed]) -> Line:
@@ -67,7 +68,7 @@ def _line(known: ReaderLocale, group: Sequence[Noticed]) -> Line:
     names = list(dict.fromkeys(one.name for one in group if one.name))
     listed = ", ".join(names[:NAMED]) + (" …" if len(names) > NAMED else "")
     channel = "whatsapp" if newest.facts.get("channel") == "whatsapp" else ""
-    return Line(newest, several(known, newest.kind, len(group)), listed, kind.folded_path, is_new, channel)
+    return Line(newest, several(known, newest, len(group)), listed, kind.folded_path, is_new, channel)
 
 
 def title(known: ReaderLocale, one: Noticed) -> str:
@@ -110,6 +111,8 @@ def title(known: ReaderLocale, one: Noticed) -> str:
             return text("WhatsApp now counts the template “%(name)s” as marketing, so it is not sent.", name=name)
         case "number.quality":
             return text("The quality of the number %(number)s has fallen.", number=name)
+        case "key.ending" if _is_over(one):
+            return text("The key “%(name)s” has expired.", name=name)
         case "key.ending":
             return text("The key “%(name)s” expires soon.", name=name)
         case "export.ready":
@@ -139,10 +142,10 @@ def title(known: ReaderLocale, one: Noticed) -> str:
             return text("%(share)s %% of the quota is used.", share=share)
 
 
-def several(known: ReaderLocale, kind: str, number: int) -> str:
+def several(known: ReaderLocale, newest: Noticed, number: int) -> str:
     """What happened several times, in a sentence."""
     count = known.count
-    match kind:
+    match newest.kind:
         case "campaign.completed":
             return count("%(num)s campaign is finished.", "%(num)s campaigns are finished.", number)
         case "campaign.paused":
@@ -183,6 +186,8 @@ def several(known: ReaderLocale, kind: str, number: int) -> str:
             return count(
                 "The quality of %(num)s number has fallen.", "The quality of %(num)s numbers has fallen.", number
             )
+        case "key.ending" if _is_over(newest):
+            return count("%(num)s key has expired.", "%(num)s keys have expired.", number)
         case "key.ending":
             return count("%(num)s key expires soon.", "%(num)s keys expire soon.", number)
         case "export.ready":
@@ -263,6 +268,11 @@ def more(known: ReaderLocale, one: Noticed) -> str:
     if one.kind == "key.ending":
         return known.moment(datetime.fromisoformat(str(facts["until"])))
     return reason
+
+
+def _is_over(one: Noticed) -> bool:
+    """True if a key that was about to expire has done so."""
+    return one.kind == "key.ending" and datetime.fromisoformat(str(one.facts["until"])) <= clock.now()
 
 
 def _said(known: ReaderLocale, kind: Kind, reason: str) -> str:
