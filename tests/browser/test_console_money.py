@@ -67,3 +67,32 @@ async def test_a_month_is_exported_and_equals_the_ledger(office: Site, pool: Poo
     await page.reload()
     await page.locator("#checksum").wait_for()
     assert await page.get_by_role("link", name=office.says("Lock the month…")).count() == 0
+
+
+@pytest.mark.lasts(15)
+@pytest.mark.parametrize("office", looks(DAY), indirect=True)
+@pytest.mark.parametrize("path", ["/console/rates/import", "/console/rates/whatsapp/import"])
+async def test_a_file_that_is_gone_when_it_is_sent_is_to_be_chosen_again(
+    office: Site, path: str, tmp_path: Path
+) -> None:
+    """The browser showed an error page of its own."""
+    page, file, says = office.page, tmp_path / "rates.csv", office.says
+    await set_up(office)
+    await page.goto(office.base + path)
+    if "whatsapp" in path:
+        rates = "currency,category,country,valid_from,price\nEUR,utility,MZ,2030-01-01,0.01\n"
+    else:
+        rates = "country,price,currency\nMZ,0.01,EUR\n"
+        await page.locator("#name").fill("Retail")
+    file.write_text(rates)
+    await page.locator("#file").set_input_files(file)
+    file.unlink()
+    await page.get_by_role("button", name=says("Continue"), exact=True).click()
+    gone = says("The file was changed or removed after it was chosen. Choose it again; nothing was imported.")
+    await page.get_by_text(gone).wait_for()
+    assert page.url == office.base + path
+    # What was typed is still there, and the file can be chosen again.
+    file.write_text(rates)
+    await page.locator("#file").set_input_files(file)
+    await page.get_by_role("button", name=says("Continue"), exact=True).click()
+    await page.locator(".notice[role=status]").wait_for()

@@ -93,7 +93,7 @@ async function submitted(event) {
     if (person) {
       // They may have signed in anew in another tab.
       if (isSame(person)) renew(person.token);
-      return again(form, button);
+      return await again(form, button);
     }
   } catch (error) {
     held();
@@ -109,7 +109,25 @@ function held() {
   document.dispatchEvent(new CustomEvent("held-back"));
 }
 
-function again(form, button) {
+// A file that is changed or gone since it was chosen cannot be sent, however often one tries.
+export async function isReadable(file) {
+  return !file || file.stream().getReader().read().then(() => true, () => false);
+}
+
+// That it has to be chosen again is said at its field (kit.changed): the browser would say less, on a page of its own.
+async function isLost(form) {
+  const told = form.querySelector("[data-changed]");
+  if (!told) return false;
+  const field = form.querySelector('input[type="file"]');
+  told.hidden = await isReadable(field.files[0]);
+  if (told.hidden) return false;
+  field.value = "";
+  field.focus();
+  return true;
+}
+
+async function again(form, button) {
+  if (await isLost(form)) return held();
   form.dataset.checked = "yes";
   form.requestSubmit(button && button.form === form ? button : undefined);
 }
@@ -135,7 +153,7 @@ async function back() {
     return true;
   }
   take(person);
-  if (going) again(going.form, going.button);
+  if (going) await again(going.form, going.button);
   going = null;
   return true;
 }

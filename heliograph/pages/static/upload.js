@@ -2,12 +2,7 @@
 // dropped on their field. Without this the form is sent as any other.
 
 // First, so that a form goes out after the session was looked at, and its file and text outlive one that has ended.
-import "./session.js";
-
-// A file that is changed or gone since it was chosen cannot be sent, however often one tries.
-async function isReadable(file) {
-  return !file || file.stream().getReader().read().then(() => true, () => false);
-}
+import { isReadable } from "./session.js";
 
 function attach(form) {
   const file = form.querySelector('input[type="file"]');
