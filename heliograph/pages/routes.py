@@ -46,8 +46,9 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     #: Its form changes nothing of the organization, but shows or exports something, or concerns the reader alone:
     #: allowed while the organization is suspended or closed.
     only_reads: bool = False
-    #: Its form only ends somebody's access to the organization's data: allowed then, too, since that can still be read.
-    ends_access: bool = False
+    #: Its form only ends or stops something, such as somebody's access to the organization's data, which can still be
+    #: read then, or a campaign, which would go on once the organization is resumed: allowed then, too.
+    only_ends: bool = False
     #: Its self-refreshing region is the same for everybody with the same role (one that sees everything), language and
     #: time zone, unless the page `is_own`.
     is_alike: bool = False
@@ -80,8 +81,8 @@ def reading(route: Route) -> Route:
 
 
 def ending(route: Route) -> Route:
-    """A form that only ends somebody's access to the organization's data (`Route.ends_access`)."""
-    return msgspec.structs.replace(route, ends_access=True)
+    """A form that only ends or stops something (`Route.only_ends`)."""
+    return msgspec.structs.replace(route, only_ends=True)
 
 
 def alike(path: str, handler: Handler, scope: str) -> Route:

@@ -1,16 +1,20 @@
-"""A suspended or closed organization can read, export and end somebody's access on the dashboard, but not change or
-send anything else."""
+"""A suspended or closed organization can read, export, and end or stop something on the dashboard, such as somebody's
+access or a campaign, but not change or send anything else."""
 
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
 
 import aiohttp
 import pytest
 
 from heliograph.accounts import organizations
 from heliograph.accounts.api_keys import lifecycle
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.campaigns.channels import sms
+from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.dashboard.table import ROUTES
 from heliograph.pages.routes import Route
 from tests.hooks import until
@@ -32,6 +36,7 @@ READING = {
     "/exports/{id}/stop",
     "/keys/check",
     "/messages/export",
+    "/messages/marked",
     "/messages/{id}/reveal",
     "/notices/choices",
     "/notices/read",
@@ -41,9 +46,16 @@ READING = {
     "/usage/export",
     "/webhooks/{id}/events/{event}/reveal",
 }
-#: And what ends somebody's access to what can still be read.
+#: And what ends somebody's access to what can still be read, or stops what would go on afterwards.
 ENDING = {
+    "/campaigns/{id}/cancel",
+    "/campaigns/{id}/pause",
+    "/contacts/imports/{id}/stop",
+    "/contacts/opt-outs/add",
     "/keys/{id}/revoke",
+    "/messages/all",
+    "/messages/marked/cancel",
+    "/messages/{id}/cancel",
     "/team/invitations/{id}/withdraw",
     "/team/members/{id}/remove",
     "/webhooks/{id}/disable",
@@ -77,8 +89,8 @@ async def submitted(browser: Browser, route: Route, path: str, token: str) -> Pa
 
 def test_the_forms_that_remain_are_these() -> None:
     assert {route.path for route in ROUTES if route.only_reads} == READING
-    assert {route.path for route in ROUTES if route.ends_access} == ENDING
-    assert {route.method for route in ROUTES if route.only_reads or route.ends_access} == {"POST"}
+    assert {route.path for route in ROUTES if route.only_ends} == ENDING
+    assert {route.method for route in ROUTES if route.only_reads or route.only_ends} == {"POST"}
 
 
 @pytest.mark.parametrize("state", sorted(organizations.STOPPED))
@@ -94,7 +106,7 @@ async def test_every_form_of_an_organization_that_may_only_read(
         path = route.path.replace("{id}", str(uuid.uuid4())).replace("{event}", str(uuid.uuid4()))
         for mode in ("live", "test"):
             page = await submitted(owner, route, f"{path}?mode={mode}", token)
-            is_allowed = route.only_reads or route.ends_access
+            is_allowed = route.only_reads or route.only_ends
             assert (REFUSED in page.words) != is_allowed, (route.path, mode, page.words)
             assert (page.status == 403) != is_allowed, (route.path, mode, page.status)
 
@@ -125,7 +137,7 @@ async def test_a_leaked_key_is_revoked_and_a_person_removed(
         key, _ = await lifecycle.issue(conn, tenant.actor, name="leaked", mode="live", profile="read_only")
     rui = await make_person(pool, tenant, "rui@example.org", role="developer")
     token = (await owner.get("/account")).form("/account")["_token"]
-    told = f"This organization is {state}: you can read and export, and end somebody's access"
+    told = f"This organization is {state}: you can read and export, and stop messages"
     assert told not in (await owner.get("/keys")).words
     await become(pool, tenant, state)
     await taken(owner, token, is_refused=True)
@@ -136,3 +148,24 @@ async def test_a_leaked_key_is_revoked_and_a_person_removed(
     assert await pool.fetchval("SELECT status FROM api_keys WHERE id = $1", key.id) == "revoked"
     assert (await owner.post(f"/team/members/{rui.id}/remove", {"_token": token})).status == 200
     assert await pool.fetchval("SELECT count(*) FROM memberships WHERE user_id = $1", rui.id) == 0
+
+
+@pytest.mark.parametrize("state", sorted(organizations.STOPPED))
+async def test_a_campaign_is_canceled_and_nobody_is_written_to_who_asked_for_it(
+    pool: Pool, tenant: Tenant, owner: Browser, state: str
+) -> None:
+    """Both would be written to once the organization is resumed."""
+    at = clock.now() + timedelta(days=1)
+    spec = SmsCampaignSpec(name="Sale", message_template="Hi", recipients=["+258841000001"], scheduled_at=at)
+    async with pool.acquire() as conn, conn.transaction():
+        made = await sms.create(conn, tenant.actor, spec=spec, request_id="req")
+    token = (await owner.get("/account")).form("/account")["_token"]
+    await become(pool, tenant, state)
+    await taken(owner, token, is_refused=True)
+    page = await owner.submit(await owner.get(f"/campaigns/{made.id}/cancel"), f"/campaigns/{made.id}/cancel")
+    assert "The campaign is canceled" in page.words
+    assert await pool.fetchval("SELECT status FROM campaigns") == "canceled"
+    page = await owner.submit(
+        await owner.get("/contacts/opt-outs"), "/contacts/opt-outs/add", phone="+258841000002", reason="on the phone"
+    )
+    assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 1, page.words

@@ -11,7 +11,7 @@ from heliograph.dashboard.audience import (
     tags,
 )
 from heliograph.dashboard.audience.composing import drafts, new
-from heliograph.pages.routes import Route, alike, get, post, reading, shared, table, upload
+from heliograph.pages.routes import Route, alike, ending, get, post, reading, shared, table, upload
 from heliograph.people.roles import EXPORT, SETTINGS
 
 READ, WRITE = "contacts:read", "contacts:write"
@@ -26,11 +26,11 @@ ROUTES: tuple[Route, ...] = (
     post("/campaigns/drafts/{id}/restore", drafts.restore, SEND),
     alike("/campaigns/{id}", campaigns.show, SEE),
     post("/campaigns/{id}/pace", campaigns.change_pace, SEND),
-    post("/campaigns/{id}/pause", campaigns.pause, SEND),
+    ending(post("/campaigns/{id}/pause", campaigns.pause, SEND)),
     post("/campaigns/{id}/resume", campaigns.resume, SEND),
     post("/campaigns/{id}/approve", campaigns.approve, SEND),
     get("/campaigns/{id}/cancel", campaigns.show_cancel, SEND),
-    post("/campaigns/{id}/cancel", campaigns.cancel, SEND),
+    ending(post("/campaigns/{id}/cancel", campaigns.cancel, SEND)),
     reading(post("/campaigns/{id}/export", campaign_recipients.export, SEND, EXPORT, is_proved=True)),
     get("/contacts", people.show_list, READ),
     get("/contacts/new", people.show_new, WRITE),
@@ -45,7 +45,7 @@ ROUTES: tuple[Route, ...] = (
     post("/contacts/tags/rename", tags.rename, WRITE),
     post("/contacts/tags/remove", tags.remove, WRITE),
     shared("GET", "/contacts/opt-outs", opt_outs.show_list, READ),
-    shared("POST", "/contacts/opt-outs/add", opt_outs.add, WRITE),
+    ending(shared("POST", "/contacts/opt-outs/add", opt_outs.add, WRITE)),
     shared("POST", "/contacts/opt-outs/lift", opt_outs.lift, WRITE),
     reading(shared("POST", "/contacts/opt-outs/export", opt_outs.export, WRITE, EXPORT, is_proved=True)),
     shared("GET", "/contacts/opt-outs/words", opt_outs.show_words, WRITE, SETTINGS),
@@ -61,7 +61,7 @@ ROUTES: tuple[Route, ...] = (
     get("/contacts/imports/{id}/check", imports.show_check, WRITE),
     post("/contacts/imports/{id}/back", imports.back, WRITE),
     post("/contacts/imports/{id}/run", imports.run, WRITE),
-    post("/contacts/imports/{id}/stop", imports.stop, WRITE),
+    ending(post("/contacts/imports/{id}/stop", imports.stop, WRITE)),
     get("/contacts/imports/{id}/undo", imports.show_undo, WRITE),
     post("/contacts/imports/{id}/undo", imports.undo, WRITE),
     post("/contacts/imports/{id}/discard", imports.discard, WRITE),

@@ -239,7 +239,7 @@ class Pages:
             organization = forgery.check_token(self.services.form_key, person.id, given)
             if request.route and organization != request.organization_id:
                 raise OtherOrganization
-        is_allowed = route.only_reads or route.ends_access
+        is_allowed = route.only_reads or route.only_ends
         if isinstance(person, SignedInUser) and request.route and person.state in STOPPED and not is_allowed:
             raise OrganizationSuspended
 
