@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from heliograph.accounts import organizations
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import NotFound
+from heliograph.base.process.settings import Settings
 from heliograph.overview.installation import approvals
 from heliograph.sms.accepting import sender_ids, sender_questions
 from heliograph.sms.accepting.sender_questions import NothingToAnswer
 from tests.api.conftest import Tenant
 from tests.pages.conftest import make_person
 
+from . import test_suppliers
 from .conftest import Browser
 
 
@@ -91,6 +95,33 @@ async def test_a_number_that_another_organization_has_is_told(pool: Pool, tenant
     page = await root.submit(await root.get(f"{here}/suspend"), f"{here}/suspend")
     assert "Others have it too" not in page.words
     assert "Others have it too: Banco do Sul." in (await root.submit(page, f"{here}/approve")).words
+
+
+async def test_a_number_that_another_organization_has_in_another_form_is_told(
+    pool: Pool, tenant: Tenant, root: Browser, settings: Settings
+) -> None:
+    """A supplier writes numbers of its country with or without the calling code: messages to this one would be of
+    both."""
+    await test_suppliers.add(pool, settings, settings=test_suppliers.SMPP | {"country": "MZ"})
+    async with pool.acquire() as conn:
+        other = await organizations.create(conn, name="Banco do Sul")
+        their = Actor(other.id, None, "live", frozenset(), "active")
+        for name in ("841234567", "351841234567", "1234567"):
+            known = await sender_ids.request(conn, their, value=name)
+            await sender_ids.review(conn, their, id=known.id, status="approved")
+    told = "Others have it too: Banco do Sul."
+    for value, is_theirs in (("258841234567", True), ("841234567", True), ("27841234567", False)):
+        async with pool.acquire() as conn:
+            asked = await sender_ids.request(conn, tenant.actor, value=value)
+        page = await root.submit(
+            await root.get("/console/approvals"), f"/console/approvals/{tenant.id}/{asked.id}/approve"
+        )
+        assert (f"“{value}” is approved." in page.words, told in page.words) == (True, is_theirs), page.words
+    # The form for a new organization approves one, too.
+    typed = {"name": "Padaria Sol", "sender": "258841234567"}
+    page = await root.submit(await root.get("/console/organizations/new"), "/console/organizations", **typed)
+    assert "Padaria Sol is ready" in page.words
+    assert re.search("Others have it too: (Banco do Sul, .+|.+, Banco do Sul)\\. What handsets", page.words), page.words
 
 
 async def test_an_approval_in_use_is_not_taken_back(pool: Pool, tenant: Tenant, root: Browser) -> None:

@@ -11,6 +11,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Problems
 from heliograph.console import typed
+from heliograph.console.credentials.senders import shared_note
 from heliograph.mail import outbox
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Page, form_errors, refused
@@ -18,6 +19,7 @@ from heliograph.pages.people import team
 from heliograph.pages.requests import Request
 from heliograph.people import invitations, users
 from heliograph.sms.accepting import sender_ids
+from heliograph.sms.received import unassigned
 
 #: Initial states of an organization.
 FIRST = ("active", "trial")
@@ -82,10 +84,11 @@ async def _create(request: Request, conn: Connection) -> dict[str, Any]:
         await plans.subscribe(conn, made.id, terms, now=clock.now(), by=request.principal)
     elif amount:
         await quota.grant(conn, made.id, amount=amount, reason="initial", by=request.principal)
-    sender = None
+    sender, note = None, ""
     if value:
         asked = await sender_ids.request(conn, actor, value=value)
         sender = await sender_ids.review(conn, actor, id=asked.id, status="approved")
+        note = shared_note(request, await unassigned.also_of(conn, actor, sender)).strip()
     token, is_mailed = "", False
     if email:
         box, language = outbox.of(request.services.settings), request.locale.language
@@ -96,6 +99,7 @@ async def _create(request: Request, conn: Connection) -> dict[str, Any]:
         "one": {"id": str(made.id), "name": made.name},
         "waits": sender is not None and sender.status != "approved",
         "sender": value,
+        "note": note,
         "email": email,
         "is_mailed": is_mailed,
         "token": token,

@@ -61,12 +61,13 @@ def e164(address: str, ton: int, numbering: Numbering) -> str | None:
     return abroad if abroad is not None and phones.is_valid(abroad) else None
 
 
-SUPPLIERS = """
+EVERY_SUPPLIER = """
 SELECT id, kind, settings::text AS settings, coalesce((settings->>'handles_stop')::boolean, false) AS answers,
        coalesce(settings->>'country', '') AS country, coalesce(settings->>'inbound_strip', '') AS strip,
        coalesce(settings->>'inbound_prepend', '') AS prepend
-  FROM suppliers WHERE id = ANY ($1)
+  FROM suppliers
 """
+SUPPLIERS = f"{EVERY_SUPPLIER} WHERE id = ANY ($1)"
 
 
 def sender_of(address: str, ton: int, supplier: asyncpg.Record | None) -> str | None:

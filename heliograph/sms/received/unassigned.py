@@ -147,12 +147,31 @@ SELECT o.name FROM sender_ids s JOIN organizations o ON o.id = s.organization_id
 """
 
 
+# Numbers with the same last digits, whatever stands before them. $2: how many digits these are.
+ENDING_ALIKE = """
+SELECT DISTINCT value FROM sender_ids
+ WHERE status = 'approved' AND organization_id <> $3 AND right(value, $2) = right($1, $2) AND value ~ '^[0-9]+$'
+ LIMIT 1000
+"""
+#: Digits that a number has at least without what stands before it: a calling code, or a prefix of a supplier.
+SHORTEST = 5
+
+
 async def also_of(conn: Connection, actor: Actor, sender: SenderId) -> list[str]:
-    """Names of other organizations of which a number is an approved sender ID too: what handsets send to it, except
-    STOP and the like, belongs to none of them. Empty for a name, to which handsets cannot write."""
-    if sender.status != "approved" or not sender.value.isdecimal():
+    """Names of other organizations of which a number is an approved sender ID too, in whichever form: what handsets
+    send to it, except STOP and the like, belongs to none of them. Empty for a name, to which handsets cannot write."""
+    mine = sender.value
+    if sender.status != "approved" or not mine.isdecimal():
         return []
-    return [row["name"] for row in await conn.fetch(OTHERS, [sender.value], actor.organization_id)]
+    alike = [row["value"] for row in await conn.fetch(ENDING_ALIKE, mine, SHORTEST, actor.organization_id)]
+    suppliers = await conn.fetch(handsets.EVERY_SUPPLIER) if alike else []
+    forms = [(supplier, ton) for supplier in suppliers for ton in (handsets.UNKNOWN, handsets.NATIONAL)]
+
+    def is_called(written: str, other: str) -> bool:
+        return any(other in handsets.called(written, ton, supplier) for supplier, ton in forms)
+
+    values = {mine, *(one for one in alike if is_called(mine, one) or is_called(one, mine))}
+    return [row["name"] for row in await conn.fetch(OTHERS, list(values), actor.organization_id)]
 
 
 class RawPart(msgspec.Struct, frozen=True):
