@@ -58,6 +58,30 @@ def after(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, change: Callab
     monkeypatch.setattr(where, name, meanwhile)
 
 
+class Meanwhile:
+    """A connection on which `change` happens just before a statement is executed, once it was `skips` times."""
+
+    def __init__(self, conn: Any, statement: str, change: Callable[[], Awaitable[object]], *, skips: int = 0) -> None:
+        self._conn, self._statement, self._change, self._left = conn, statement, change, skips
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._conn, name)
+
+    async def fetch(self, statement: str, *values: Any) -> Any:
+        await self._passed(statement)
+        return await self._conn.fetch(statement, *values)
+
+    async def fetchval(self, statement: str, *values: Any) -> Any:
+        await self._passed(statement)
+        return await self._conn.fetchval(statement, *values)
+
+    async def _passed(self, statement: str) -> None:
+        if statement == self._statement:
+            self._left -= 1
+            if self._left == -1:
+                await self._change()
+
+
 async def begun(pool: Pool, work: Awaitable[Any]) -> asyncio.Future[Any]:
     """Work that is done, or waits for a lock."""
     task = asyncio.ensure_future(work)

@@ -8,6 +8,7 @@ Live and test mode have separate contacts; an actor reads and writes those of it
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Literal
@@ -358,14 +359,14 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes) 
         phone = changes.phone or row["phone"]
         names = (phone if name == row["phone"] else name, *parts)  # the name of a contact without one is its number
         tags = list(row["tags"]) if changes.tags is None else list(changes.tags)
-        if phone != row["phone"] and (other := await conn.fetchval(OTHER, actor.organization_id, actor.mode, phone)):
-            raise ContactAlreadyExists(id=str(other))
-        try:
-            async with conn.transaction():
-                await conn.execute(CHANGE, *place, *names, phone, tags, clock.now())
-        except asyncpg.UniqueViolationError:  # created at the same moment
-            other = await conn.fetchval(OTHER, actor.organization_id, actor.mode, phone)
-            raise ContactAlreadyExists(id=str(other)) from None
+        while True:
+            other = None if phone == row["phone"] else await conn.fetchval(OTHER, *place[:2], phone)
+            if other is not None:
+                raise ContactAlreadyExists(id=str(other))
+            with contextlib.suppress(asyncpg.UniqueViolationError):  # created at the same moment, perhaps gone by now
+                async with conn.transaction():
+                    await conn.execute(CHANGE, *place, *names, phone, tags, clock.now())
+                break
         if phone != row["phone"]:
             await conn.execute(FORGET_LAST, *place)
         gone = [tag for tag in row["tags"] if tag not in tags]

@@ -18,6 +18,7 @@ from heliograph.base.errors import Invalid
 from heliograph.contacts import importing, records, search, sheets, undoing
 from heliograph.contacts import tags as tag_changes
 from heliograph.contacts.records import MAX_TAGS, ContactAlreadyExists, Entry, OnDuplicate, Written
+from tests.meanwhile import Meanwhile
 from tests.rules.factories import blocked, organization
 
 ANA = Entry("+258841234567", "Ana Silva", "Ana", "Silva", ("vip",))
@@ -135,6 +136,27 @@ async def test_a_contact_that_is_deleted_while_it_gets_a_tag_leaves_none(pool: P
         await gone
     assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
     assert await pool.fetchval("SELECT count(*) FROM contact_tags") == 0
+
+
+async def test_a_number_that_another_contact_had_for_a_moment_is_free(pool: Pool) -> None:
+    """It was refused as that of the contact "None"."""
+    actor = await organization(pool)
+    await write(pool, actor, ANA)
+    id = (await contact(pool, actor)).id
+    changes = records.Changes(phone="+258840000001")
+    async with pool.acquire() as conn, pool.acquire() as other:
+        transaction = other.transaction()
+        await transaction.start()
+        await records.create_many(other, actor, entries=[Entry("+258840000001", "Rui")])
+
+        async def deleted() -> None:
+            await pool.execute("DELETE FROM contacts WHERE name = 'Rui'")
+
+        looks = Meanwhile(conn, records.OTHER, deleted, skips=1)
+        change = asyncio.create_task(records.change(looks, actor, id=id, changes=changes))
+        await blocked(pool)
+        await transaction.commit()
+        assert (await change).phone == "+258840000001"
 
 
 async def imported(pool: Pool, actor: Actor, place: Path, *lines: str) -> UUID:
