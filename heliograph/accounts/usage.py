@@ -86,18 +86,20 @@ async def list_page(
     """
     since, until = max(date_from or _EARLIEST, _EARLIEST), min(date_to or _LATEST, _LATEST)
     upper, lower = bounded_scan.bounds(after, date_from=date_from, date_to=date_to)
-    rows = await conn.fetch(MESSAGES, actor.organization_id, upper, lower, limit + 1, look, since, until)
-    messages, seen = bounded_scan.judged(rows, limit=limit, look=look)
-    # Other entries end where the scan of messages ended: older ones come after the messages that were not scanned.
-    others = await conn.fetch(
-        OTHERS,
-        actor.organization_id,
-        after or _LAST if date_to is None else min(after or _LAST, uuid7_floor(until + SLACK)),
-        seen or (_FIRST if date_from is None else uuid7_floor(since - SLACK)),
-        since,
-        until,
-        limit + 1,
-    )
+    # One snapshot: messages that are replaced with their sums meanwhile are listed as either.
+    async with conn.transaction(isolation="repeatable_read", readonly=True):
+        rows = await conn.fetch(MESSAGES, actor.organization_id, upper, lower, limit + 1, look, since, until)
+        messages, seen = bounded_scan.judged(rows, limit=limit, look=look)
+        # Other entries end where the scan of messages ended: older ones come after the messages that were not scanned.
+        others = await conn.fetch(
+            OTHERS,
+            actor.organization_id,
+            after or _LAST if date_to is None else min(after or _LAST, uuid7_floor(until + SLACK)),
+            seen or (_FIRST if date_from is None else uuid7_floor(since - SLACK)),
+            since,
+            until,
+            limit + 1,
+        )
     entries = [Entry(*(row[name] for name in Entry.__struct_fields__)) for row in (*messages, *others)]
     entries.sort(key=lambda entry: entry.id, reverse=True)
     return UsagePage(entries[: limit + 1], seen)

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from heliograph.accounts import usage
 from heliograph.base.actor import Actor, Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
@@ -30,7 +31,7 @@ from heliograph.whatsapp import intervening as whatsapp
 from heliograph.whatsapp import status
 from heliograph.whatsapp.accepting import withdrawal
 from heliograph.whatsapp.intervening import WhatsAppMessageNotEnded
-from tests.meanwhile import DELIVERED, after, before, begun
+from tests.meanwhile import DELIVERED, Meanwhile, after, before, begun
 from tests.rules import whatsapp_factories
 from tests.rules.dispatching import Bench, attempts, queued
 from tests.rules.factories import check_ledger, endpoint, message, organization, receipt, status_of
@@ -286,3 +287,18 @@ async def test_two_operators_do_not_assign_one_number_to_two_organizations(
     assert await assign(one) == 1
     with pytest.raises(Invalid, match="suspend it there first"):
         await second[0]
+
+
+async def test_a_message_that_its_sum_replaces_while_the_usage_list_is_read_is_listed_once(pool: Pool) -> None:
+    """It was listed as both, or as neither where the list was read across the page's end."""
+    actor = await organization(pool, quota=5)
+    id = await message(pool, actor)
+
+    async def replaced() -> None:
+        await pool.execute(usage.stray("DELETE FROM messages WHERE id = $1"), id)
+
+    async with pool.acquire() as conn:
+        for times in range(2):
+            page = await usage.list_page(Meanwhile(conn, usage.OTHERS, replaced, skips=times), actor)  # type: ignore[arg-type]
+            assert sum(one.quantity for one in page.entries if one.type == "usage") == -1
+            assert [one.message_id for one in page.entries if one.type == "usage"] == [None if times else id]
