@@ -14,6 +14,8 @@ from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.console.receipts.report import SPLITS
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
+from heliograph.people import policy
+from heliograph.sms.by_hand import saved_texts
 from tests.processes import until_true
 from tests.rules.factories import message
 
@@ -150,6 +152,24 @@ async def test_a_name_without_spaces_in_what_needs_attention_makes_no_phone_scro
     await site.enter()
     await page.locator(".attention").filter(has_text=name).wait_for()
     assert await page.evaluate("document.documentElement.scrollWidth") == 360
+
+
+@pytest.mark.lasts(10)
+async def test_words_without_spaces_make_no_page_wider_than_a_phone(site: Site) -> None:
+    """What is open beside a list, a text in a question, and the word that is to be typed were."""
+    page, actor = site.page, site.made.actor
+    async with site.pool.acquire() as conn:
+        await records.create_many(conn, actor, entries=[Entry("+258841234567", "n" * 200)])
+        person = await conn.fetchval("SELECT id FROM contacts")
+        text = await saved_texts.create(conn, actor, name="Opening", body="n" * 200)
+        async with conn.transaction():
+            await policy.rename(conn, actor, name="n" * 200)
+    await page.set_viewport_size({"width": 360, "height": 740})
+    await site.enter()
+    for path in (f"/contacts?open={person}", f"/texts/{text.id}/remove", "/settings/close"):
+        await page.goto(site.base + path)
+        await page.locator("main").get_by_text("n" * 200).first.wait_for()
+        assert await page.evaluate("document.documentElement.scrollWidth") == 360, path
 
 
 @pytest.mark.lasts(10)
