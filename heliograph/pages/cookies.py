@@ -6,6 +6,8 @@ import base64
 import binascii
 from collections.abc import Mapping
 
+from heliograph.base import naming
+
 #: Over https, this prefix makes browsers refuse a cookie set by another host or plain http (RFC 6265bis §4.1.3.2).
 SECURE = "__Host-"
 #: Notices as well, because their button, if any, acts in the reader's name.
@@ -78,7 +80,8 @@ def read_notice(value: str) -> tuple[str, str]:
     except (binascii.Error, ValueError):
         return "", ""
     undo, _, text = said.partition(" ")
-    return (text, undo) if said.isprintable() else ("", "")
+    # Not `isprintable`: it refuses the space within a Portuguese number, and joiners, which names may have.
+    return (text, undo) if naming.is_plain(said) else ("", "")
 
 
 def _set(name: str, value: str, *, is_secure: bool, age: int | None) -> str:

@@ -276,6 +276,14 @@ async def test_a_correction_of_the_quota_is_called_so(pool: Pool, tenant: Tenant
     assert (wrong.status, wrong.form(f"{here}/quota")["kind"]) == (422, "adjustment")
 
 
+async def test_what_was_done_is_said_with_large_numbers_too(tenant: Tenant, root: Browser) -> None:
+    """In Portuguese a number above 999 has a space that does not break, with which a notice was not shown."""
+    here = f"/console/organizations/{tenant.id}"
+    form = (await root.get(here)).form(f"{here}/quota") | {"amount": "50000", "reason": "invoice 7"}
+    page = await root.post(f"{here}/quota", form, Accept_Language="pt")
+    assert re.search(r"Restam \d+ \d{3} mensagens\.", page.words), page.words
+
+
 async def test_suspended_with_what_it_stops_and_resumed(pool: Pool, api: Api, tenant: Tenant, root: Browser) -> None:
     here = f"/console/organizations/{tenant.id}"
     async with pool.acquire() as conn:

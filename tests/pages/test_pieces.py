@@ -247,6 +247,12 @@ def test_a_notice_can_carry_where_it_is_undone() -> None:
     assert cookies.read_notice("!") == ("", "")
 
 
+@pytest.mark.parametrize("said", ["Restam 50\u00a0000.", "“می‌خواهم” is removed.", "“👩‍💻” is removed.", "“\U0001fae8”"])
+def test_a_notice_has_numbers_and_names_of_all_languages(said: str) -> None:
+    value = cookies.notice(said, "/routes/1/undo", is_secure=False).partition("=")[2].partition(";")[0]
+    assert cookies.read_notice(value) == (said, "/routes/1/undo")
+
+
 async def test_undo_stands_beside_what_was_done_and_leads_nowhere_else(owner: Browser) -> None:
     for undo, is_there in (("/contacts/1/restore", True), ("//elsewhere.example/x", False), ("", False)):
         value = cookies.notice("Done.", undo, is_secure=False).partition("=")[2].partition(";")[0]
