@@ -457,7 +457,7 @@ async def test_work_is_withdrawn_and_hurried(pool: Pool, tenant: Tenant, api: Ap
     assert await pool.fetchval("SELECT due_at <= now() FROM queue WHERE id = $1", UUID(ids[0]))
     token = page.form("/console/logout")["_token"]
     again = await root.post(f"/console/queue/{ids[1]}/hurry", {"_token": token})
-    assert "It is not waiting" in again.words
+    assert ("It is not waiting" in again.words, again.is_refusal) == (True, True)
     page = await root.get("/console/queue/withdraw?look=yes")
     for typed, said in (
         ({"typed": ""}, "Type the word"),
@@ -468,7 +468,7 @@ async def test_work_is_withdrawn_and_hurried(pool: Pool, tenant: Tenant, api: Ap
         assert (wrong.status, said in wrong.words) == (422, True), typed
     before = await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", tenant.id)
     page = await root.submit(page, "/console/queue/withdraw", kind="sms", organization="Acme", typed="withdraw")
-    assert "canceled or dropped" in page.words
+    assert ("canceled or dropped" in page.words, page.is_refusal) == (True, False)
     # What was never tried is canceled, and refunded.
     assert await pool.fetchval("SELECT count(*) FROM messages WHERE status = 'canceled'") >= 2
     assert await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", tenant.id) <= before - 2
@@ -504,7 +504,7 @@ async def test_what_is_held_or_withdrawn_is_told_before(pool: Pool, tenant: Tena
     assert (wrong.status, "There is no organization" in wrong.words) == (422, True)
     page = await root.get("/console/queue/withdraw?look=yes&older_than=3d")
     page = await root.submit(page, "/console/queue/withdraw", typed="withdraw")
-    assert "0 canceled or dropped" in page.words
+    assert ("0 canceled or dropped" in page.words, page.is_refusal) == (True, True)
     assert await pool.fetchval("SELECT count(*) FROM queue") == 5
     page = await root.get("/console/queue/hold?look=yes&kind=sms&older_than=2h")
     await root.submit(page, "/console/queue/hold", reason="an old storm")

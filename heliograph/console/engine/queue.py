@@ -58,7 +58,7 @@ async def withdraw(request: Request) -> Answer:
         ended=request.locale.number(sums.ended),
         left=request.locale.number(sums.left),
     )
-    return Redirect(location=HERE, notice=said)
+    return Redirect(location=HERE, notice=said, is_refusal=not (sums.canceled or sums.ended))
 
 
 async def hurry(request: Request) -> Answer:
@@ -66,7 +66,7 @@ async def hurry(request: Request) -> Answer:
     async with request.writing() as conn:
         done = await holds.hurry(conn, id=request.id(), by=request.principal)
     said = request.text("It is being sent now.") if done else request.text("It is not waiting, or a worker has it.")
-    return Redirect(location=HERE, notice=said)
+    return Redirect(location=HERE, notice=said, is_refusal=not done)
 
 
 async def show_hold(request: Request) -> Answer:
