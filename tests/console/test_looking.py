@@ -158,6 +158,7 @@ async def test_an_operator_pauses_resumes_and_cancels_a_campaign(pool: Pool, ten
     page = await root.post(f"{here}/{id}/resume", {"_token": page.form("/console/logout")["_token"]})
     assert "The campaign is resumed." not in page.words
     assert "resumes automatically as soon as it can. Paused: the organization's quota is used up." in page.words
+    assert page.is_refusal
     assert await pool.fetchval("SELECT status FROM campaigns WHERE id = $1", id) == "paused"
     page = await root.get(f"{here}?channel=whatsapp")
     page = await root.get(f"{here}/{id}/cancel")

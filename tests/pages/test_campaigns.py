@@ -382,6 +382,22 @@ async def test_a_campaign_is_paused_resumed_and_canceled(pool: Pool, tenant: Ten
     assert "cannot be paused or resumed" in late.words
 
 
+async def test_a_campaign_that_stalled_in_the_meantime_is_not_said_to_be_resumed(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    """A colleague resumed it, and then the quota was used up, while the page still had the button."""
+    where = (await make(owner, to="numbers", numbers="+258841000001", text="Hello")).path
+    await stage(pool)
+    before = await owner.submit(await owner.get(where), where + "/pause")
+    await pool.execute("UPDATE campaigns SET status_reason = 'quota_exceeded'")
+    form = before.form(where + "/resume")
+    for _ in range(2):  # also to a double click
+        page = await owner.post(where + "/resume", form)
+        assert ("The campaign is resumed." in page.words, page.is_refusal) == (False, True)
+        assert "The campaign resumes automatically as soon as it can. The quota" in page.words, page.words
+    assert await pool.fetchval("SELECT status FROM campaigns") == "paused"
+
+
 async def test_a_campaign_that_is_kept_from_sending_leads_to_the_cure(
     pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
 ) -> None:

@@ -65,6 +65,7 @@ async def _act(request: Request, act: Callable[..., Awaitable[Campaign]], said: 
                 said = request.text(
                     "The campaign resumes automatically as soon as it can. %(reason)s", reason=reason
                 ).strip()
+                is_refusal = True
         except (CampaignNotPausable, CampaignNotCancelable) as refusal:
             said, is_refusal = request.text(refusal.message), True
     return Redirect(location=_list(request, campaign), notice=said, is_refusal=is_refusal)

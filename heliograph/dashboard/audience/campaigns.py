@@ -39,6 +39,7 @@ from heliograph.pages.requests import Request
 from heliograph.pages.words import GUARD_CLASSES
 from heliograph.people.roles import CONTENT, SETTINGS, USAGE
 from heliograph.whatsapp import library
+from heliograph.why.words import why
 
 WRITE = "campaigns:write"
 HERE = "/campaigns"
@@ -141,7 +142,7 @@ async def pause(request: Request) -> Answer:
 
 async def resume(request: Request) -> Answer:
     """Continue from where it stopped."""
-    return await _act(request, plan.resume, request.text("The campaign is resumed."))
+    return await _act(request, plan.resume, request.text("The campaign is resumed."), status="running")
 
 
 async def approve(request: Request) -> Answer:
@@ -188,19 +189,27 @@ async def find(request: Request, conn: Connection) -> Campaign:
     return await found(request, conn, request.id())
 
 
-async def _act(request: Request, act: Any, said: str) -> Answer:
+async def _act(request: Request, act: Any, said: str, *, status: str = "") -> Answer:
+    """Do it, and show the notice. `status`: which it has to have for that; otherwise why it does not resume yet."""
     id: UUID = request.id()
     channel, is_refusal = "sms", False
 
-    async def work(conn: Any) -> str:
+    async def work(conn: Any) -> tuple[str, str, str]:
         nonlocal channel
         channel = (await find(request, conn)).channel
-        await act(conn, request.actor, id=id, channel=channel)
-        return channel
+        after: Campaign = await act(conn, request.actor, id=id, channel=channel)
+        return channel, after.status, after.status_reason or ""
 
     try:
         # A repeated form does not run `work` again, so only the stored result tells the channel.
-        channel = await request.once(work)
+        channel, reached, reason = await request.once(work)
+        if status and reached != status:
+            known = why("campaign", reason)
+            said = request.text(
+                "The campaign resumes automatically as soon as it can. %(reason)s",
+                reason="" if known is None else known.words(request.locale.language).customer,
+            ).strip()
+            is_refusal = True
     except (
         CampaignNotPausable,
         CampaignNotCancelable,
