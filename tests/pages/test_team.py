@@ -267,6 +267,35 @@ async def test_an_invitation_of_somebody_else_leads_to_their_sign_in(
     assert "eva@example.com" in (await other_browser.get("/account")).words
 
 
+async def test_who_signs_in_with_another_account_reads_whom_the_invitation_is_for(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    """They were sent to an empty form for a link, and nothing said why."""
+    beta = await make_tenant(pool)
+    for email in ("eva@example.com", "vera@example.com"):
+        await make_person(pool, beta, email, "viewer")
+    link = await invite(owner, "eva@example.com")
+    page = await other_browser.submit(await other_browser.get("/invitation"), "/invitation", link=link)
+    (where,) = re.findall('href="(/login[^"]*)"', page.text)
+    page = await other_browser.get(where)
+    page = await other_browser.submit(page, "/login", email="vera@example.com", password=PASSWORD)
+    for said in (
+        "Join Acme",
+        "with eva@example.com",
+        "You are signed in as vera@example.com",
+        "Open another invitation",
+    ):
+        assert (page.path, said in page.words) == ("/invitation", True), (said, page.words)
+    assert 'action="/invitation/accept"' not in page.text
+    where = html.unescape(re.findall('href="(/login[^"]*)"', page.text)[0])
+    page = await other_browser.submit(
+        await other_browser.get(where), "/login", email="eva@example.com", password=PASSWORD
+    )
+    assert ("Join Acme" in page.words, "You are signed in as" in page.words) == (True, False)
+    await other_browser.submit(page, "/invitation/accept")
+    assert "eva@example.com" in (await other_browser.get("/account")).words
+
+
 async def test_a_second_invitation_is_not_taken_for_the_first(
     pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
 ) -> None:

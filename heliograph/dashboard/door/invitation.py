@@ -21,15 +21,15 @@ OFFERED = "/account/factor?new=yes"
 
 async def show(request: Request) -> Answer:
     """The page that the link opens, with the token after `#`. Whoever signed in to accept an invitation already opened
-    continues with it, unless the address has another one's token, which only the browser knows."""
+    continues with it, or reads that it is for somebody else, unless the address has another one's token, which only the
+    browser knows."""
     token = request.cookies.get(cookies.session_name(cookies.INVITATION, request.is_secure), "")
     if token and request.session is not None:
         with contextlib.suppress(InvitationEnded):
             async with request.reading() as conn:
                 offer = await invitations.offer(conn, token=token)
-            if request.session.email == offer.email:
-                values = _values(request, offer, token) | {"is_kept": True}
-                return Page(template="door/invitation_offer.html", values=values)
+            values = _values(request, offer, token) | {"is_kept": True}
+            return Page(template="door/invitation_offer.html", values=values)
     return Page(template="door/invitation.html", values={})
 
 
