@@ -101,12 +101,12 @@ async def put(
     organization_id: UUID | None = None,
     subject_id: UUID | None = None,
 ) -> bool:
-    """Queue a mail, to be sent once the caller's transaction commits; replaces one that waits for the same subject.
-    False: too many of its kind are waiting, or the organization has sent too many today. `within`: it is given up after
-    this."""
+    """Queue a mail, to be sent once the caller's transaction commits; replaces one of its kind that waits for the same
+    subject. False: too many of its kind are waiting, or the organization has sent too many today. `within`: it is given
+    up after this."""
     id = uuid7()
     if subject_id is not None:
-        await drop(conn, subject_id=subject_id)
+        await drop(conn, subject_id=subject_id, kind=kind)
     sealed = seal(outbox.key, msgspec.json.encode(content), context(id))
     values = (kind, organization_id, subject_id, sealed, within, MOST_WAITING, MOST_A_DAY)
     return bool(await conn.fetchval(PUT, id, *values))
@@ -151,23 +151,26 @@ def content(key: Key, taken: ClaimedMail) -> bytes:
     return unseal(key, taken.sealed, context(taken.id))
 
 
-DROP = "UPDATE mails SET state = 'dropped', sealed = NULL WHERE subject_id = $1 AND state = 'waiting'"
-
-
-async def drop(conn: Connection, *, subject_id: UUID) -> None:
-    """Withdraw what is waiting for a subject, because it no longer applies."""
-    await conn.execute(DROP, subject_id)
-
-
-RECENT = """
-SELECT EXISTS (SELECT FROM mails
-                WHERE subject_id = $1 AND state IN ('waiting', 'sent') AND created_at > now() - $2::interval)
+DROP = """
+UPDATE mails SET state = 'dropped', sealed = NULL
+ WHERE subject_id = $1 AND state = 'waiting' AND (kind = $2 OR $2::text IS NULL)
 """
 
 
-async def is_recent(conn: Connection, *, subject_id: UUID, within: timedelta) -> bool:
-    """True if a mail for a subject that is no older than `within` is waiting or was sent."""
-    return bool(await conn.fetchval(RECENT, subject_id, within))
+async def drop(conn: Connection, *, subject_id: UUID, kind: str | None = None) -> None:
+    """Withdraw what is waiting for a subject, because it no longer applies. `kind`: only mails of this kind."""
+    await conn.execute(DROP, subject_id, kind)
+
+
+RECENT = """
+SELECT EXISTS (SELECT FROM mails WHERE subject_id = $1 AND kind = $2 AND state IN ('waiting', 'sent')
+                                   AND created_at > now() - $3::interval)
+"""
+
+
+async def is_recent(conn: Connection, *, subject_id: UUID, kind: str, within: timedelta) -> bool:
+    """True if a mail of this kind for a subject that is no older than `within` is waiting or was sent."""
+    return bool(await conn.fetchval(RECENT, subject_id, kind, within))
 
 
 #: SQL conditions for the watch: with an SMTP server, and without.

@@ -340,6 +340,35 @@ async def test_a_forgotten_password(pool: Pool, acme: Actor, post: Post, mailbox
         assert await conn.fetchval("SELECT who FROM audit_log WHERE action = 'user.link_made'") == "system"
 
 
+@pytest.mark.parametrize("is_sent", [True, False])
+async def test_a_notice_keeps_nobody_from_a_password_and_is_not_lost_by_asking(
+    pool: Pool, acme: Actor, post: Post, mailbox: Mailbox, is_sent: bool
+) -> None:
+    """Both are mails to the same person: after a notice no link was mailed for five minutes, though the page said so,
+    and a notice that waited for the server was dropped for the link."""
+    box = post.box
+    assert box is not None
+    async with pool.acquire() as conn:
+        user, _ = await users.ensure(conn, acme, email="ana@example.com", name="Ana")
+        notice = [(acme.organization_id, user.id, LETTER)]
+        await outbox.put_many(conn, box, notice, kind="notices", within=timedelta(hours=1))
+    if is_sent:
+        await post.round()
+    else:
+        await pool.execute(
+            "UPDATE mails SET due_at = now() + interval '1 hour', created_at = now() - interval '1 hour'"
+        )
+    await forgotten.ask(pool, box, email="ana@example.com", language="en", address="192.0.2.1")
+    await post.round()
+    notices = ("notices", "sent" if is_sent else "waiting", "", is_sent)
+    assert await post.states() == [notices, ("link", "sent", "", True)]
+    assert await forgotten.is_recent(pool, user_id=user.id)
+    # Nor by the password that the link is for.
+    async with pool.acquire() as conn:
+        await users.keep_password(conn, acme, user=user, hashed="a hash")
+    assert (await post.states())[0] == notices
+
+
 async def test_the_command_says_what_happened(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
     values = {"SMTP_URL": f"smtp://ana:geheim@127.0.0.1:{mailbox.port}", "MAIL_FROM": FROM}
     values["PUBLIC_URL"] = "https://sms.example.com"

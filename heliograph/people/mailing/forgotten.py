@@ -18,9 +18,9 @@ from heliograph.mail.outbox import Outbox
 from heliograph.people import links, tries, users
 from heliograph.people.mailing import texts
 
-#: Kind of the rows of requests, and of the mails.
-ASKED, KIND = "forgotten", "link"
-#: Minimum time between two mails: nobody can flood a mailbox, or keep invalidating the link in it.
+#: Kind of the rows of requests.
+ASKED = "forgotten"
+#: Minimum time between two mails with a link: nobody can flood a mailbox, or keep invalidating the link in it.
 BETWEEN = timedelta(minutes=5)
 #: A request not answered within this time is dropped.
 WITHIN = timedelta(minutes=30)
@@ -45,9 +45,13 @@ async def ask(pool: Pool, box: Outbox, *, email: str, language: str, address: st
 
 
 async def is_recent(pool: Pool, *, user_id: UUID) -> bool:
-    """True if somebody was sent a mail so recently that no other would follow. Only they may know."""
+    """True if somebody was sent a link so recently that no other would follow. Only they may know."""
     async with pool.acquire() as conn:
-        return await outbox.is_recent(conn, subject_id=user_id, within=BETWEEN)
+        return await _is_recent(conn, user_id)
+
+
+async def _is_recent(conn: Connection, user_id: UUID) -> bool:
+    return await outbox.is_recent(conn, subject_id=user_id, kind=links.MAIL, within=BETWEEN)
 
 
 # The lock serializes two requests for one person.
@@ -58,7 +62,7 @@ async def answer(conn: Connection, box: Outbox, content: bytes) -> None:
     """Put the mail into the outbox if there is such a person, in the caller's transaction."""
     asked = msgspec.json.decode(content, type=Asked)
     person = await conn.fetchrow(FIND, asked.email)
-    if person is None or await outbox.is_recent(conn, subject_id=person["id"], within=BETWEEN):
+    if person is None or await _is_recent(conn, person["id"]):
         return
     token = await links.make(conn, SYSTEM, user_id=person["id"], is_mailed=True)
     write = texts.confirm if asked.following else texts.forgotten
@@ -68,4 +72,4 @@ async def answer(conn: Connection, box: Outbox, content: bytes) -> None:
         name=person["name"],
         link=links.address(box.base_url, token, following=asked.following),
     )
-    await outbox.put(conn, box, kind=KIND, content=mail, within=links.MAILED_LIFE, subject_id=person["id"])
+    await outbox.put(conn, box, kind=links.MAIL, content=mail, within=links.MAILED_LIFE, subject_id=person["id"])
