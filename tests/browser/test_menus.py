@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from heliograph.accounts import organizations
+from heliograph.base.actor import Actor
+from heliograph.people import memberships
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.recording.events import KINDS
 from tests.processes import until_true
@@ -149,5 +152,26 @@ async def test_the_name_of_an_organization_has_room_in_the_bar(site: Site) -> No
         assert await page.evaluate(CUT) is False, width
     # If it does not fit, it is cut, and its full text is available.
     await page.set_viewport_size({"width": 320, "height": 800})
+    assert await page.evaluate(CUT) is True
+    await page.get_by_title(name).wait_for()
+
+
+@pytest.mark.lasts(10)
+async def test_the_name_of_one_of_several_organizations_pushes_nothing_out_of_sight(site: Site) -> None:
+    """The bell and the menus beside it were to the right of a phone's screen, and every page was wider than that."""
+    page, name = site.page, "Padaria e Pastelaria Central de Maputo, Limitada"
+    await site.pool.execute("UPDATE organizations SET name = $1 WHERE id = $2", name, site.made.actor.organization_id)
+    link = await site.link()
+    async with site.pool.acquire() as conn:
+        beta = await organizations.create(conn, name="Beta")
+        actor = Actor(beta.id, None, "live", frozenset(), "active")
+        user = await conn.fetchval("SELECT id FROM users WHERE email = 'owner@example.com'")
+        await memberships.add(conn, actor, user_id=user, role="owner")
+    await page.goto(link)
+    await page.wait_for_url(site.base + "/")
+    for width in (1280, 1024, 768, 360, 320):
+        await page.set_viewport_size({"width": width, "height": 800})
+        assert await page.evaluate("document.documentElement.scrollWidth") == width, width
+        assert await page.evaluate(OUTSIDE) == [], width
     assert await page.evaluate(CUT) is True
     await page.get_by_title(name).wait_for()
