@@ -175,3 +175,25 @@ async def test_the_name_of_one_of_several_organizations_pushes_nothing_out_of_si
         assert await page.evaluate(OUTSIDE) == [], width
     assert await page.evaluate(CUT) is True
     await page.get_by_title(name).wait_for()
+
+
+@pytest.mark.lasts(10)
+async def test_the_last_of_many_organizations_is_in_reach(site: Site) -> None:
+    """The menu was longer than the screen, and stayed where it was when the page was scrolled."""
+    page = site.page
+    link = await site.link()
+    async with site.pool.acquire() as conn:
+        user = await conn.fetchval("SELECT id FROM users WHERE email = 'owner@example.com'")
+        for number in range(30):
+            made = await organizations.create(conn, name=f"Branch {number}")
+            actor = Actor(made.id, None, "live", frozenset(), "active")
+            await memberships.add(conn, actor, user_id=user, role="owner")
+    await page.goto(link)
+    await page.wait_for_url(site.base + "/")
+    await page.locator(".organizations summary").click()
+    last = page.locator(".organizations .menu button").last
+    await last.scroll_into_view_if_needed()
+    box, size = await last.bounding_box(), page.viewport_size
+    assert box is not None
+    assert size is not None
+    assert box["y"] + box["height"] <= size["height"]
