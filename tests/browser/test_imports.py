@@ -21,6 +21,14 @@ ROWS = 10_000
 #: A page's text about an import that was undone.
 GONE = "Contacts it created are deleted, and those it changed are restored; anything changed since was kept."
 FAST = {"HELIOGRAPH_LEASE_SECONDS": "2"}
+#: Clicks once more as soon as the file has arrived, while the next page is loading.
+CLICKED_AGAIN = """() => {
+  const { send } = XMLHttpRequest.prototype;
+  XMLHttpRequest.prototype.send = function (body) {
+    this.addEventListener("load", () => setTimeout(() => document.querySelector("form[data-upload] button").click()));
+    send.call(this, body);
+  };
+}"""
 
 
 def messy(path: Path) -> tuple[int, int]:
@@ -161,13 +169,14 @@ async def test_a_file_outlives_a_session_that_ended_and_one_that_is_gone_is_to_b
 
 @pytest.mark.lasts(10)
 async def test_a_file_on_its_way_is_not_sent_a_second_time(site: Site, tmp_path: Path) -> None:
-    """Whoever clicked again while a large file was on its way sent it again beside the first."""
+    """Whoever clicked again while a large file was on its way sent it again beside the first, and whoever did while the
+    next page was loading made a second import of it."""
     page, says, file = site.page, site.says, tmp_path / "people.csv"
     file.write_text("phone,name\n+258841234567,Ana\n")
     await site.enter()
     await page.goto(site.base + "/contacts/import")
     await page.get_by_label(says("File"), exact=True).set_input_files(file)
-    sent, goes_on = list[str](), asyncio.Event()
+    sent, goes_on, follows = list[str](), asyncio.Event(), asyncio.Event()
 
     async def hold(route: Route) -> None:
         if route.request.method == "POST":
@@ -175,7 +184,13 @@ async def test_a_file_on_its_way_is_not_sent_a_second_time(site: Site, tmp_path:
             await goes_on.wait()
         await route.continue_()
 
+    async def hold_next(route: Route) -> None:
+        await follows.wait()
+        await route.continue_()
+
     await page.route("**/contacts/import", hold)
+    await page.route("**/read", hold_next)
+    await page.evaluate(CLICKED_AGAIN)
     button = page.get_by_role("button", name=says("Continue"))
     await button.click(no_wait_after=True)
     await until(lambda: len(sent) == 1)
@@ -183,7 +198,10 @@ async def test_a_file_on_its_way_is_not_sent_a_second_time(site: Site, tmp_path:
     async with page.expect_response("**/session"):
         await button.click(no_wait_after=True)
     await page.evaluate("new Promise((done) => setTimeout(done, 200))")
-    goes_on.set()
+    async with page.expect_response("**/session"):
+        goes_on.set()
+    await asyncio.sleep(0.2)
+    follows.set()
     await page.wait_for_url("**/read")
     assert len(sent) == 1
     assert await site.pool.fetchval("SELECT count(*) FROM contact_imports") == 1

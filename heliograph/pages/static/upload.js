@@ -18,12 +18,16 @@ function attach(form) {
     });
   }
 
-  // A second click while the file is on its way sends it no second time, and takes nothing from the first.
-  let isUnderWay = false;
+  // A second click while the file is on its way, or while the page that follows loads, sends it no second time, and
+  // takes nothing from the first.
+  let isUnderWay = false, following = "";
+  form.addEventListener("change", () => (following = ""));
+  addEventListener("pageshow", () => (following = ""));
   document.addEventListener("submit", (event) => {
     if (event.target !== form || event.defaultPrevented) return;
     event.preventDefault();
     if (isUnderWay) return;
+    if (following) return location.assign(following);
     isUnderWay = true;
     const request = new XMLHttpRequest();
     const number = new Intl.NumberFormat(document.documentElement.lang, { style: "percent" });
@@ -40,7 +44,10 @@ function attach(form) {
       document.dispatchEvent(new CustomEvent("held-back"));
     });
     request.addEventListener("load", () => {
-      if (request.status < 400 && request.responseURL) return location.assign(request.responseURL);
+      if (request.status < 400 && request.responseURL) {
+        following = request.responseURL;
+        return location.assign(following);
+      }
       const main = request.response?.querySelector("main");
       if (!main) return form.submit();
       document.querySelector("main").replaceWith(document.importNode(main, true));
