@@ -14,6 +14,7 @@ from heliograph.overview.installation import organizations as overview
 from heliograph.people import invitations, memberships
 from heliograph.sms.accepting import sender_ids
 from tests.api.conftest import Api, Tenant
+from tests.pages.conftest import make_person
 
 from .conftest import PASSWORD, Browser
 from .test_messages import sent
@@ -288,8 +289,10 @@ async def test_suspended_with_what_it_stops_and_resumed(pool: Pool, api: Api, te
     here = f"/console/organizations/{tenant.id}"
     async with pool.acquire() as conn:
         await organizations.set_state(conn, id=tenant.id, state="trial")
-    page = await root.get(f"{here}/suspend")
-    assert "1 key can only read" in page.words
+    await make_person(pool, tenant, "rui@example.com")
+    for act in ("close", "suspend"):
+        page = await root.get(f"{here}/{act}")
+        assert "1 key can only read 1 person can only read on the dashboard" in page.words, page.words
     for nothing in ("", "\u200b", "\u2060\u3164"):
         assert (await root.submit(page, f"{here}/suspend", reason=nothing)).status == 422
     page = await root.submit(page, f"{here}/suspend", reason="bills unpaid since May")

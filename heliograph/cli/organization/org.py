@@ -201,9 +201,9 @@ def state(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Set an organization's commercial state. In `suspended` and `closed` its keys can only read. `closed` destroys the
-    key of its sealed texts (`heliograph org configure ORG --seal-texts`), which nobody can read from then on; this has
-    to be confirmed.
+    """Set an organization's commercial state. In `suspended` and `closed` its keys and its people can only read.
+    `closed` destroys the key of its sealed texts (`heliograph org configure ORG --seal-texts`), which nobody can read
+    from then on; this has to be confirmed.
 
     \b
     Example:
@@ -225,7 +225,7 @@ def state(
 
 @app.command("suspend")
 def suspend(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
-    """Suspend an organization: its keys can read, but not send or change anything.
+    """Suspend an organization: its keys and its people can read, but not send or change anything.
 
     \b
     Example:

@@ -42,7 +42,7 @@ async def show_suspend(request: Request) -> Answer:
 
 
 async def suspend(request: Request) -> Answer:
-    """Suspend it: its keys can only read from now on."""
+    """Suspend it: its keys and its people can only read from now on."""
     reason = reasons.normalized(request.form.get("reason", ""))
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
@@ -60,7 +60,7 @@ async def suspend(request: Request) -> Answer:
     async with request.writing() as conn:
         by = msgspec.structs.replace(request.principal, reason=reason)
         await organizations.set_state(conn, id=one.id, state="suspended", by=by)
-    said = request.text("It is suspended: its keys can only read now.")
+    said = request.text("It is suspended: its keys and its people can only read now.")
     return Redirect(location=f"/console/organizations/{one.id}", notice=said)
 
 

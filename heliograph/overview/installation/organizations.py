@@ -121,6 +121,7 @@ async def listed(
 STOPS = """
 SELECT (SELECT count(*) FROM (SELECT FROM api_keys WHERE organization_id = $1 AND status = 'active'
                                LIMIT 1000) k) AS keys,
+       (SELECT count(*) FROM (SELECT FROM memberships WHERE organization_id = $1 LIMIT 1000) m) AS members,
        (SELECT count(*) FROM (SELECT FROM queue WHERE kind IN ('sms', 'whatsapp') AND organization_id = $1
                                LIMIT 100000) waiting) AS waiting,
        (SELECT count(*) FROM (SELECT FROM campaigns WHERE organization_id = $1
@@ -129,9 +130,10 @@ SELECT (SELECT count(*) FROM (SELECT FROM api_keys WHERE organization_id = $1 AN
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """What a suspension stops: keys that could send, queued messages, running campaigns."""
+    """What a suspension stops: keys and people that could send, queued messages, running campaigns."""
 
     keys: int
+    members: int
     waiting: int
     campaigns: int
 
