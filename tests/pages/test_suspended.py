@@ -21,7 +21,7 @@ from tests.hooks import until
 
 from .conftest import Browser, Page, Tenant, make_person
 
-REFUSED = "This organization is suspended: it can read, but not send or change anything."
+REFUSED = "This organization is suspended or closed: it can read, but not send or change anything."
 #: What remains: looking, exporting, and what concerns the reader alone.
 READING = {
     "/account/number/code",
