@@ -460,14 +460,15 @@ async def test_work_is_withdrawn_and_hurried(pool: Pool, tenant: Tenant, api: Ap
     assert ("It is not waiting" in again.words, again.is_refusal) == (True, True)
     page = await root.get("/console/queue/withdraw?look=yes")
     for typed, said in (
-        ({"typed": ""}, "Type the word"),
+        ({"typed": ""}, "This is not the text that has to be typed."),
         ({"typed": "withdraw", "organization": "Nobody"}, "There is no organization"),
         ({"typed": "withdraw", "kind": "carrier pigeons"}, "no such kind"),
     ):
         wrong = await root.submit(page, "/console/queue/withdraw", **typed)
         assert (wrong.status, said in wrong.words) == (422, True), typed
     before = await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", tenant.id)
-    page = await root.submit(page, "/console/queue/withdraw", kind="sms", organization="Acme", typed="withdraw")
+    # A phone begins what is typed with a capital.
+    page = await root.submit(page, "/console/queue/withdraw", kind="sms", organization="Acme", typed="Withdraw")
     assert ("canceled or dropped" in page.words, page.is_refusal) == (True, False)
     # What was never tried is canceled, and refunded.
     assert await pool.fetchval("SELECT count(*) FROM messages WHERE status = 'canceled'") >= 2

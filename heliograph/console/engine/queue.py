@@ -9,6 +9,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.engine import selecting
 from heliograph.overview.installation import now, queued_work
 from heliograph.pages.answers import Answer, Page, Redirect, refused
+from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.queue import holds, waiting, workers
@@ -42,8 +43,7 @@ async def withdraw(request: Request) -> Answer:
     """Cancel work for good: messages are refunded."""
     form = request.form
     try:
-        if form.get("typed", "").strip() != request.text("withdraw"):
-            raise Invalid(("typed", "confirm", "Type the word to confirm: it cannot be undone."))
+        confirming.check(request, request.text("withdraw"))
         async with request.writing() as conn:
             which = await selecting.selection(conn, form)
             done = await queued_work.withdraw(
