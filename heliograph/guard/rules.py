@@ -16,7 +16,7 @@ from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid, NotFound, Problems
 from heliograph.classes import kinds
 
 #: How findings are handled: only recorded; held for an operator; the send is refused; or it is refused with the request
@@ -119,15 +119,18 @@ async def configure(
     """Set how findings are handled (None: the default), which ranges are never held, until when an event is announced,
     at most EVENT ahead, and how many messages of a class may be sent in ten minutes before further ones are suspicious
     (None: no limit). Arguments and classes that are left out stay unchanged. Raises Invalid, NotFound."""
+    wrong, listed = Problems(), None
     if isinstance(policy, str) and policy not in POLICIES:
-        raise Invalid(("policy", "enum", f"`policy` must be one of {', '.join(POLICIES)}"))
-    listed = None if isinstance(safe, msgspec.UnsetType) else _checked(safe)
+        wrong.add("policy", "enum", f"`policy` must be one of {', '.join(POLICIES)}")
+    with wrong.gathering():
+        listed = None if isinstance(safe, msgspec.UnsetType) else _checked(safe)
     wanted: Mapping[str, int | None] = {} if isinstance(limits, msgspec.UnsetType) else limits
     for name, limit in wanted.items():
         if name not in kinds.CLASSES:
-            raise Invalid(("limits", "enum", f"a limit is of one of {', '.join(kinds.NAMES)}"))
-        if limit is not None and not 1 <= limit <= MOST_LIMIT:
-            raise Invalid((f"limits.{name}", "range", f"a limit is 1 to {MOST_LIMIT} messages in ten minutes"))
+            wrong.add("limits", "enum", f"a limit is of one of {', '.join(kinds.NAMES)}")
+        elif limit is not None and not 1 <= limit <= MOST_LIMIT:
+            wrong.add(f"limits.{name}", "range", f"a limit is 1 to {MOST_LIMIT} messages in ten minutes")
+    wrong.report()
     async with conn.transaction():
         await conn.execute(LOCK, organization_id)
         before = await rules_of(conn, organization_id)

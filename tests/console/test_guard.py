@@ -99,6 +99,10 @@ async def test_an_organizations_rules_are_seen_and_changed(pool: Pool, tenant: T
         "5 to 15 digits",
     ):
         assert (wrong.status, said in wrong.words) == (422, True), (said, wrong.words)
+    wrong = await root.submit(page, here, safe="123", limit_otp="0", limit_marketing="10000001")
+    for name in ("One-time codes", "Marketing messages"):
+        assert f"{name}: Enter a whole number of messages, from 1 to 10,000,000." in wrong.words, wrong.words
+    assert ("There are 3 problems" in wrong.words, "5 to 15 digits" in wrong.words) == (True, True)
     typed = {"policy": "refuse", "safe": "25884\n25885, 25886", "limit_otp": "1 500", "event": "3"}
     page = await root.submit(page, here, **typed)
     assert ("Saved." in page.words, "ten times as many messages are usual." in page.words) == (True, True)
