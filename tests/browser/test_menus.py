@@ -158,12 +158,13 @@ async def test_the_name_of_an_organization_has_room_in_the_bar(site: Site) -> No
 
 @pytest.mark.lasts(10)
 async def test_the_name_of_one_of_several_organizations_pushes_nothing_out_of_sight(site: Site) -> None:
-    """The bell and the menus beside it were to the right of a phone's screen, and every page was wider than that."""
+    """The bell and the menus beside it were to the right of a phone's screen, and every page was wider than that; so
+    was the menu, by a name without spaces."""
     page, name = site.page, "Padaria e Pastelaria Central de Maputo, Limitada"
     await site.pool.execute("UPDATE organizations SET name = $1 WHERE id = $2", name, site.made.actor.organization_id)
     link = await site.link()
     async with site.pool.acquire() as conn:
-        beta = await organizations.create(conn, name="Beta")
+        beta = await organizations.create(conn, name="b" * 60)
         actor = Actor(beta.id, None, "live", frozenset(), "active")
         user = await conn.fetchval("SELECT id FROM users WHERE email = 'owner@example.com'")
         await memberships.add(conn, actor, user_id=user, role="owner")
