@@ -154,12 +154,16 @@ def content(key: Key, taken: ClaimedMail) -> bytes:
 DROP = """
 UPDATE mails SET state = 'dropped', sealed = NULL
  WHERE subject_id = $1 AND state = 'waiting' AND (kind = $2 OR $2::text IS NULL)
+   AND (organization_id = $3 OR $3::uuid IS NULL)
 """
 
 
-async def drop(conn: Connection, *, subject_id: UUID, kind: str | None = None) -> None:
-    """Withdraw what is waiting for a subject, because it no longer applies. `kind`: only mails of this kind."""
-    await conn.execute(DROP, subject_id, kind)
+async def drop(
+    conn: Connection, *, subject_id: UUID, kind: str | None = None, organization_id: UUID | None = None
+) -> None:
+    """Withdraw what is waiting for a subject, because it no longer applies. `kind`, `organization_id`: only mails of
+    this kind, or of this organization."""
+    await conn.execute(DROP, subject_id, kind, organization_id)
 
 
 RECENT = """

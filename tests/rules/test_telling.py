@@ -115,6 +115,19 @@ async def test_links_to_a_member_of_several_organizations_name_the_one_that_they
     assert ("https://sms.example.com/campaigns/a?mode=test\n" in his, "look?" in his) == (True, False)
 
 
+async def test_who_is_removed_gets_no_notice_that_still_waits_for_the_mail_server(pool: Pool) -> None:
+    actor, other = await organization(pool), await organization(pool)
+    ana = await member(pool, actor, "ana@example.com", "viewer")
+    await member(pool, other, "ana@example.com", "viewer")
+    for one in (actor, other):
+        await tell(pool, Notice(one.organization_id, "campaign.failed", "a", "Sale"))
+    assert ana.user_id is not None
+    async with pool.acquire() as conn:
+        await memberships.remove(conn, actor, user_id=ana.user_id)
+    left = await pool.fetch("SELECT organization_id FROM mails WHERE state = 'waiting'")
+    assert [row["organization_id"] for row in left] == [other.organization_id]
+
+
 async def test_each_is_told_what_they_see_and_chose_in_their_language(pool: Pool) -> None:
     actor, other = await organization(pool), await organization(pool)
     ana = await member(pool, actor, "ana@example.com", "owner")
