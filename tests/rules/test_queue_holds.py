@@ -316,6 +316,26 @@ async def test_whatsapp_messages_are_canceled_or_end_as_unknown_and_their_money_
     await whatsapp_factories.check_wallets(pool, [who.organization_id])
 
 
+async def test_one_that_meta_accepted_late_does_not_keep_the_others_from_being_withdrawn(pool: Pool) -> None:
+    """Its answer came after its attempt had been given up, and Meta has not reported on it yet: it cannot be withdrawn
+    any more, and the whole batch was undone because of it, at each try."""
+    who = await whatsapp_factories.made(pool)
+    fresh, late = await whatsapp_factories.message(pool, who), await whatsapp_factories.message(pool, who)
+    await pool.execute(
+        "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)"
+        " SELECT $1, $2, n, number_id, CASE n WHEN 2 THEN 'accepted' ELSE 'unknown' END, now(), now()"
+        " FROM whatsapp_messages, generate_series(1, 3) AS n WHERE id = $2",
+        who.organization_id,
+        late,
+    )
+    async with pool.acquire() as conn:
+        found = await queued_work.withdraw(conn, Selection(kinds=("whatsapp",)), tried=True)
+    assert found == {"whatsapp": Withdrawn(canceled=1, left=1)}
+    moved = await pool.fetch("SELECT id, status FROM whatsapp_messages")
+    assert {row["id"]: row["status"] for row in moved} == {fresh: "canceled", late: "accepted"}
+    await whatsapp_factories.check_wallets(pool, [who.organization_id])
+
+
 async def test_webhook_deliveries_are_dropped_for_the_endpoint_that_is_meant(pool: Pool) -> None:
     acme = (await organization(pool)).organization_id
     (id,) = await fill(pool, acme, kind="webhook")

@@ -49,18 +49,19 @@ async def take_unsent(conn: Connection, owners: Mapping[UUID, UUID]) -> set[UUID
     return set(await leases.withdraw(conn, "whatsapp", free, only="ended"))
 
 
+# Those that Meta has accepted are left alone: a late answer leaves the queue row, and the status, until Meta reports.
 STATES = f"""
-SELECT item.organization_id, item.id, m.status, under_way.id IS NOT NULL OR tried.attempt IS NOT NULL AS tried,
-       now() AS at
+SELECT item.organization_id, item.id, under_way.id IS NOT NULL OR tried.attempt IS NOT NULL AS tried, now() AS at
   FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
        SELECT status FROM whatsapp_messages WHERE organization_id = item.organization_id AND id = item.id LIMIT 1) m
   LEFT JOIN LATERAL (
-       SELECT a.attempt FROM attempts a
+       SELECT a.attempt, a.state FROM attempts a
         WHERE a.organization_id = item.organization_id AND a.message_id = item.id
-          AND a.state IN {MAY_HAVE_ARRIVED} LIMIT 1) tried ON true
+          AND a.state IN {MAY_HAVE_ARRIVED} ORDER BY a.state LIMIT 1) tried ON true
   LEFT JOIN LATERAL (
        SELECT id FROM queue WHERE id = item.id AND kind || '' = 'whatsapp' AND begun_at IS NOT NULL LIMIT 1
        ) under_way ON true
+ WHERE m.status = 'accepted' AND tried.state IS DISTINCT FROM 'accepted'
 """
 
 
@@ -70,8 +71,7 @@ async def withdraw_rows(conn: Connection, rows: Sequence[Row], *, tried: bool) -
     `tried`: also messages that were tried and may have been sent. They fail as `unknown`; if Meta reports one later
     nevertheless, it is delivered and charged as usual. Runs in the caller's transaction. Raises AlreadyAttempted.
     """
-    found = await conn.fetch(STATES, [row.organization_id for row in rows], [row.id for row in rows])
-    waiting = [row for row in found if row["status"] == "accepted"]
+    waiting = await conn.fetch(STATES, [row.organization_id for row in rows], [row.id for row in rows])
     if not waiting:
         return Withdrawn(left=len(rows))
     at = waiting[0]["at"]
