@@ -117,6 +117,7 @@ class Directory:
         now, overlap = monotonic(), SOON
         if now - self._reread_at >= AGAIN:
             self._reread_at, overlap = now, LATE
+        self._until = min(self._until, clock.now())  # a later one is from before the clock was set back
         place = (self._until - overlap, 0)
         # Beyond OVERLAY, the rest is left to the next call, which loads everything.
         while len(self._recent) <= OVERLAY:

@@ -112,10 +112,12 @@ async def page(conn: Connection | Pool, *, after: int) -> list[LearnedNetwork]:
     return [LearnedNetwork(*row) for row in await conn.fetch(PAGE, after, KEPT, STEP)]
 
 
-# By number within the same time: a statement stores up to STEP numbers with one timestamp.
+# By number within the same time: a statement stores up to STEP numbers with one timestamp. Those of times to come are
+# from before the clock was set back, and would be read again each time until then.
 SINCE = """
 SELECT number, network, source, learned_at FROM number_networks
- WHERE (learned_at, number) > ($1, $2) ORDER BY learned_at, number LIMIT $3
+ WHERE (learned_at, number) > ($1, $2) AND learned_at < now() + interval '5 seconds'
+ ORDER BY learned_at, number LIMIT $3
 """
 
 

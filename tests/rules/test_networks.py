@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import asyncpg
 import phonenumbers
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from phonenumbers.carrierdata import CARRIER_DATA
 
 from heliograph.base import phones
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
@@ -211,6 +214,20 @@ async def test_a_row_that_is_committed_late_is_found(pool: Pool, monkeypatch: py
     monkeypatch.setattr("heliograph.networks.directory.AGAIN", 0.0)
     await refresh(directory, pool)
     assert directory.place("+258840000003").source == RECEIPT
+
+
+async def test_what_others_learn_is_heard_after_the_clock_was_set_back(pool: Pool) -> None:
+    """It used to be for as long as the clock had been ahead, up to the hour after which everything is loaded again."""
+    directory = Directory()
+    await refresh(directory, pool)
+    await learn(pool, "+258840000001", "643-03")
+    await pool.execute("UPDATE number_networks SET learned_at = learned_at + interval '1 hour'")
+    assert directory._until is not None
+    directory._until += timedelta(hours=1)
+    await learn(pool, PORTED, "643-03")
+    await refresh(directory, pool)
+    assert directory.place(PORTED).source == RECEIPT
+    assert directory._until < clock.now() + timedelta(minutes=1), "what is from times to come is not read each time"
 
 
 async def test_after_ninety_days_the_range_counts_again(pool: Pool) -> None:
