@@ -385,6 +385,26 @@ async def test_what_may_be_another_workers_once_its_connection_is_open_is_given_
     await line.connector.stop(grace=1.0)
 
 
+async def test_what_may_be_another_workers_once_others_were_sent_is_given_back(supplier: Aggregator) -> None:
+    """The process stood still between two requests that it began at once: the second one used to be sent after that."""
+    asked = [-math.inf] * 100
+    line = Line(supplier.base_url, lost_until=lambda: asked.pop() if asked else time.monotonic())
+    await line.connector.start()
+    line.connector._client._keep_alive = math.inf
+    line.connector.set_sessions(1)
+    assert await line.send(*[submission() for _ in range(3)]) == [Verdict.ACCEPTED] * 3  # their connections are kept
+    some = [submission() for _ in range(3)]
+    for one in some:
+        line.connector.submit(one)
+    asked[:] = [-math.inf] * 2  # for all that wait, and for the first of them
+    await until(lambda: len(line.outcomes) == 6)
+    found = [line.outcomes[one.message_id] for one in some]
+    assert [one.verdict for one in found] == [Verdict.ACCEPTED, Verdict.BUSY, Verdict.BUSY]
+    assert {(one.counts, one.scope) for one in found[1:]} == {(False, Scope.PROCESS)}
+    assert len(supplier.taken) == 4
+    await line.connector.stop(grace=1.0)
+
+
 @pytest.mark.parametrize("after", [False, True])
 async def test_without_a_session_of_its_own_nothing_waits(supplier: Aggregator, after: bool) -> None:
     """What waited for a request when the last session moved to another worker used to stay for `queue_seconds`."""

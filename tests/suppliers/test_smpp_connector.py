@@ -577,6 +577,22 @@ async def test_what_another_worker_may_have_taken_over_is_not_sent(peer: Peer, i
     assert len(submits) == 2
 
 
+async def test_what_another_worker_may_have_taken_over_since_a_segment_was_sent_is_not_sent(peer: Peer) -> None:
+    """The process stood still between two segments that it sent at once: the others used to follow."""
+    asked = [-math.inf] * 100
+    account = await PeerAccount(
+        peer.port, queue_seconds=300, lost_until=lambda: asked.pop() if asked else time.monotonic()
+    ).start()
+    asked[:] = [-math.inf] * 2  # for all that wait, and for the first segment
+    (long,) = account.submit(text="a" * 400)
+    await account.ended(1)
+    ((one, outcome),) = account.outcomes
+    assert one.message_id == long.message_id
+    assert (outcome.verdict, outcome.counts, outcome.scope) == (Verdict.BUSY, False, Scope.PROCESS)
+    assert (len(outcome.parts), outcome.total, len(peer.got(p.SubmitSm))) == (1, 3, 1)
+    await account.connector.stop(grace=0.2)
+
+
 async def test_a_stop_waits_no_longer_for_sessions_that_are_leaving(peer: Peer) -> None:
     """It used to wait until each of their submits had been answered, or had timed out."""
     peer.on_submit = lambda line, pdu: None

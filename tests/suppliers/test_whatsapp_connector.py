@@ -37,6 +37,8 @@ class Number:
     ) -> None:
         self.now = 1_000.0
         self.lost_until = -math.inf
+        #: How often nothing is lost yet when it is asked.
+        self.held = 0
         self.outcomes: dict[CloudSubmission, list[CloudOutcome]] = {}
         self.arrived = asyncio.Event()
         self.connector = CloudConnector(
@@ -46,11 +48,15 @@ class Number:
             self._came,
             rate=rate,
             concurrency=concurrency,
-            lost_until=lambda: self.lost_until,
+            lost_until=self._lost_until,
             clock=lambda: self.now,
         )
         self._submitting = False
         self._numbers = itertools.count(600_000_000)
+
+    def _lost_until(self) -> float:
+        self.held -= 1
+        return self.lost_until if self.held < 0 else -math.inf
 
     def _came(self, submission: CloudSubmission, outcome: CloudOutcome) -> None:
         assert not self._submitting
@@ -482,6 +488,27 @@ async def test_what_another_worker_may_have_taken_over_is_given_back() -> None:
         assert (await one.send()).verdict is Verdict.ACCEPTED
         assert [(await one.outcome(each)).code for each in waiting] == ["held"] * 3
         assert len(there.requests) == 2
+
+
+async def test_what_may_be_another_workers_once_others_were_sent_is_given_back() -> None:
+    """The process stood still between two messages that it sent at once: the second one used to be sent after that."""
+    async with number(OK) as (one, there):
+        one.connector._client._sends._keep_alive = math.inf
+        one.now += 1.0
+        first = [one.submit() for _ in range(3)]  # their connections are kept
+        assert [(await one.outcome(each)).verdict for each in first] == [Verdict.ACCEPTED] * 3
+        one.connector.set_rate(1.0)
+        one.now += 1.0
+        await one.send()
+        some = [one.submit() for _ in range(3)]
+        one.lost_until = one.now
+        one.connector.set_rate(1_000.0)
+        one.now += 1.0
+        one.held = 2  # asked for all that wait, and for the first of them
+        one.connector.release()
+        verdicts = [(await one.outcome(each)).verdict for each in some]
+        assert verdicts == [Verdict.ACCEPTED, Verdict.UNREACHABLE, Verdict.UNREACHABLE]
+        assert len(there.requests) == 5
 
 
 async def test_what_may_be_another_workers_once_its_connection_is_open_is_given_back() -> None:

@@ -360,6 +360,9 @@ class HttpConnector:
         since: float,
     ) -> None:
         """`since`: when the first of them began to wait."""
+        if since <= self._lost_until():  # this process stood still while it sent others
+            self._loop.call_soon(self._end, number, *[_LEASE_LOST] * len(messages))
+            return
         self._bucket.take(len(messages))
         self._asked += len(messages)
         self._looks.asked(request.method)

@@ -474,10 +474,14 @@ class SmppConnector:
         while self._queue and self._queue[0].at <= until:
             self._return(returned(LEASE_LOST))
         for attempt in [one for one in self._started if one.at <= until]:
-            attempt.stopped, attempt.failure = True, attempt.failure or returned(LEASE_LOST)
             self._started.remove(attempt)
-            if not attempt.in_flight:
-                self._end_soon(attempt, attempt.outcome())
+            self._stop_lost(attempt)
+
+    def _stop_lost(self, attempt: Attempt) -> None:
+        """Send no more of a message that another worker may have by now."""
+        attempt.stopped, attempt.failure = True, attempt.failure or returned(LEASE_LOST)
+        if not attempt.in_flight:
+            self._end_soon(attempt, attempt.outcome())
 
     def _return(self, outcome: Outcome) -> None:
         """Return the message that has waited longest."""
@@ -493,6 +497,9 @@ class SmppConnector:
         while (
             connection is not None and attempt.next < len(attempt.pdus) and spent < tokens and connection.session.room
         ):
+            if attempt.at <= self._lost_until():  # this process stood still while it sent others
+                self._stop_lost(attempt)
+                break
             pdu = attempt.pdus[attempt.next]
             attempt.next += 1
             try:

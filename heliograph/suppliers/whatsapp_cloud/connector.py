@@ -233,6 +233,9 @@ class CloudConnector:
         answered: Callable[[CloudOutcome], None],
         since: float,
     ) -> None:
+        if since <= self._lost_until():  # this process stood still while it sent others
+            self._loop.call_soon(answered, _unreachable(WITHHELD))
+            return
         try:
             if self._client.send_now(self._number, credential, submission.body, submission.message_id, answered):
                 return
