@@ -417,6 +417,26 @@ async def test_all_wrong_fields_of_a_body_are_named(api: Api, tenant: Tenant) ->
         assert named is None or named == set(listed), (wrong, fields)
 
 
+async def test_all_wrong_fields_are_named_if_one_is_a_number_out_of_range(api: Api, tenant: Tenant) -> None:
+    headers = tenant.headers | {"Idempotency-Key": "k", "Content-Type": "application/json"}
+    for body, wrong in {
+        b'{"to":7,"validitySeconds":1e999}': {"to", "message", "validitySeconds"},
+        b'{"validitySeconds":-1e999,"message":7,"to":"a"}': {"message", "validitySeconds"},
+        b'{"to":7,"message":"a","validitySeconds":%b}' % (b"9" * 5_000): {"to", "validitySeconds"},
+        b'{"to":7,"message":"a","extra":1e999}': {"to", "extra"},
+    }.items():
+        status, _, refused = await api.ask("POST", "/sms/send", data=body, headers=headers)
+        assert (status, code_of(refused)) == (400, "validation_error")
+        assert {one["field"] for one in refused["error"]["details"]["fields"]} == wrong
+    for body in (
+        b'{"to":7,"validitySeconds":1e999,}',
+        b'{"validitySeconds":1e999,"to":1,"to":2}',
+        b'{"to":1e999,"a":NaN}',
+    ):
+        status, _, refused = await api.ask("POST", "/sms/send", data=body, headers=headers)
+        assert (status, code_of(refused)) == (400, "invalid_json"), body
+
+
 async def test_what_takes_a_few_words_says_which(api: Api, tenant: Tenant) -> None:
     headers = tenant.headers | {"Idempotency-Key": "k"}
     _, _, body = await api.ask("POST", "/sms/send", json=SEND | {"deliveryGuarantee": "exactly_once"}, headers=headers)

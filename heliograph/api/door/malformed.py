@@ -1,10 +1,13 @@
-"""What is wrong with a body that is not JSON, and where: the position and the kind of mistake, none of its content."""
+"""What is wrong with a body that is not JSON, and where: the position and the kind of mistake, none of its content.
+Also reads those whose values are impossible, to say which."""
 
 from __future__ import annotations
 
 import codecs
+import json
 import re
-from typing import Any
+import sys
+from typing import Any, NoReturn
 
 from heliograph.api.shapes.refusals import InvalidJson
 
@@ -29,6 +32,28 @@ def distinct_names(body: Any) -> int:
         elif kind is list:
             values += value
     return count
+
+
+def parsed(raw: bytes | str) -> Any:
+    """A body of which a number may be out of range, which is then infinite, or a text half of a surrogate pair. Raises
+    DuplicateName, and ValueError or RecursionError if it is not JSON."""
+    return json.loads(raw, object_pairs_hook=_all_different, parse_int=_whole, parse_constant=_refused)
+
+
+def _all_different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    different = dict(pairs)
+    if len(different) != len(pairs):
+        raise DuplicateName
+    return different
+
+
+def _whole(text: str) -> float:
+    # Python refuses integers of more than 4,300 digits.
+    return int(text) if len(text) <= sys.float_info.max_10_exp else float(text)
+
+
+def _refused(word: str) -> NoReturn:
+    raise ValueError(f"JSON has no {word}")
 
 
 def refusal(raw: bytes, error: Exception) -> InvalidJson:

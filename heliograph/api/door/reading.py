@@ -6,8 +6,8 @@ duplicate names, NUL in texts, nesting deeper than the stack, invalid UTF-8.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-import json
 import re
 import typing
 import urllib.parse
@@ -21,7 +21,7 @@ import msgspec
 from msgspec import inspect
 
 from heliograph.api.door import malformed, wrong_fields
-from heliograph.api.door.malformed import DuplicateName, distinct_names
+from heliograph.api.door.malformed import distinct_names
 from heliograph.api.shapes.fields import COUNTRY, NO_COUNTRY
 from heliograph.base.database import clock
 from heliograph.base.errors import Invalid, Problems
@@ -172,17 +172,14 @@ def _folded(name: str) -> str:
 
 def _refuse(raw: bytes, error: msgspec.ValidationError, kind: type[msgspec.Struct] | UnionType) -> NoReturn:
     """msgspec stops at the first wrong field: parse the rest too, since a body that is not JSON is reported as such."""
-    said = [str(error)]
     try:
-        body = _anything(raw)
-        _check_names(raw)
-        said += wrong_fields.texts(body, kind)
-    except msgspec.ValidationError:
-        pass  # a number out of range is still JSON
+        with contextlib.suppress(msgspec.ValidationError):  # a number out of range is still JSON
+            _anything(raw)
+        body = malformed.parsed(raw)
     except _BROKEN as broken:
         _refuse_broken(raw, broken)
     wrong = Problems()
-    for one in said:
+    for one in (str(error), *wrong_fields.texts(body, kind)):
         wrong.add(*_field(one, _shape(kind)))
     raise wrong.refusal() from None
 
@@ -195,7 +192,7 @@ def _refuse_broken(raw: bytes, error: Exception) -> NoReturn:
     text: the field is at fault."""
     if _half_escaped(raw):
         try:
-            body = json.loads(raw.decode(), object_pairs_hook=_all_different, parse_constant=_no_number)
+            body = malformed.parsed(raw.decode())
             field = _first(body, _half)
         except _BROKEN as broken:
             raise malformed.refusal(raw, broken) from None
@@ -203,10 +200,6 @@ def _refuse_broken(raw: bytes, error: Exception) -> NoReturn:
             name = _printable(field) or "body"
             raise Invalid((name, "surrogate", f"`{name}` must not contain half of a surrogate pair")) from None
     raise malformed.refusal(raw, error) from None
-
-
-def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"JSON has no {word}")
 
 
 @cache
@@ -363,16 +356,9 @@ def _printable(text: str) -> str:
 
 def _check_names(raw: bytes) -> None:
     try:
-        json.loads(raw, object_pairs_hook=_all_different)
+        malformed.parsed(raw)
     except _BROKEN as error:
         raise malformed.refusal(raw, error) from None
-
-
-def _all_different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    different = dict(pairs)
-    if len(different) != len(pairs):
-        raise DuplicateName
-    return different
 
 
 _half = re.compile("[\ud800-\udfff]").search
