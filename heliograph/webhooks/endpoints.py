@@ -120,6 +120,16 @@ def problem_of(url: str, rules: EndpointRules) -> str | None:
     return check_url(url, allow_http=rules.allow_http, allowed_networks=rules.networks)
 
 
+#: What settings may allow at most.
+_ANYWHERE = parse_networks("0.0.0.0/0,::/0")
+
+
+def check_form(url: str) -> None:
+    """Raises Invalid for a URL that is allowed as a destination by no settings."""
+    if (problem := check_url(url, allow_http=True, allowed_networks=_ANYWHERE)) is not None:
+        raise Invalid(("url", "format", f"`url` is refused: {problem}"))
+
+
 COLUMNS = (
     "id, url, subscribed_events, mode, status, created_at, disabled_at, disabled_reason, last_success_at,"
     " consecutive_failures, description, catches_until, paused_at, dropped, waits_from,"

@@ -354,6 +354,16 @@ async def test_all_wrong_fields_of_a_body_are_named(api: Api, tenant: Tenant) ->
             {"url", "description"},
         ),
         (
+            "/webhooks",
+            {"url": "nowhere", "subscribed_events": ["message.lost"], "description": "x\u202e"},
+            {"url", "subscribed_events", "description"},
+        ),
+        (
+            f"PATCH /webhooks/{NOBODY}",
+            {"url": "nowhere", "subscribed_events": ["message.lost"], "description": "x\u202e"},
+            {"url", "subscribed_events", "description"},
+        ),
+        (
             "/campaigns",
             {"name": 7, "message_template": "", "recipients": "x"},
             {"name", "message_template", "recipients"},

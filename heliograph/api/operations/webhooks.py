@@ -11,7 +11,7 @@ from msgspec import Meta
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
 from heliograph.base.database.clock import iso, iso_or_none
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, Problems
 from heliograph.webhooks import changing, endpoints
 from heliograph.webhooks.changing import Changes
 from heliograph.webhooks.endpoints import Endpoint, EndpointDisabled, TooManyEndpoints
@@ -144,9 +144,16 @@ async def list_webhooks(call: Call) -> WebhookList:
 
 
 async def canonical(body: CreateWebhook) -> CreateWebhook:
-    """The kinds as a set; no description is an empty one. Raises Invalid."""
-    kinds = sorted(endpoints.checked_kinds(body.subscribed_events))
-    return msgspec.structs.replace(body, subscribed_events=kinds, description=(body.description or "").strip())
+    """The kinds as a set; no description is an empty one. Raises Invalid with all errors, whatever the settings."""
+    wrong = Problems()
+    with wrong.gathering():
+        endpoints.check_form(body.url)
+    with wrong.gathering():
+        kinds = sorted(endpoints.checked_kinds(body.subscribed_events))
+    with wrong.gathering():
+        description = endpoints.checked_description(body.description or "")
+    wrong.report()
+    return msgspec.structs.replace(body, subscribed_events=kinds, description=description)
 
 
 @operation(status=201, canonical=canonical, has_secret=True, refusals=(TooManyEndpoints,))
@@ -164,13 +171,22 @@ async def create_webhook(call: Call, body: CreateWebhook) -> WebhookCreated:
 
 
 async def changes(body: ChangeWebhook) -> Changes:
-    """The changes requested, with the kinds as a set. Raises Invalid."""
+    """The changes requested, with the kinds as a set. Raises Invalid with all errors, whatever the settings."""
+    wrong, kinds, description = Problems(), None, None
+    if body.url is not None and body.url != endpoints.CATCHER:
+        with wrong.gathering():
+            endpoints.check_form(body.url)
+    if body.subscribed_events is not None:
+        with wrong.gathering():
+            kinds = sorted(endpoints.checked_kinds(body.subscribed_events))
+    if body.description is not None:
+        with wrong.gathering():
+            description = endpoints.checked_description(body.description)
+    wrong.report()
     found = Changes(
         url=body.url,
-        subscribed_events=None
-        if body.subscribed_events is None
-        else sorted(endpoints.checked_kinds(body.subscribed_events)),
-        description=None if body.description is None else body.description.strip(),
+        subscribed_events=kinds,
+        description=description,
         disabled=body.disabled,
         paused=body.paused,
         recover=body.recover,
