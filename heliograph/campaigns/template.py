@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from heliograph.base import naming
 from heliograph.base.errors import Invalid
 from heliograph.sms.accepting import encoding
 from heliograph.sms.accepting.accept import MAX_SEGMENTS
@@ -36,7 +37,7 @@ def check(template: str, field: str, *, smart: bool, accents: bool = False) -> N
         raise Invalid((field, "length", f"`{field}` must have at most {MAX_LENGTH} characters"))
     check_places(template, field)
     rest = _PLACE.sub("", template)
-    if rest.strip() and measure(rest, smart=smart, accents=accents) is None:
+    if naming.is_readable(rest) and measure(rest, smart=smart, accents=accents) is None:
         raise Invalid(
             (
                 field,
@@ -67,7 +68,7 @@ def check_places(template: str, field: str) -> None:
                 f"`{field}` has {{{{ or }}}} outside of a placeholder; write placeholders as {{{{name}}}}",
             )
         )
-    if not template.strip():
+    if not naming.is_readable(template):
         raise Invalid((field, "length", f"`{field}` must not be blank"))
 
 
@@ -116,8 +117,9 @@ def filler(template: str) -> Filler:
 
 def measure(text: str, *, smart: bool, accents: bool = False) -> tuple[encoding.Encoding, int] | None:
     """Encoding and segments, counted as in `sms.accept`; None: the text cannot be sent. A blank one, of
-    placeholders for which a recipient has no values, says nothing and would cost as much as any other."""
-    if len(text) > MAX_LENGTH or not text.strip():
+    placeholders for which a recipient has no values, or with nothing but invisible characters, says nothing and would
+    cost as much as any other."""
+    if len(text) > MAX_LENGTH or not naming.is_readable(text):
         return None
     kind, segments = encoding.count(text, smart=smart, accents=accents)
     return (kind, segments) if segments <= MAX_SEGMENTS else None

@@ -378,6 +378,12 @@ async def test_all_wrong_fields_of_a_body_are_named(api: Api, tenant: Tenant) ->
             {"name": " ", "content": "{{nickname}}", "audienceTags": ["a"], "recipients": ["1"]},
             {"name", "content", "audienceTags", "recipients"},
         ),
+        (
+            "/campaigns",
+            {"name": "a", "message_template": "\u200b \u2060", "audience_tags": ["\u200b"]},
+            {"message_template", "audience_tags"},
+        ),
+        ("/sms/texts", {"name": "\u200b", "body": "\u200b"}, {"name", "body"}),
         ("/contacts", {"name": " ", "phone": "+2100000000", "tags": ["a", "\u0001"]}, {"name", "phone", "tags"}),
         ("/contacts", {"tags": ["\u0001"]}, {"name", "phone", "tags"}),
         ("/contacts", {"firstName": " ", "phoneNumber": "nobody there"}, {"firstName", "phoneNumber"}),

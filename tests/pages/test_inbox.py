@@ -150,7 +150,11 @@ async def test_an_answer_that_may_not_be_given_says_why(pool: Pool, owner: Brows
     page = await owner.post(f"/inbox/{id}/reply", page.form(f"/inbox/{id}/reply") | {"message": "\r\n  Too late"})
     # The first line break after the tag is not part of the text.
     assert ">\n\n  Too late</textarea>" in page.text
-    for typed, said_of_it in (("", "Write a text."), ("x" * 5_000, "The text is too long.")):
+    for typed, said_of_it in (
+        ("\u200b", "Write a text."),
+        ("", "Write a text."),
+        ("x" * 5_000, "The text is too long."),
+    ):
         page = await owner.post(f"/inbox/{id}/reply", page.form(f"/inbox/{id}/reply") | {"message": typed})
         assert (page.status, said_of_it in page.words) == (422, True)
     # Changing the language or reloading the page requests the address that the form posts to.

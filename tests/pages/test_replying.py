@@ -52,6 +52,8 @@ async def test_a_shut_window_is_told_in_the_field(pool: Pool, owner: Browser, ma
     # It closed while the form was open.
     await Meta(pool).say(made, callback(made, "Hello?", by=RUI))
     form = (await owner.get(TO_RUI)).form("/send/reply") | {"message": "Late"}
+    page = await owner.post("/send/reply", form | {"message": "\u200b"})
+    assert (page.status, "Write a text." in page.words) == (422, True)
     await pool.execute("UPDATE whatsapp_conversations SET expires_at = now() - interval '1 minute'")
     page = await owner.post("/send/reply", form)
     assert (page.status, value(page, "message")) == (422, "Late")

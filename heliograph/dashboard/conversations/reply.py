@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heliograph.accounts import idempotency
+from heliograph.base import naming
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.dashboard.conversations import inbox
 from heliograph.dashboard.sending import refusals
@@ -42,7 +43,7 @@ async def back(request: Request) -> Answer:
 
 async def _accept(request: Request, thread: Thread, text: str) -> None:
     longest = sms.MAX_TEXT if thread.channel == "sms" else LONGEST
-    if not text.strip():
+    if not naming.is_readable(text):
         raise Invalid(("message", "required", SEND_FORM["message.required"]))
     if len(text) > longest:
         raise Invalid(("message", "long", SEND_FORM["message.long"]))

@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts import idempotency
-from heliograph.base import phones
+from heliograph.base import naming, phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
@@ -96,7 +96,7 @@ async def _read(request: Request, conn: Connection, given: Typed) -> Send:
     number, fault = await sms_form.addressee(request, conn, given.to, given.outcome, meant=whatsapp_form.recipient)
     if fault:
         wrong.append(("to", fault))
-    if not given.message.strip():
+    if not naming.is_readable(given.message):
         wrong.append(("message", "required"))
     elif len(given.message) > LONGEST:
         wrong.append(("message", "long"))

@@ -167,7 +167,7 @@ def checked(name: Name, body: str | None) -> Name:
     with wrong.gathering():
         if name is not None:
             name = naming.checked(name, "name", longest=MAX_NAME)
-    if body is not None and (not 1 <= len(body) <= MAX_TEXT or not body.strip()):
+    if body is not None and (not 1 <= len(body) <= MAX_TEXT or not naming.is_readable(body)):
         wrong.add("body", "length", f"`body` must be 1 to {MAX_TEXT} characters")
     wrong.report()
     return name
