@@ -46,6 +46,18 @@ async def test_a_circuit_that_a_probe_closed_stays_closed_though_the_row_could_n
     assert await pool.fetchval("SELECT opened_at FROM supplier_health") is None
 
 
+async def test_a_circuit_is_probed_though_the_clock_was_set_back(pool: Pool) -> None:
+    """Nobody used to be granted a probe for as long as the clock had been ahead, so that a supplier which had long been
+    well got no message until then."""
+    one = await shared_supplier(pool)
+    one.breaker.trip()
+    await exchange(pool, one)
+    await pool.execute("UPDATE supplier_health SET opened_at = opened_at + '1 hour', probe_at = probe_at + '1 hour'")
+    await exchange(pool, one)
+    assert one.breaker.usable()
+    assert await pool.fetchval("SELECT probe_at < now() + interval '1 minute' FROM supplier_health"), "one at a time"
+
+
 async def test_other_workers_learn_of_a_throttle_though_its_row_could_not_be_written_at_first(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,10 +38,12 @@ RECENT = 5.0
 #: The longest pause that a supplier can ask for, in seconds.
 LONGEST = 60.0
 
+# A probe that is further ahead than one can be was put off before the clock was set back: it is due.
+_PROBE_DUE = f"(probe_at <= now() OR probe_at > now() + interval '{Breaker.PROBE + 60} seconds')"
 # Findings from before the settings last changed are ignored.
-READ = """
+READ = f"""
 SELECT h.supplier_id, CASE WHEN h.opened_at >= s.changed_at THEN h.opened_at END AS opened_at,
-       extract(epoch FROM now() - h.opened_at)::float8 AS open_for, h.probe_at <= now() AS probe_due, h.probed_by,
+       extract(epoch FROM now() - h.opened_at)::float8 AS open_for, {_PROBE_DUE} AS probe_due, h.probed_by,
        h.closed_by, CASE WHEN h.throttled_at >= s.changed_at THEN h.throttled_at END AS throttled_at, h.throttled_by,
        extract(epoch FROM now() - h.throttled_at)::float8 AS throttled_for,
        extract(epoch FROM h.paused_until - now())::float8 AS pause
@@ -68,7 +70,7 @@ SELECT supplier_id, opened_at FROM opened
 PROBE = f"""
 UPDATE supplier_health SET probe_at = now() + interval '{Breaker.PROBE} seconds', probed_by = $1
  WHERE supplier_id IN (SELECT supplier_id FROM supplier_health
-                        WHERE supplier_id = ANY ($2) AND opened_at IS NOT NULL AND probe_at <= now()
+                        WHERE supplier_id = ANY ($2) AND opened_at IS NOT NULL AND {_PROBE_DUE}
                         ORDER BY supplier_id FOR UPDATE SKIP LOCKED)
 RETURNING supplier_id
 """
