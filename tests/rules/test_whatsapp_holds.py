@@ -197,6 +197,17 @@ async def test_a_try_whose_answer_is_lost_is_followed_by_the_next_in_ten_seconds
     assert len(await workers.round(3)) == 4
 
 
+async def test_a_hold_that_is_over_is_tried_though_the_clock_was_set_back(pool: Pool) -> None:
+    """A try that had begun before used to stop all others for as long as the clock had been ahead."""
+    who, workers, _ = await workers_of(pool, 1)
+    async with pool.acquire() as conn:
+        await holds.hold_number(conn, who.organization_id, who.number_id, seconds=60, reason="test")
+    await workers.later(61)
+    await pool.execute("UPDATE whatsapp_numbers SET trying_at = now() + interval '1 hour'")
+    id = await message(pool, who)
+    assert await workers.round(3) == [id]
+
+
 async def test_a_fault_that_an_answer_told_is_over_when_an_answer_says_so(pool: Pool) -> None:
     who, workers, _ = await workers_of(pool, 1)
     bench = workers.benches[0]

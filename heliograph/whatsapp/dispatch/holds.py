@@ -100,13 +100,14 @@ async def slow_number(conn: Connection, organization_id: UUID, number_id: UUID, 
     await conn.execute(SLOW_NUMBER, organization_id, number_id, at)
 
 
-# Locked rows are skipped: the transaction with the lock decides about the same hold, and this is tried again. $3 and
-# $4: UNUSED and UNHEARD.
+# Locked rows are skipped: the transaction with the lock decides about the same hold, and this is tried again. A try in
+# times to come is from before the clock was set back. $3 and $4: UNUSED and UNHEARD.
 _FREE = """
 ({0}.held_until IS NULL
   OR {0}.held_until <= now()
      AND ({0}.trying_at IS NULL OR {0}.trying_at < now() - make_interval(
-          secs => CASE WHEN {0}.trying_id IS NULL THEN $3::float8 ELSE $4 END)))
+          secs => CASE WHEN {0}.trying_id IS NULL THEN $3::float8 ELSE $4 END)
+          OR {0}.trying_at > now() + interval '1 minute'))
 """
 LEAVE = f"""
 WITH account AS MATERIALIZED (
