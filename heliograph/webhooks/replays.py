@@ -38,8 +38,7 @@ STEPS = 20
 FULL = 2.0
 #: Why a replay runs: somebody requested it, or its endpoint was paused or disabled and came back.
 REQUEST, RETURN = "request", "return"
-#: Recovery covers events up to this long after the endpoint's return: until then a worker may still consider the
-#: endpoint stopped, and drop a delivery.
+#: Recovery covers events up to this long after the endpoint's return: until then a worker may take it for stopped.
 SETTLING = timedelta(seconds=5)
 #: Lanes of the queue: new events, and replayed ones.
 NOW, LATER = 0, 1
@@ -286,20 +285,21 @@ async def list_replays(
     return [Replay(*row.values()) for row in rows]
 
 
-# Only a recovery replay waits for its end: that of a requested one is set by the requesting process's clock, which may
-# be milliseconds ahead of the database's.
-ANY_RUNNING = """
-EXISTS (SELECT FROM webhook_replays WHERE status = 'running' AND NOT held AND stepped_at <= now()
+# A step far ahead is from before the clock was set back. Only a recovery replay waits for its end: that of a requested
+# one is set by the requesting process's clock, which may be milliseconds ahead of the database's.
+_ITS_TURN = "(stepped_at <= now() OR stepped_at > now() + interval '15 minutes')"
+ANY_RUNNING = f"""
+EXISTS (SELECT FROM webhook_replays WHERE status = 'running' AND NOT held AND {_ITS_TURN}
            AND (cause = 'request' OR to_at <= now()))
 """
 # The one that has waited longest. A transaction that recorded an event while the endpoint was stopped may last longer
 # than SETTLING, and its event would be skipped: a recovery replay waits for those that wrote before its end. Only
 # sessions of roles whose rights this role has are ours.
-TAKE = """
+TAKE = f"""
 SELECT r.organization_id, r.id, r.endpoint_id, r.to_at, r.kinds, r.only_failed, r.position, e.status AS endpoint, e.mode
   FROM webhook_replays r
        JOIN webhook_endpoints e ON e.organization_id = r.organization_id AND e.id = r.endpoint_id
- WHERE r.status = 'running' AND NOT r.held AND r.stepped_at <= now()
+ WHERE r.status = 'running' AND NOT r.held AND {_ITS_TURN}
    AND (r.cause = 'request' OR r.to_at <= now() AND NOT EXISTS (
         SELECT FROM pg_stat_activity
          WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_xid IS NOT NULL

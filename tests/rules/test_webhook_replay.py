@@ -300,6 +300,18 @@ async def test_replays_that_wait_are_looked_at_a_few_at_a_time(pool: Pool, monke
     assert await advance(pool) + await advance(pool) == 6
 
 
+async def test_a_replay_goes_on_though_the_clock_was_set_back(pool: Pool) -> None:
+    """It used to stop for as long as the clock had been ahead, and no other could be requested meanwhile."""
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, URL)
+    await past(pool, actor, [60])
+    await start(pool, actor, id)
+    await pool.execute("UPDATE webhook_replays SET stepped_at = now() + interval '1 hour'")
+    assert await pool.fetchval(f"SELECT {replays.ANY_RUNNING}")
+    assert await advance(pool) == 1
+    assert (await replay_of(pool, actor, id)).status == "completed"
+
+
 async def test_what_waits_for_a_later_attempt_is_brought_forward(pool: Pool) -> None:
     actor = await organization(pool)
     id, _ = await endpoint(pool, actor, URL)
