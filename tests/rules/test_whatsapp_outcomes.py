@@ -27,6 +27,7 @@ from heliograph.whatsapp.callbacks.conversations import User
 from heliograph.whatsapp.callbacks.matching import WiderFailure
 from heliograph.whatsapp.dispatch import holds, outcomes
 from heliograph.whatsapp.status import FAILURES
+from tests.meanwhile import begun
 from tests.rules.dispatching import moment
 from tests.rules.dispatching_whatsapp import (
     UNREACHABLE,
@@ -452,6 +453,33 @@ async def test_a_status_moves_only_what_it_came_for(pool: Pool) -> None:
         assert await outcomes.apply_wider_failures(conn, [stray], {id}) == 0
     assert (await status_of(pool, id))[0] == "queued"
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_accounts WHERE held_until IS NOT NULL") == 0
+
+
+async def test_windows_that_are_closed_and_users_who_are_counted_are_locked_in_one_order(pool: Pool) -> None:
+    """Each had a statement of its own, so that two workers with both of two conversations could wait for each other."""
+    who, bench = await bench_of(pool)
+    first, second = [await message(pool, who, to=to) for to in (TO, "+258840000009")]
+    low, high = sorted([(await row_of(pool, id))["conversation_id"] for id in (first, second)])
+    closed = first if (await row_of(pool, first))["conversation_id"] == low else second
+    bench.only.script = lambda one: fault(131047) if one.message_id == closed else accept_all(one)
+    free = "SELECT FROM whatsapp_conversations WHERE id = $1 FOR UPDATE NOWAIT"
+
+    async def told() -> None:
+        failures = [
+            WiderFailure(
+                who.organization_id, who.number_id, id, FAULTS[131047 if id == closed else 131056], clock.now()
+            )
+            for id in (first, second)
+        ]
+        async with pool.acquire() as conn, conn.transaction():
+            await outcomes.apply_wider_failures(conn, failures, {first, second})
+
+    for work in (bench.round, told):
+        async with pool.acquire() as conn, conn.transaction():
+            await conn.execute(free, low)
+            done = await begun(pool, work())
+            await conn.execute(free, high)
+        await done
 
 
 async def test_meta_s_names_of_a_user_lead_to_the_conversation(pool: Pool) -> None:

@@ -213,6 +213,22 @@ async def open_windows(conn: Connection, heard: Sequence[UserActivity]) -> None:
     await conn.execute(HEAR, *_columns(rows, 7))
 
 
+# In the order of the arrays, as above.
+HOLD = """
+SELECT FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
+       SELECT FROM whatsapp_conversations
+        WHERE organization_id = item.organization_id AND id = item.id FOR NO KEY UPDATE) held
+"""
+
+
+async def hold(conn: Connection, some: Collection[tuple[UUID, UUID]], others: Collection[tuple[UUID, UUID]]) -> None:
+    """Lock conversations, (organization, conversation) each, which the caller changes by two statements, `some` and
+    `others`: it cannot deadlock with one that changes them the other way round."""
+    if some and others:
+        keys = sorted({*some, *others}, key=lambda key: key[1].int)
+        await conn.execute(HOLD, *_columns(keys, 2))
+
+
 CLOSE = f"""
 UPDATE whatsapp_conversations c
    SET closed_at = greatest(c.closed_at, v.at),

@@ -182,9 +182,17 @@ async def follow(conn: Connection, answered: Sequence[AnsweredAttempt]) -> int:
             counts[key] += not is_counted
         elif is_counted and one.outcome.verdict is not Verdict.UNKNOWN:
             counts[key] -= 1
-        fault = one.outcome.fault
-        if fault is not None and fault.kind is Kind.PAIR and one.outcome.code != OWN_PACE:
+        if (fault := one.outcome.fault) is not None and fault.kind is Kind.PAIR and one.outcome.code != OWN_PACE:
             refused[key] = min(one.outcome.retry_after or fault.hold, fault.backoff.longest)
+    failures = [
+        ScopedFailure(
+            _organization(one), due.number_id, about.account_id, due.template_id, due.conversation_id, outcome.fault,
+            outcome.code, outcome.trace, outcome.retry_after or 0.0, tries_hold=about.tries_hold, token=about.token,
+        )
+        for one, due, outcome, about in ((one, one.attempt.message, one.outcome, _context(one)) for one in live)
+        if about.account_id is not None and outcome.fault is not None and outcome.verdict is not Verdict.UNKNOWN
+    ]  # fmt: skip
+    await conversations.hold(conn, _closed(failures, now()), counts.keys() | refused.keys())
     await _outbound(conn, counts, reached=reached, refused=refused)
     deliveries = 0
     over = {
@@ -201,17 +209,6 @@ async def follow(conn: Connection, answered: Sequence[AnsweredAttempt]) -> int:
             await holds.unanswered(conn, _organization(one), one.attempt.lease.id)
         else:
             await holds.undecided(conn, _organization(one), [one.attempt.lease.id])
-    failures = [
-        ScopedFailure(
-            _organization(one), due.number_id, account_id, due.template_id, due.conversation_id, outcome.fault,
-            outcome.code, outcome.trace, outcome.retry_after or 0.0, tries_hold=_context(one).tries_hold,
-            token=_context(one).token,
-        )
-        for one, due, outcome, account_id in (
-            (one, one.attempt.message, one.outcome, _context(one).account_id) for one in live
-        )
-        if account_id is not None and outcome.fault is not None and outcome.verdict is not Verdict.UNKNOWN
-    ]  # fmt: skip
     return deliveries + await note(conn, failures)
 
 
@@ -277,8 +274,7 @@ async def apply_wider_failures(conn: Connection, wider: Sequence[WiderFailure], 
     failures = []
     for row in rows:
         one = found[row["n"] - 1]
-        about = (row["account_id"], row["template_id"], row["conversation_id"])
-        code = str(one.fault.code)
+        about, code = (row["account_id"], row["template_id"], row["conversation_id"]), str(one.fault.code)
         failures.append(ScopedFailure(one.organization_id, one.number_id, *about, one.fault, code, at=one.at))
     return await note(conn, failures)
 
@@ -308,9 +304,8 @@ async def note(conn: Connection, failures: Sequence[ScopedFailure]) -> int:
         for one in dated
         if one.fault.kind is Kind.PAIR and one.at is not None
     }
+    await conversations.hold(conn, closed := _closed(dated, at), taken)
     await _outbound(conn, {}, reached=(), refused=taken)
-    refused = [one for one in dated if one.fault.kind is Kind.WINDOW]
-    closed = {(one.organization_id, one.conversation_id): one.at or at for one in refused}
     await conversations.close_windows(conn, closed)
     deliveries = 0
     done: set[tuple[object, ...]] = set()
@@ -360,6 +355,12 @@ async def note(conn: Connection, failures: Sequence[ScopedFailure]) -> int:
                 by_status=one.at is not None and fault.scope is Scope.ACCOUNT,
             )
     return deliveries
+
+
+def _closed(failures: Sequence[ScopedFailure], at: datetime) -> dict[tuple[UUID, UUID], datetime]:
+    """The conversations whose window is closed, and since when; `at`: now."""
+    refused = [one for one in failures if one.fault.kind is Kind.WINDOW]
+    return {(one.organization_id, one.conversation_id): one.at or at for one in refused}
 
 
 async def _template(conn: Connection, one: ScopedFailure, seconds: float) -> int:
