@@ -591,6 +591,22 @@ async def test_a_day_that_has_begun_for_others_counts_as_todays(pool: Pool) -> N
         assert [one.used for one in await spending.limits(conn, actor.organization_id)] == [5]
 
 
+async def test_a_limit_below_what_is_used_concerns_nobody_if_all_are_staged(pool: Pool) -> None:
+    """The step, which had nobody left to stage, failed until the next day."""
+    actor = await organization(pool, quota=100)
+    made = await create(pool, actor, recipients=[number(n) for n in range(4)])
+    stager = Stager(pool, chunk=4)
+    while (await get(pool, actor, made.id)).counts != counts(queued=4):
+        assert await stager.round()
+    async with pool.acquire() as conn:
+        await spending.limit(conn, actor.organization_id, segments=3)
+    await run(pool, chunk=4)
+    assert await pool.fetchval("SELECT step_at FROM campaigns") is None
+    await end(pool, "delivered")
+    await count(pool)
+    assert (await get(pool, actor, made.id)).status == "completed"
+
+
 @pytest.mark.parametrize(("messages", "segments"), [(4, 8), (4, 39), (5, 8), (4, 1000)])
 async def test_quota_and_the_limit_of_the_day_each_cover_it_in_their_own_unit(
     pool: Pool, messages: int, segments: int

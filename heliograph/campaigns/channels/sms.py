@@ -277,7 +277,8 @@ class SmsBatch:
     def short(self, messages: int, cost: int) -> str | None:
         """QUOTA or SPENT: a quota counts messages, a day's limit segments. QUOTA first, since a new day would not help
         then."""
-        if not self._is_live:
+        # A day's limit may be lowered below what is used: then less than nothing is left, which covers no messages.
+        if not self._is_live or not messages:
             return None
         if messages > self._remaining:
             return plan.QUOTA
