@@ -19,6 +19,7 @@ import asyncpg
 
 from heliograph.base.database.pool import Connection
 from heliograph.campaigns import plan
+from heliograph.campaigns.channels.contract import DueCampaign
 from heliograph.campaigns.channels.table import CHANNELS
 
 #: Chunks counted per transaction: at most some 50,000 messages, 50 ms; and transactions per run, or until it has taken
@@ -36,6 +37,24 @@ PATIENCE = timedelta(hours=1)
 FATES = ("queued", "sent", "delivered", "read", "failed", "unknown", "canceled")
 #: Those, and the column that counts part of the failed messages.
 COUNTED = (*FATES, "never_sent")
+
+# Ids of two processes, or from before and after the clock was set back, may lie between each other. If those of two
+# chunks did, each would count messages of the other, its sum would never be right, and the campaign would not end.
+BEGIN = """
+INSERT INTO campaign_chunks (organization_id, campaign_id, first_id, last_id, queued, staged_at, changed_at, count_at)
+SELECT $1, $2, $3, $4, $5, $6, $6, $6::timestamptz + interval '1 second'
+ WHERE NOT coalesce((SELECT last_id >= $3 FROM campaign_chunks
+                      WHERE organization_id = $1 AND campaign_id = $2 AND first_id <= $4
+                      ORDER BY first_id DESC LIMIT 1), false)
+RETURNING true
+"""
+
+
+async def begin(conn: Connection, due: DueCampaign, ids: Sequence[UUID]) -> bool:
+    """Begin a chunk of messages with these ids, in order; False: another one has ids between them. Runs in the caller's
+    transaction, which holds the campaign's row."""
+    return bool(await conn.fetchval(BEGIN, due.organization_id, due.id, ids[0], ids[-1], len(ids), due.at))
+
 
 ANY_DUE = "EXISTS (SELECT FROM campaign_chunks WHERE count_at <= now())"
 DUE = """

@@ -26,7 +26,7 @@ from heliograph.base.ids import uuid7
 from heliograph.base.process import measures, spans
 from heliograph.base.process.crash import crash_point
 from heliograph.base.process.spans import Span
-from heliograph.campaigns import audience, pausing, plan, withdrawal
+from heliograph.campaigns import audience, counting, pausing, plan, withdrawal
 from heliograph.campaigns.approval import rule
 from heliograph.campaigns.channels.contract import Batch, DueCampaign, StagedMessage, StagingStop
 from heliograph.campaigns.channels.table import CHANNELS
@@ -249,10 +249,6 @@ async def _gather(conn: Connection, due: DueCampaign, *, most: int) -> None:
     await conn.execute(GATHERED, due.organization_id, due.id, found.added, following, found.after)
 
 
-CHUNKED = """
-INSERT INTO campaign_chunks (organization_id, campaign_id, first_id, last_id, queued, staged_at, changed_at, count_at)
-VALUES ($1, $2, $3, $4, $5, $6, $6, $6::timestamptz + interval '1 second')
-"""
 # $9: the last recipient has been passed, and there is no further step.
 ADVANCE = """
 UPDATE campaigns SET staged_to = $3, pending = pending - $4 - $5 - $6 - $7, queued = queued + $4,
@@ -371,7 +367,7 @@ def _judge(wanted: _Wanted, rows: list[audience.Recipient], *, short: Callable[[
 
 
 async def _accept(conn: Connection, due: DueCampaign, batch: Batch, chunk: _Chunk, *, due_at: list[datetime]) -> None:
-    """Store the chunk's messages. Raises plan.StepOutdated if they are no longer covered."""
+    """Store the chunk's messages. Raises plan.StepOutdated if they are no longer covered, or need other ids."""
     ids = [uuid7() for _ in chunk.recipients]
     begun: list[tuple[UUID, Span]] = []
     if spans.on():
@@ -382,7 +378,8 @@ async def _accept(conn: Connection, due: DueCampaign, batch: Batch, chunk: _Chun
                 begun.append((ids[at], spans.root("campaign message", said | {"message_id": str(ids[at])})))
     if not await batch.accept(conn, ids, chunk.recipients, chunk.made, due_at):
         raise plan.StepOutdated
-    await conn.execute(CHUNKED, due.organization_id, due.id, ids[0], ids[-1], len(ids), due.at)
+    if not await counting.begin(conn, due, ids):
+        raise plan.StepOutdated
     if begun:
         await traces.keep(conn, [(due.organization_id, id, span.context) for id, span in begun])
         for _, span in begun:

@@ -24,7 +24,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.process import measures
-from heliograph.campaigns import audience, counting, pausing, plan, record, template
+from heliograph.campaigns import audience, counting, pausing, plan, record, staging, template
 from heliograph.campaigns.approval import approving, lapses, rule
 from heliograph.campaigns.approval.approving import CampaignApprovalByAnother
 from heliograph.campaigns.approval.rule import CampaignApprovalRequired
@@ -589,6 +589,22 @@ async def test_a_day_that_has_begun_for_others_counts_as_todays(pool: Pool) -> N
     assert (found.status, found.status_reason, found.counts) == ("paused", plan.SPENT, counts(queued=2, pending=2))
     async with pool.acquire() as conn:
         assert [one.used for one in await spending.limits(conn, actor.organization_id)] == [5]
+
+
+async def test_ids_of_two_chunks_never_lie_between_each_other(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after the clock was set back: each counted messages of the other, and the campaign did not end."""
+    actor = await organization(pool)
+    made = await create(pool, actor, recipients=[number(n) for n in range(4)])
+    first, second, third, fourth = (uuid7() for _ in range(4))
+    given = [first, fourth, second, third]
+    monkeypatch.setattr(staging, "uuid7", lambda: given.pop(0) if given else uuid7())
+    await run(pool, chunk=2)
+    assert not given
+    await end(pool, "delivered")
+    await count(pool)
+    found = await get(pool, actor, made.id)
+    assert (found.status, found.counts) == ("completed", counts(delivered=4))
+    await check_books(pool, [actor.organization_id])
 
 
 async def test_a_limit_below_what_is_used_concerns_nobody_if_all_are_staged(pool: Pool) -> None:
