@@ -232,9 +232,14 @@ async def test_the_runbooks_statements_bring_forward_what_a_clock_that_was_ahead
     scheduled = await message(pool, actor)
     await pool.execute("UPDATE messages SET send_at = $2 WHERE id = $1", scheduled, ahead)
     await pool.execute("UPDATE queue SET due_at = $2 WHERE id = $1", scheduled, ahead)
-    running, later = uuid7(), uuid7()
-    for id, status, due in ((running, "running", ahead + HOUR), (later, "scheduled", None)):
-        await pool.execute(CAMPAIGN, actor.organization_id, id, status, ["a"], ahead, due)
+    running, canceled, paused, later = (uuid7() for _ in range(4))
+    for id, status, step, due in (
+        (running, "running", ahead, ahead + HOUR),
+        (canceled, "canceled", ahead, None),  # its messages are yet to be withdrawn
+        (paused, "paused", None, ahead + HOUR),
+        (later, "scheduled", ahead, None),
+    ):
+        await pool.execute(CAMPAIGN, actor.organization_id, id, status, ["a"], step, due)
 
     await pool.execute(found[1])
     rows = await pool.fetch("SELECT id, due_at, lease_until FROM queue")
@@ -244,8 +249,9 @@ async def test_the_runbooks_statements_bring_forward_what_a_clock_that_was_ahead
     assert max(row["lease_until"] for row in rows if row["lease_until"]) < now + NEAR
     steps = {row["id"]: (row["step_at"], row["due_at"]) for row in await pool.fetch("SELECT * FROM campaigns")}
     assert steps[later] == (ahead, None)
-    assert abs(steps[running][0] - now) < NEAR
+    assert max(abs(steps[id][0] - now) for id in (running, canceled)) < NEAR
     assert steps[running][1] == now + HOUR
+    assert steps[paused] == (None, now + HOUR)
 
 
 async def test_the_runbooks_statements_bring_forward_what_other_tables_keep_for_later(pool: Pool) -> None:
