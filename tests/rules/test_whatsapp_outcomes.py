@@ -176,7 +176,7 @@ async def test_too_fast_for_the_number_slows_every_worker_when_a_status_says_so(
     now."""
     who, bench = await bench_of(pool)
     other = await Bench(pool).start()
-    ids = [await message(pool, who, to=f"+25884000000{n}") for n in range(3)]
+    ids = [await message(pool, who, to=f"+25884000000{n}") for n in range(4)]
     await bench.round()
 
     async def slowed(id: UUID, at: datetime) -> list[int]:
@@ -189,6 +189,12 @@ async def test_too_fast_for_the_number_slows_every_worker_when_a_status_says_so(
     assert await slowed(ids[1], clock.now() - timedelta(minutes=5)) == [1, 1]
     await pool.execute("UPDATE whatsapp_numbers SET slowed_at = NULL")
     assert await slowed(ids[2], clock.now()) == [2, 2]
+    # From before the clock was set back.
+    await pool.execute("UPDATE whatsapp_numbers SET slowed_at = now() + interval '1 day'")
+    for one in (bench, other):
+        await one.lines.refresh(grace=1.0)
+    before = [bench.only.slowed, other.only.slowed]
+    assert await slowed(ids[3], clock.now()) == [count + 1 for count in before]
     assert await pool.fetchval("SELECT held_until FROM whatsapp_numbers") is None
 
 

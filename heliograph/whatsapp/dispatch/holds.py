@@ -88,10 +88,11 @@ async def hold_number(
 
 
 # Statuses come by the hundred; one of a moment ago says the same. One that is late says nothing about the present rate.
+# A time to come is from before the clock was set back.
 SLOW_NUMBER = """
 UPDATE whatsapp_numbers SET slowed_at = now()
  WHERE organization_id = $1 AND id = $2 AND $3 > now() - interval '1 minute'
-   AND (slowed_at IS NULL OR slowed_at < now() - interval '1 second')
+   AND (slowed_at IS NULL OR slowed_at < now() - interval '1 second' OR slowed_at > now() + interval '1 minute')
 """
 
 
