@@ -250,6 +250,10 @@ async def test_the_last_use_is_written_once_a_minute_whichever_process_it_was(po
     second = await used(1)
     assert second > first
     assert await used(0) == second
+    # As after the clock was set back.
+    await pool.execute("UPDATE api_keys SET last_used_at = now() + interval '1 day'")
+    clocks[:] = [300.0, 300.0]
+    assert await used(0) < second + timedelta(minutes=1)
 
 
 async def test_a_list_holds_what_stands_and_what_ended_lately(pool: Pool) -> None:

@@ -39,8 +39,8 @@ EXISTING_AGE = 5.0
 EXISTING = "SELECT string_agg(substr(secret_hash, 1, 8), ''::bytea) FROM api_keys WHERE status <> 'revoked'"
 
 # Two processes may write the same keys at once: rows are locked in the order of their ids, and a row that the other
-# process is writing needs no second write. Returns the keys that were used from a new network; a key's first network is
-# not reported.
+# process is writing needs no second write. A use in times to come is from before the clock was set back. Returns the
+# keys that were used from a new network; a key's first network is not reported.
 TOUCH = f"""
 WITH held AS MATERIALIZED (
     SELECT key.organization_id, key.id, key.networks, item.address, item.operation, item.network,
@@ -48,7 +48,8 @@ WITH held AS MATERIALIZED (
       FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[]) AS item (id, address, operation, network)
            CROSS JOIN LATERAL (
            SELECT organization_id, id, networks FROM api_keys
-            WHERE id = item.id AND (last_used_at IS NULL OR last_used_at < now() - interval '1 minute')
+            WHERE id = item.id AND (last_used_at IS NULL OR last_used_at < now() - interval '1 minute'
+                                    OR last_used_at > now() + interval '1 minute')
               FOR NO KEY UPDATE SKIP LOCKED) key
 ), touched AS (
     UPDATE api_keys key
