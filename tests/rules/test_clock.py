@@ -264,6 +264,9 @@ async def test_the_runbooks_statements_bring_forward_what_other_tables_keep_for_
         await pool.execute(insert, actor.organization_id, uuid7(), stored, stored + patience)
     account = await made(pool)
     await pool.execute("UPDATE whatsapp_accounts SET mirror_at = $1, numbers_at = $1, templates_at = $1", stored)
+    # A user written to while the clock was ahead, and one before.
+    await pool.execute("INSERT INTO whatsapp_reached VALUES ('p', '1', $1), ('p', '2', $2)", stored - HOUR, now - HOUR)
+    await pool.execute("INSERT INTO whatsapp_portfolios VALUES ('p', 2, $1)", stored)
     # A part that arrived after the clock was corrected.
     await pool.execute(PUT_OFF["inbound_messages.due_at"], actor.organization_id, uuid7(), now, now + patience)
 
@@ -276,6 +279,8 @@ async def test_the_runbooks_statements_bring_forward_what_other_tables_keep_for_
     assert await pool.fetchval("SELECT count(*) FROM number_lookups WHERE taken_until IS NULL") == 1
     is_read = "SELECT greatest(mirror_at, numbers_at, templates_at) <= now() FROM whatsapp_accounts WHERE id = $1"
     assert await pool.fetchval(is_read, account.account_id)
+    assert {row["reached_at"] for row in await pool.fetch("SELECT reached_at FROM whatsapp_reached")} == {now - HOUR}
+    assert await pool.fetchval("SELECT frees_at <= now() FROM whatsapp_portfolios")
     # Missing parts of a message are waited for from its arrival on.
     parts = await pool.fetch("SELECT received_at, due_at FROM inbound_messages")
     assert all(abs(row["received_at"] - now) < NEAR and row["due_at"] - row["received_at"] == patience for row in parts)
