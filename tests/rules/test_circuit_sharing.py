@@ -72,3 +72,14 @@ async def test_other_workers_learn_of_a_throttle_though_its_row_could_not_be_wri
     at = await pool.fetchval("SELECT throttled_at FROM supplier_health")
     await exchange(pool, one)
     assert await pool.fetchval("SELECT throttled_at FROM supplier_health") == at, "once is enough"
+
+
+async def test_a_pause_from_before_the_clock_was_set_back_is_not_kept(pool: Pool) -> None:
+    """Each throttle used to pause the other workers for a minute, for as long as the clock had been ahead."""
+    one = await shared_supplier(pool)
+    one.connector.throttles, one.connector.pause = 1, 30.0  # type: ignore[attr-defined]
+    await exchange(pool, one)
+    await pool.execute("UPDATE supplier_health SET paused_until = paused_until + interval '1 day'")
+    one.connector.throttles, one.connector.pause = 2, 0.0  # type: ignore[attr-defined]
+    await exchange(pool, one)
+    assert await pool.fetchval("SELECT paused_until = throttled_at FROM supplier_health")

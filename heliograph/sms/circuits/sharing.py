@@ -86,13 +86,15 @@ WITH found AS (
 UPDATE supplier_health known SET opened_at = NULL, closed_by = $1, probed_by = NULL
   FROM found WHERE known.supplier_id = found.supplier_id
 """
-THROTTLED = """
+# A pause that is longer than one can be was agreed before the clock was set back.
+THROTTLED = f"""
 INSERT INTO supplier_health AS known (supplier_id, throttled_at, throttled_by, paused_until)
 SELECT id, now(), $1, now() + make_interval(secs => pause)
   FROM unnest($2::uuid[], $3::float8[]) AS item (id, pause) ORDER BY id
 ON CONFLICT (supplier_id) DO UPDATE
    SET throttled_at = excluded.throttled_at, throttled_by = excluded.throttled_by,
-       paused_until = greatest(known.paused_until, excluded.paused_until)
+       paused_until = greatest(CASE WHEN known.paused_until <= now() + interval '{LONGEST} seconds'
+                                    THEN known.paused_until END, excluded.paused_until)
 """
 
 
