@@ -83,3 +83,17 @@ async def test_a_pause_from_before_the_clock_was_set_back_is_not_kept(pool: Pool
     one.connector.throttles, one.connector.pause = 2, 0.0  # type: ignore[attr-defined]
     await exchange(pool, one)
     assert await pool.fetchval("SELECT paused_until = throttled_at FROM supplier_health")
+
+
+async def test_a_circuit_stays_open_though_settings_changed_before_the_clock_was_set_back(pool: Pool) -> None:
+    """It used to be closed a second later each time, since it counted as from before the change."""
+    one = await shared_supplier(pool)
+    await pool.execute("UPDATE suppliers SET changed_at = now() + interval '1 day'")
+    one.breaker.trip()
+    for _ in range(2):
+        await exchange(pool, one)
+    assert one.breaker.open
+    # Those from before a change are forgotten.
+    await pool.execute("UPDATE suppliers SET changed_at = now()")
+    await exchange(pool, one)
+    assert not one.breaker.open

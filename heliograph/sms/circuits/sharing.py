@@ -40,11 +40,12 @@ LONGEST = 60.0
 
 # A probe that is further ahead than one can be was put off before the clock was set back: it is due.
 _PROBE_DUE = f"(probe_at <= now() OR probe_at > now() + interval '{Breaker.PROBE + 60} seconds')"
-# Findings from before the settings last changed are ignored.
+# Findings from before the settings last changed are ignored, unless that was before the clock was set back.
+_CHANGED = "CASE WHEN s.changed_at <= now() + interval '1 minute' THEN s.changed_at ELSE '-infinity' END"
 READ = f"""
-SELECT h.supplier_id, CASE WHEN h.opened_at >= s.changed_at THEN h.opened_at END AS opened_at,
+SELECT h.supplier_id, CASE WHEN h.opened_at >= {_CHANGED} THEN h.opened_at END AS opened_at,
        extract(epoch FROM now() - h.opened_at)::float8 AS open_for, {_PROBE_DUE} AS probe_due, h.probed_by,
-       h.closed_by, CASE WHEN h.throttled_at >= s.changed_at THEN h.throttled_at END AS throttled_at, h.throttled_by,
+       h.closed_by, CASE WHEN h.throttled_at >= {_CHANGED} THEN h.throttled_at END AS throttled_at, h.throttled_by,
        extract(epoch FROM now() - h.throttled_at)::float8 AS throttled_for,
        extract(epoch FROM h.paused_until - now())::float8 AS pause
   FROM supplier_health h JOIN suppliers s ON s.id = h.supplier_id WHERE s.state <> 'removed'
@@ -59,7 +60,7 @@ WITH opened AS (
        SET opened_at = excluded.opened_at, opened_by = excluded.opened_by, probe_at = excluded.probe_at,
            probed_by = NULL, closed_by = NULL
      WHERE known.opened_at IS NULL
-        OR known.opened_at < (SELECT s.changed_at FROM suppliers s WHERE s.id = known.supplier_id)
+        OR known.opened_at < (SELECT {_CHANGED} FROM suppliers s WHERE s.id = known.supplier_id)
     RETURNING supplier_id, opened_at
 ), kept AS (
     INSERT INTO supplier_circuits (supplier_id, opened_at)
@@ -219,9 +220,9 @@ async def _throttles(
         one.told.throttles = health.throttles
 
 
-SAID = """
-SELECT h.supplier_id, CASE WHEN h.opened_at >= s.changed_at THEN h.opened_at END AS opened_at,
-       CASE WHEN h.throttled_at >= greatest(s.changed_at, now() - interval '60 seconds') OR h.paused_until > now()
+SAID = f"""
+SELECT h.supplier_id, CASE WHEN h.opened_at >= {_CHANGED} THEN h.opened_at END AS opened_at,
+       CASE WHEN h.throttled_at >= greatest({_CHANGED}, now() - interval '60 seconds') OR h.paused_until > now()
             THEN h.throttled_at END AS throttled_at
   FROM supplier_health h JOIN suppliers s ON s.id = h.supplier_id WHERE s.state <> 'removed'
 """
