@@ -114,6 +114,12 @@ async def test_a_callback_is_stored_as_it_came_and_queued_before_its_answer(api:
     assert await pool.fetchval("SELECT last_callback_at FROM whatsapp_apps WHERE id = $1", app) is not None
 
 
+async def test_a_callback_is_the_last_one_though_the_clock_was_set_back(api: Api, pool: Pool, app: UUID) -> None:
+    await pool.execute("UPDATE whatsapp_apps SET last_callback_at = now() + interval '1 day' WHERE id = $1", app)
+    assert (await post(api, app, ACCENTED))[0] == 200
+    assert await pool.fetchval("SELECT last_callback_at <= now() FROM whatsapp_apps WHERE id = $1", app)
+
+
 async def test_whatever_is_genuine_is_stored_even_what_nobody_understands(api: Api, pool: Pool, app: UUID) -> None:
     bodies = [b"", b"not JSON", b"\xff\xfe", b'{"object":"page"}', b"[]", bytes(range(256))]
     for body in bodies:

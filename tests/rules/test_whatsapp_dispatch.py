@@ -1012,6 +1012,11 @@ async def test_silence_is_an_answer_only_once_something_was_heard_or_after_long(
     await bench.round()
     assert len(await attempts(pool, id)) == 1
     assert await pause_of(pool, id) <= 30
+    # From before the clock was set back: nothing says that a callback has come since.
+    await pool.execute("UPDATE whatsapp_apps SET last_callback_at = now() + interval '1 day'")
+    await bench.later(seconds=31)
+    await bench.round()
+    assert len(await attempts(pool, id)) == 1
     await bench.later(seconds=5 * 180)
     await bench.round()
     assert len(await attempts(pool, id)) == 2

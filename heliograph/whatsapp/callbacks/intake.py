@@ -173,7 +173,9 @@ def _cost(body: bytes | bytearray) -> int:
 
 
 def _is_old(at: datetime | None) -> bool:
-    return at is None or clock.now() - at > MARK_EVERY
+    """Whether the time of the last callback is out of date, also as one in times to come, from before the clock was set
+    back."""
+    return at is None or abs(clock.now() - at) > MARK_EVERY
 
 
 def _pieces(items: Sequence[Stored]) -> Iterator[list[Stored]]:
