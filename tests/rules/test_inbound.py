@@ -562,6 +562,14 @@ async def test_a_machine_that_answers_everything_is_answered_three_times_a_day(p
     assert await replied(pool) == 4
 
 
+async def test_a_reply_from_before_the_clock_was_set_back_forbids_no_other(pool: Pool, acme: Actor) -> None:
+    await receive_and_process(pool, handset_message("HELP"))
+    assert await replied(pool) == 1
+    await pool.execute("UPDATE automatic_replies SET replied_at = replied_at + interval '3 days'")
+    await receive_and_process(pool, handset_message("INFO"))
+    assert await replied(pool) == 2
+
+
 async def test_an_organizations_own_words_and_texts(pool: Pool, acme: Actor) -> None:
     await pool.execute(
         "UPDATE organizations SET opt_out_words = '{ARRÊT,No More}', stop_reply = 'Adieu.', start_reply = ''"

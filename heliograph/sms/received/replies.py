@@ -90,7 +90,8 @@ class KeywordReply(msgspec.Struct, frozen=True, gc=False):
     at: datetime
 
 
-# An existing row forbids another reply until it is old enough; then the new reply takes it over.
+# An existing row forbids another reply until it is old enough; then the new reply takes it over. One in times to come
+# is from before the clock was set back.
 WANT = """
 INSERT INTO automatic_replies AS last (organization_id, recipient, kind, message_id, sender_id, replied_at)
 SELECT organization_id, recipient, kind, message_id, sender_id, replied_at
@@ -101,6 +102,7 @@ ON CONFLICT (organization_id, recipient, kind) DO UPDATE
    SET message_id = excluded.message_id, sender_id = excluded.sender_id, replied_at = excluded.replied_at,
        refusal = NULL
  WHERE last.replied_at <= excluded.replied_at - $7::interval
+    OR last.replied_at > excluded.replied_at + interval '1 minute'
 RETURNING organization_id, message_id
 """
 
