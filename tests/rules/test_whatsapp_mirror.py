@@ -127,6 +127,43 @@ async def test_what_changed_at_meta_is_told(pool: Pool, graph: GraphSimulator, m
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_templates WHERE disabled_locally") > 0
 
 
+async def test_what_was_learned_before_the_clock_was_set_back_outweighs_nothing(
+    pool: Pool, graph: GraphSimulator, mirror: Mirror
+) -> None:
+    """Readings and events used to be ignored for as long as the clock had been ahead."""
+    account = await begun(pool, graph)
+    await mirror.round()
+    for column in ("numbers_read_at", "templates_read_at", "credential_checked_at"):
+        await pool.execute(f"UPDATE whatsapp_accounts SET {column} = {column} + interval '1 day'")
+    ahead = "jsonb_build_object('status', extract(epoch FROM now()) + 86400, 'category', extract(epoch FROM now()))"
+    await pool.execute(f"UPDATE whatsapp_templates SET applied = {ahead}")
+    other = await pool.fetchrow("SELECT * FROM whatsapp_templates WHERE name <> 'order_shipped' LIMIT 1")
+    now = datetime.now(UTC)
+    event = TemplateItem(
+        waba_id=account.waba_id,
+        field="message_template_status_update",
+        at=now,
+        fingerprint="",
+        kind="status",
+        template_id=other["graph_id"],
+        event="DISABLED",
+    )
+    async with pool.acquire() as conn:
+        await template_sync.apply_items(conn, account.organization_id, account.id, [(event, now)])
+    assert await pool.fetchval("SELECT status FROM whatsapp_templates WHERE id = $1", other["id"]) == "disabled"
+    graph.set_number(quality_rating="RED")
+    graph.set_template("order_shipped", status="PAUSED")
+    graph.set_token(graph.options.token, scopes=[MANAGEMENT])
+    await due(pool, "mirror_at", "numbers_at", "templates_at")
+    await mirror.round()
+    assert await pool.fetchval("SELECT quality_rating FROM whatsapp_numbers") == "red"
+    paused = await pool.fetch("SELECT name FROM whatsapp_templates WHERE status = 'paused'")
+    assert {row["name"] for row in paused} == {"order_shipped"}
+    row = await account_row(pool)
+    assert row["credential_status"] == "missing_scope"
+    assert max(row["numbers_read_at"], row["templates_read_at"], row["credential_checked_at"]) <= row["now"]
+
+
 async def test_only_what_is_due_is_read(pool: Pool, graph: GraphSimulator, mirror: Mirror) -> None:
     await begun(pool, graph)
     await mirror.round()

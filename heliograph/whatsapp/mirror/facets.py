@@ -6,15 +6,25 @@ Meta reports facets in full readings and events, in any order. The rule nobody m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
+
+from heliograph.base.database import clock
+
+#: What is known as of a time further ahead than this was learned before the clock was set back, and outweighs nothing.
+AHEAD = timedelta(minutes=1)
 
 
 def quality(word: str | None) -> str:
     """Meta's rating in its stored form."""
     return word.lower() if word in ("GREEN", "YELLOW", "RED") else "unknown"
+
+
+def is_newer(at: datetime, known_at: datetime | None) -> bool:
+    """Whether a report of `at` outweighs what is known as of `known_at`; None: nothing is."""
+    return known_at is None or not at < known_at <= clock.now() + AHEAD
 
 
 def merge(
@@ -26,7 +36,8 @@ def merge(
     that of a full reading is kept with the account.
     """
     applied = msgspec.json.decode(row["applied"])
-    if at.timestamp() < max(applied.get(facet, 0.0), read_at.timestamp() if read_at else 0.0):
+    applied_at = clock.EPOCH + timedelta(seconds=applied.get(facet, 0.0))
+    if not is_newer(at, applied_at) or not is_newer(at, read_at):
         return
     row.update(values)
     if alone:

@@ -27,6 +27,7 @@ from heliograph.suppliers.whatsapp_cloud.objects import CloudAccount, CloudNumbe
 from heliograph.whatsapp.mirror import numbers, template_sync
 from heliograph.whatsapp.mirror.accounts import INVALID
 from heliograph.whatsapp.mirror.apps import App
+from heliograph.whatsapp.mirror.facets import is_newer
 from heliograph.whatsapp.mirror.numbers import LAG
 
 #: Graph's error for an object that is gone, or never existed for this credential: code and subcode.
@@ -271,7 +272,7 @@ async def store(
         before = await numbers.of_account(conn, *ids)
         await _store_credential(conn, ids, account, found)
         problems = list(found.problems)
-        if found.numbers is not None and _newer(found.at, account["numbers_read_at"]):
+        if found.numbers is not None and is_newer(found.at, account["numbers_read_at"]):
             taken = await numbers.store_numbers(conn, *ids, found.numbers, at=found.at, asked=found.single_numbers)
             problems += [f"numbers: {graph_id} is in use by another account here" for graph_id in taken]
             known = found.account
@@ -299,8 +300,7 @@ async def store(
 
 async def _store_credential(conn: Connection, ids: tuple[UUID, UUID], account: asyncpg.Record, found: Reading) -> None:
     """Store the check, unless something has been learned about the credential since the reading began."""
-    checked_at = account["credential_checked_at"]
-    if found.credential is None or (checked_at is not None and checked_at > found.asked_at):
+    if found.credential is None or not is_newer(found.asked_at, account["credential_checked_at"]):
         return
     if account["credential_status"] == "invalid" and found.credential != "invalid" and found.numbers is None:
         return  # a refused call outweighs a check of the token; only a successful reading outweighs the refusal
@@ -313,7 +313,7 @@ async def _store_templates(
     conn: Connection, ids: tuple[UUID, UUID], account: asyncpg.Record, found: Reading
 ) -> template_sync.Changes:
     read_at = account["templates_read_at"]
-    if found.templates is not None and _newer(found.at, read_at):
+    if found.templates is not None and is_newer(found.at, read_at):
         changes = await template_sync.store_listing(
             conn, *ids, found.templates, at=found.at, asked_at=found.asked_at, quiet=read_at is None,
             asked=found.single,
@@ -326,10 +326,6 @@ async def _store_templates(
     return template_sync.Changes(
         0, sum(one.changed for one in single), sum(one.removed for one in single), sum(one.deliveries for one in single)
     )
-
-
-def _newer(at: datetime, read_at: datetime | None) -> bool:
-    return read_at is None or at >= read_at
 
 
 def _different(before: Mapping[UUID, object], now: Mapping[UUID, object]) -> int:
