@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import asyncpg
@@ -18,9 +18,13 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
+from heliograph.base.ids import uuid7_floor
 
+#: How far ahead the id of a message may be, since processes generate ids.
+AHEAD = timedelta(minutes=1)
 #: Maximum number of threads scanned for one page.
 LOOK = 2_000
 _LAST = UUID(int=2**128 - 1)
@@ -63,12 +67,15 @@ def id_of(line_id: UUID, peer: str) -> UUID:
     return UUID(bytes=hashlib.sha256(f"{line_id} {peer}".encode()).digest()[:16])
 
 
+# A last message with an id of times to come ($8) is from before the clock was set back: the others would not be seen
+# until then.
 NOTE = """
 INSERT INTO inbox_threads AS known (organization_id, id, channel, line_id, peer, message_id, heard_at)
 SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::uuid[], $5::text[], $6::uuid[], $7::timestamptz[])
 ON CONFLICT (organization_id, id) DO UPDATE
-   SET peer = excluded.peer, message_id = excluded.message_id, heard_at = excluded.heard_at, closed_at = NULL
- WHERE known.message_id < excluded.message_id
+   SET peer = excluded.peer, message_id = excluded.message_id, heard_at = excluded.heard_at, closed_at = NULL,
+       seen_id = CASE WHEN known.seen_id < excluded.message_id THEN known.seen_id END
+ WHERE known.message_id < excluded.message_id OR known.message_id > $8
 """
 
 
@@ -92,6 +99,7 @@ async def note(conn: Connection, heard: Sequence[InboundMessage]) -> None:
         [one.peer for _, one in rows],
         [one.message_id for _, one in rows],
         [one.at for _, one in rows],
+        uuid7_floor(clock.now() + AHEAD),
     )
 
 

@@ -16,10 +16,11 @@ from heliograph.accounts import organizations
 from heliograph.base.actor import Actor
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Pool
-from heliograph.base.ids import uuid7
+from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.process.settings import Settings
 from heliograph.consent import optouts
 from heliograph.consent.optouts import RecipientOptedOut
+from heliograph.inbox import threads
 from heliograph.queue import timers
 from heliograph.queue.backlog import Backlog
 from heliograph.retention import forgetting
@@ -173,6 +174,22 @@ async def test_a_message_is_its_organizations_with_text_and_event(pool: Pool, ac
     assert await pool.fetchval("SELECT body FROM received_messages WHERE id = $1", id) == "Hello there"
     assert await states(pool) == ["received"]
     assert await work(pool) == inbox.BatchResult()
+
+
+async def test_who_wrote_before_the_clock_was_set_back_is_heard_again(pool: Pool, acme: Actor) -> None:
+    """What they wrote afterwards was never unread, nor opened their conversation again, for as long as the clock had
+    been ahead."""
+    await receive_and_process(pool, handset_message("Hello"))
+    ahead = uuid7_floor(now() + timedelta(days=1))
+    await pool.execute("UPDATE inbox_threads SET message_id = $1, seen_id = $1, closed_at = now()", ahead)
+    for text in ("Hello?", "Is anybody there?"):
+        (id,) = await receive(pool, handset_message(text))
+        await work(pool)
+        async with pool.acquire() as conn:
+            ((thread,), _) = await threads.list_page(conn, acme)
+            assert (thread.message_id, thread.is_unread, thread.closed_at) == (id, True, None)
+            await threads.see(conn, acme, id=thread.id, message_id=id)
+            assert not (await threads.get(conn, acme, id=thread.id)).is_unread
 
 
 @pytest.mark.parametrize(
