@@ -31,6 +31,8 @@ TAKEN, LEASE = 4, timedelta(seconds=120)
 RETRIES = (10, 30, 60, 300, 900)
 #: How long a row is kept.
 KEPT = timedelta(days=7)
+#: Kind of mails about notices, which have the person as their subject.
+NOTICES = "notices"
 
 
 class Outbox(msgspec.Struct, frozen=True):
@@ -153,27 +155,30 @@ def content(key: Key, taken: ClaimedMail) -> bytes:
 
 DROP = """
 UPDATE mails SET state = 'dropped', sealed = NULL
- WHERE subject_id = $1 AND state = 'waiting' AND (kind = $2 OR $2::text IS NULL)
-   AND (organization_id = $3 OR $3::uuid IS NULL)
+ WHERE subject_id = $1 AND state = 'waiting' AND kind = coalesce($2, kind)
 """
+DROP_NOTICES = f"{DROP} AND organization_id IS NOT DISTINCT FROM $3"
 
 
-async def drop(
-    conn: Connection, *, subject_id: UUID, kind: str | None = None, organization_id: UUID | None = None
-) -> None:
-    """Withdraw what is waiting for a subject, because it no longer applies. `kind`, `organization_id`: only mails of
-    this kind, or of this organization."""
-    await conn.execute(DROP, subject_id, kind, organization_id)
+async def drop(conn: Connection, *, subject_id: UUID, kind: str | None = None) -> None:
+    """Withdraw what is waiting for a subject, because it no longer applies. `kind`: only mails of this kind."""
+    await conn.execute(DROP, subject_id, kind)
 
 
+async def drop_notices(conn: Connection, *, user_id: UUID, organization_id: UUID | None) -> None:
+    """Withdraw notices that wait for somebody who is no longer a member of an organization; None: an operator."""
+    await conn.execute(DROP_NOTICES, user_id, NOTICES, organization_id)
+
+
+# Of its kind: a notice says nothing about when a link was last mailed.
 RECENT = """
 SELECT EXISTS (SELECT FROM mails WHERE subject_id = $1 AND kind = $2 AND state IN ('waiting', 'sent')
-                                   AND created_at > now() - $3::interval)
+                  AND created_at > now() - $3::interval)
 """
 
 
 async def is_recent(conn: Connection, *, subject_id: UUID, kind: str, within: timedelta) -> bool:
-    """True if a mail of this kind for a subject that is no older than `within` is waiting or was sent."""
+    """True if a mail of a kind for a subject that is no older than `within` is waiting or was sent."""
     return bool(await conn.fetchval(RECENT, subject_id, kind, within))
 
 

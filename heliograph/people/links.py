@@ -24,8 +24,8 @@ from heliograph.base.errors import Refusal
 Realm = Literal["dashboard", "console"]
 
 LIFE, MAILED_LIFE = timedelta(hours=1), timedelta(minutes=30)
-#: Kind of the mails with one.
-MAIL = "link"
+#: Kind of the mails that bring one.
+KIND = "link"
 #: Path below the address of the dashboard or console.
 PATHS: dict[Realm, str] = {"dashboard": "/enter", "console": "/console/setup"}
 

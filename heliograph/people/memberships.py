@@ -214,9 +214,9 @@ async def keys_of(conn: Connection, actor: Actor, *, user_id: UUID) -> list[ApiK
 
 
 async def remove(conn: Connection, actor: Actor, *, user_id: UUID, revokes_keys: bool = False) -> int:
-    """End a membership, its sessions, notices that wait to be mailed, and invitations that the person made. Keys that
-    they created stay, unless `revokes_keys`; returns how many were revoked. Raises NotFound, LastOwner, and
-    RoleRequired as in `_demand`; anybody may leave."""
+    """End a membership, its sessions, mails that wait for the person, and invitations that they made. Keys that they
+    created stay, unless `revokes_keys`; returns how many were revoked. Raises NotFound, LastOwner, and RoleRequired as
+    in `_demand`; anybody may leave."""
     async with conn.transaction():
         known = await _known(conn, actor, user_id)
         if user_id != actor.user_id:
@@ -225,7 +225,7 @@ async def remove(conn: Connection, actor: Actor, *, user_id: UUID, revokes_keys:
             await _demand_other_owner(conn, actor, user_id)
         await conn.execute(REMOVE, actor.organization_id, user_id)
         await conn.execute(END_SESSIONS, actor.organization_id, user_id)
-        await outbox.drop(conn, subject_id=user_id, organization_id=actor.organization_id)
+        await outbox.drop_notices(conn, user_id=user_id, organization_id=actor.organization_id)
         await audit.record(conn, actor, "member.removed", object_id=user_id, before={"role": known})
         await _end_invitations(conn, actor, user_id)
         keys = await keys_of(conn, actor, user_id=user_id) if revokes_keys else []

@@ -249,7 +249,7 @@ async def keep_password(conn: Connection, by: Actor | Principal, *, user: User, 
     in end: whoever has one may be the reason for changing the password."""
     await conn.execute(SET_PASSWORD, user.id, hashed)
     await links.end(conn, user_id=user.id)
-    await outbox.drop(conn, subject_id=user.id, kind=links.MAIL)
+    await outbox.drop(conn, subject_id=user.id, kind=links.KIND)
     await audit.record(conn, by, "user.password_changed", object_id=user.id, name=user.email)
 
 

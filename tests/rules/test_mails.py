@@ -26,6 +26,8 @@ from heliograph.mail import outbox
 from heliograph.mail.work import MailWork
 from heliograph.people import invitations, links, memberships, users
 from heliograph.people.mailing import forgotten, texts
+from heliograph.people.operators import accounts, noticing
+from heliograph.sms.reports import daily
 from tests.certificates import Authority
 from tests.mailbox import Mailbox, listening
 from tests.rules.factories import organization
@@ -340,33 +342,54 @@ async def test_a_forgotten_password(pool: Pool, acme: Actor, post: Post, mailbox
         assert await conn.fetchval("SELECT who FROM audit_log WHERE action = 'user.link_made'") == "system"
 
 
-@pytest.mark.parametrize("is_sent", [True, False])
-async def test_a_notice_keeps_nobody_from_a_password_and_is_not_lost_by_asking(
-    pool: Pool, acme: Actor, post: Post, mailbox: Mailbox, is_sent: bool
+async def test_a_notice_keeps_nobody_from_a_new_password_and_a_link_no_notice_from_being_sent(
+    pool: Pool, acme: Actor, post: Post, mailbox: Mailbox
 ) -> None:
-    """Both are mails to the same person: after a notice no link was mailed for five minutes, though the page said so,
-    and a notice that waited for the server was dropped for the link."""
-    box = post.box
+    """Whoever had been mailed a notice within five minutes asked for a link in vain; and a link, or a new password,
+    withdrew the notices that were still waiting."""
+    box, within = post.box, timedelta(hours=1)
     assert box is not None
     async with pool.acquire() as conn:
         user, _ = await users.ensure(conn, acme, email="ana@example.com", name="Ana")
-        notice = [(acme.organization_id, user.id, LETTER)]
-        await outbox.put_many(conn, box, notice, kind="notices", within=timedelta(hours=1))
-    if is_sent:
-        await post.round()
-    else:
-        await pool.execute(
-            "UPDATE mails SET due_at = now() + interval '1 hour', created_at = now() - interval '1 hour'"
-        )
+        for subject in ("First", "Second"):
+            notice = (acme.organization_id, user.id, msgspec.structs.replace(LETTER, subject=subject))
+            await outbox.put_many(conn, box, [notice], kind=outbox.NOTICES, within=within)
+            if subject == "First":
+                await post.round()
+        await conn.execute("UPDATE mails SET due_at = now() + interval '1 minute' WHERE state = 'waiting'")
+    assert [mail["subject"] for mail in mailbox.mails] == ["First"]
+    assert not await forgotten.is_recent(pool, user_id=user.id)
     await forgotten.ask(pool, box, email="ana@example.com", language="en", address="192.0.2.1")
     await post.round()
-    notices = ("notices", "sent" if is_sent else "waiting", "", is_sent)
-    assert await post.states() == [notices, ("link", "sent", "", True)]
     assert await forgotten.is_recent(pool, user_id=user.id)
-    # Nor by the password that the link is for.
     async with pool.acquire() as conn:
-        await users.keep_password(conn, acme, user=user, hashed="a hash")
-    assert (await post.states())[0] == notices
+        await users.keep_password(conn, acme, user=user, hashed="$2b$")
+    await post.hasten()
+    await post.round()
+    assert [mail["subject"] for mail in mailbox.mails] == ["First", "Choose a new password", "Second"]
+
+
+async def test_who_leaves_an_organization_is_mailed_nothing_about_it(
+    pool: Pool, acme: Actor, post: Post, mailbox: Mailbox
+) -> None:
+    """Notices that waited for the server, for twelve hours if need be, were still sent to who had been removed."""
+    box, within, other = post.box, timedelta(hours=1), await organization(pool)
+    assert box is not None
+    async with pool.acquire() as conn:
+        user, _ = await users.ensure(conn, acme, email="ana@example.com", name="Ana")
+        for actor in (acme, other):
+            await memberships.add(conn, actor, user_id=user.id, role="viewer")
+        for whose, subject in ((acme.organization_id, "Theirs"), (other.organization_id, "Hers"), (None, "Operators'")):
+            mail = msgspec.structs.replace(LETTER, subject=subject)
+            await outbox.put_many(conn, box, [(whose, user.id, mail)], kind=outbox.NOTICES, within=within)
+        report = msgspec.structs.replace(LETTER, subject="Receipts")
+        subject_id = noticing.report_subject(user.id)
+        await outbox.put_many(conn, box, [(None, subject_id, report)], kind=daily.KIND, within=within)
+        await memberships.remove(conn, acme, user_id=user.id)
+        await conn.execute("INSERT INTO operators (user_id, role, created_at) VALUES ($1, 'support', now())", user.id)
+        await accounts.remove(conn, Principal("cli"), user_id=user.id, email=user.email)
+    await post.round()
+    assert [mail["subject"] for mail in mailbox.mails] == ["Hers"]
 
 
 async def test_the_command_says_what_happened(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:

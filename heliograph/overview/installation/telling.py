@@ -21,8 +21,8 @@ from heliograph.overview.installation import approvals
 from heliograph.people.operators import noticing
 from heliograph.sms import checks as sms
 
-#: Kind of the mails, and how long they are retried.
-KIND, WITHIN = "notices", timedelta(hours=12)
+#: How long mails are retried.
+WITHIN = timedelta(hours=12)
 #: Maximum causes reported at once; the rest is reported next time.
 MOST = 50
 #: The cause that stands for pending sender IDs.
@@ -87,7 +87,7 @@ async def tell(conn: Connection, checks: Sequence[Check], *, box: Outbox | None,
             to = Reader(row["email"], row["language"], row["zone"])
             mails.append((None, row["user_id"], writes(to, name, wanted)))
     await noticing.record_notified(conn, [one.key for one in news])
-    return await outbox.put_many(conn, box, mails, kind=KIND, within=WITHIN) if mails else 0
+    return await outbox.put_many(conn, box, mails, kind=outbox.NOTICES, within=WITHIN) if mails else 0
 
 
 async def _causes(conn: Connection, checks: Sequence[Check]) -> list[Cause]:

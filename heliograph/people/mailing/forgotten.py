@@ -20,7 +20,7 @@ from heliograph.people.mailing import texts
 
 #: Kind of the rows of requests.
 ASKED = "forgotten"
-#: Minimum time between two mails with a link: nobody can flood a mailbox, or keep invalidating the link in it.
+#: Minimum time between two mails: nobody can flood a mailbox, or keep invalidating the link in it.
 BETWEEN = timedelta(minutes=5)
 #: A request not answered within this time is dropped.
 WITHIN = timedelta(minutes=30)
@@ -45,13 +45,13 @@ async def ask(pool: Pool, box: Outbox, *, email: str, language: str, address: st
 
 
 async def is_recent(pool: Pool, *, user_id: UUID) -> bool:
-    """True if somebody was sent a link so recently that no other would follow. Only they may know."""
+    """True if somebody was sent a mail so recently that no other would follow. Only they may know."""
     async with pool.acquire() as conn:
         return await _is_recent(conn, user_id)
 
 
 async def _is_recent(conn: Connection, user_id: UUID) -> bool:
-    return await outbox.is_recent(conn, subject_id=user_id, kind=links.MAIL, within=BETWEEN)
+    return await outbox.is_recent(conn, subject_id=user_id, kind=links.KIND, within=BETWEEN)
 
 
 # The lock serializes two requests for one person.
@@ -72,4 +72,4 @@ async def answer(conn: Connection, box: Outbox, content: bytes) -> None:
         name=person["name"],
         link=links.address(box.base_url, token, following=asked.following),
     )
-    await outbox.put(conn, box, kind=links.MAIL, content=mail, within=links.MAILED_LIFE, subject_id=person["id"])
+    await outbox.put(conn, box, kind=links.KIND, content=mail, within=links.MAILED_LIFE, subject_id=person["id"])

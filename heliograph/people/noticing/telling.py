@@ -33,8 +33,8 @@ TIMER, EVERY = "telling", 20.0
 DUE = "EXISTS (SELECT FROM notices WHERE NOT is_told)"
 #: Notices per run, and the maximum age of a notice: nobody wants last week's mails.
 MOST, STALE = 500, timedelta(days=1)
-#: Kind of the mails, and how long they are retried.
-KIND, WITHIN = "notices", timedelta(hours=12)
+#: How long mails are retried.
+WITHIN = timedelta(hours=12)
 
 
 class MailRecipient(msgspec.Struct, frozen=True):
@@ -111,7 +111,7 @@ async def _mail(conn: Connection, taken: Sequence[PendingNotice], box: Outbox, w
             to = MailRecipient(row["email"], row["organization"], row["language"], row["zone"], named)
             mails.append((id, row["user_id"], writes(to, wanted, box.base_url)))
     if mails:
-        await outbox.put_many(conn, box, mails, kind=KIND, within=WITHIN)
+        await outbox.put_many(conn, box, mails, kind=outbox.NOTICES, within=WITHIN)
 
 
 async def _raise(conn: Connection, taken: Sequence[PendingNotice]) -> None:

@@ -16,8 +16,9 @@ from heliograph.base.actor import Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound, Refusal
+from heliograph.mail import outbox
 from heliograph.people import factors, links, sessions
-from heliograph.people.operators import roles
+from heliograph.people.operators import noticing, roles
 from heliograph.people.passkeys import keeping
 
 
@@ -127,12 +128,14 @@ async def change_role(conn: Connection, by: Principal, *, user_id: UUID, email: 
 
 
 async def remove(conn: Connection, by: Principal, *, user_id: UUID, email: str) -> None:
-    """Revoke a person's access to the console, and end their sessions in it; their account stays. Raises NotFound,
-    LastRoot."""
+    """Revoke a person's access to the console, and end their sessions in it and the mails that wait for them as an
+    operator; their account stays. Raises NotFound, LastRoot."""
     async with conn.transaction():
         known = await _locked(conn, user_id)
         _demand_other_root(known, user_id)
         await conn.execute(REMOVE, user_id)
+        await outbox.drop_notices(conn, user_id=user_id, organization_id=None)
+        await outbox.drop(conn, subject_id=noticing.report_subject(user_id))
         await audit.record(conn, by, "operator.removed", object_id=user_id, name=email, before={"role": known[user_id]})
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from uuid import UUID
+from uuid import UUID, uuid5
 
 import msgspec
 
@@ -45,6 +45,11 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
     }
 )
 USUAL: Chosen = MappingProxyType({name: kind.ways for name, kind in KINDS.items()})
+
+
+def report_subject(user_id: UUID) -> UUID:
+    """The subject of an operator's daily mail about receipts."""
+    return uuid5(user_id, "report")
 
 
 def ways(chosen: str) -> Chosen:

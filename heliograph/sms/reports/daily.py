@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
-from uuid import uuid5
 
 import msgspec
 
@@ -17,7 +16,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.network.smtp import Mail
 from heliograph.mail import outbox
 from heliograph.mail.outbox import Outbox
-from heliograph.people.operators import roles
+from heliograph.people.operators import noticing, roles
 from heliograph.sms.reports import reconciliation
 from heliograph.sms.reports.reconciliation import Reconciled
 from heliograph.traffic.reconciliation import Query
@@ -60,7 +59,9 @@ async def tell(conn: Connection, *, box: Outbox | None, writes: Writes, at: date
     if not known.receipts_mail:
         return 0
     today = clock.midnight(at)
-    readers = {uuid5(row["id"], KIND): row for row in await conn.fetch(READERS, roles.holders(roles.TRAFFIC))}
+    readers = {
+        noticing.report_subject(row["id"]): row for row in await conn.fetch(READERS, roles.holders(roles.TRAFFIC))
+    }
     told = {row["subject_id"] for row in await conn.fetch(TOLD, list(readers), today)}
     wanted = {subject: row for subject, row in readers.items() if subject not in told}
     if not wanted:
