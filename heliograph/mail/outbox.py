@@ -29,6 +29,9 @@ MOST_WAITING, MOST_A_DAY = 1000, 200
 TAKEN, LEASE = 4, timedelta(seconds=120)
 #: Seconds until the next try; the last value repeats until the deadline.
 RETRIES = (10, 30, 60, 300, 900)
+#: Maximum octets of a mail as JSON: its sealed form has at most 16,384 (`mails.sealed`). Its last paragraph stays if it
+#: is a link, with a few words.
+LONGEST, LAST = 16_000, 1_000
 #: How long a row is kept.
 KEPT = timedelta(days=7)
 #: Kind of mails about notices, which have the person as their subject.
@@ -109,7 +112,7 @@ async def put(
     id = uuid7()
     if subject_id is not None:
         await drop(conn, subject_id=subject_id, kind=kind)
-    sealed = seal(outbox.key, msgspec.json.encode(content), context(id))
+    sealed = _sealed(outbox, content, id)
     values = (kind, organization_id, subject_id, sealed, within, MOST_WAITING, MOST_A_DAY)
     return bool(await conn.fetchval(PUT, id, *values))
 
@@ -132,15 +135,41 @@ async def put_many(
         ids,
         [organization_id for organization_id, _, _ in mails],
         [subject_id for _, subject_id, _ in mails],
-        [
-            seal(outbox.key, msgspec.json.encode(content), context(id))
-            for id, (_, _, content) in zip(ids, mails, strict=True)
-        ],
+        [_sealed(outbox, content, id) for id, (_, _, content) in zip(ids, mails, strict=True)],
         within,
         MOST_WAITING,
         MOST_A_DAY,
     )
     return int(done.split()[-1])
+
+
+def _sealed(outbox: Outbox, content: msgspec.Struct, id: UUID) -> bytes:
+    if isinstance(content, Mail):
+        content = _shortened(content)
+    return seal(outbox.key, msgspec.json.encode(content), context(id))
+
+
+def _shortened(mail: Mail) -> Mail:
+    """A mail that may be stored: of one that is too long, as many lines as fit, and the last paragraph. Otherwise one
+    person's mail would keep back everybody's."""
+    if len(msgspec.json.encode(mail)) <= LONGEST:
+        return mail
+    body, _, last = mail.text.rpartition("\n\n")
+    body, last = (body, last) if _octets(last) <= LAST else (mail.text, "")
+    end = f"…\n\n{last}" if last else "…\n"
+    room = LONGEST - len(msgspec.json.encode(msgspec.structs.replace(mail, text=end)))
+    kept = []
+    for line in body.splitlines(keepends=True):
+        room -= _octets(line)
+        if room < 0:
+            break
+        kept.append(line)
+    return msgspec.structs.replace(mail, text="".join(kept) + end)
+
+
+def _octets(text: str) -> int:
+    """The length of a text as JSON, without its quotes."""
+    return len(msgspec.json.encode(text)) - 2
 
 
 def opened(key: Key, taken: ClaimedMail) -> Mail:

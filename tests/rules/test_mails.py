@@ -392,6 +392,32 @@ async def test_who_leaves_an_organization_is_mailed_nothing_about_it(
     assert [mail["subject"] for mail in mailbox.mails] == ["Hers"]
 
 
+async def test_a_mail_that_is_too_long_ends_earlier_and_keeps_its_last_link(
+    pool: Pool, acme: Actor, post: Post, mailbox: Mailbox
+) -> None:
+    """One that was longer than its column kept back the mails and events of all organizations."""
+    box = post.box
+    assert box is not None
+    text = "\n\n".join([f"{n} “{'ç' * 900}”\nhttps://sms.example.com/{n}" for n in range(40)])
+    mails = [
+        (acme.organization_id, uuid7(), Mail("ana@example.com", "Many", f"{text}\n\nYour choice:\nhttps://x\n")),
+        (acme.organization_id, uuid7(), Mail("rui@example.com", "Many", f"{text}\n")),
+        (acme.organization_id, uuid7(), Mail("eva@example.com", "Many", f"{'🎉' * 9000}\n")),
+    ]
+    async with pool.acquire() as conn:
+        assert await outbox.put_many(conn, box, mails, kind="notices", within=timedelta(hours=1)) == 3
+    await post.round()
+    hers, his, none = [
+        next(mail.get_content() for mail in mailbox.mails if mail["to"].startswith(name))
+        for name in ("ana", "rui", "eva")
+    ]
+    assert hers.endswith("\n…\n\nYour choice:\nhttps://x\n")
+    for shown in (hers, his):
+        assert text.startswith(shown.partition("…")[0])
+        assert len(shown.encode()) > 14_000
+    assert none == "…\n"
+
+
 async def test_the_command_says_what_happened(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
     values = {"SMTP_URL": f"smtp://ana:geheim@127.0.0.1:{mailbox.port}", "MAIL_FROM": FROM}
     values["PUBLIC_URL"] = "https://sms.example.com"
