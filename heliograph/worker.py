@@ -256,7 +256,7 @@ class Worker:
     def _console(self) -> str:
         """The console's address; "" if unknown."""
         known = self._settings
-        address = known.console_url or ("" if known.console_listen else known.public_url)
+        address = (known.console_url or ("" if known.console_listen else known.public_url)).rstrip("/")
         return f"{address}/console" if address else ""
 
     async def _look(self, conn: Connection) -> None:

@@ -39,7 +39,7 @@ NOTICES = "notices"
 
 
 class Outbox(msgspec.Struct, frozen=True):
-    """What is needed to queue mails. `base_url`: the dashboard's, for links in them."""
+    """What is needed to queue mails. `base_url`: the dashboard's, for links in them; paths begin with a slash."""
 
     key: Key
     base_url: str
@@ -56,7 +56,7 @@ class ClaimedMail(msgspec.Struct, frozen=True):
 
 def of(settings: Settings) -> Outbox | None:
     """The outbox of an installation; None: it sends no mails."""
-    return Outbox(seal_key(settings), settings.public_url) if settings.smtp_url else None
+    return Outbox(seal_key(settings), settings.public_url.rstrip("/")) if settings.smtp_url else None
 
 
 def seal_key(settings: Settings) -> Key:

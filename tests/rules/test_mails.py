@@ -418,6 +418,14 @@ async def test_a_mail_that_is_too_long_ends_earlier_and_keeps_its_last_link(
     assert none == "…\n"
 
 
+@pytest.mark.parametrize("end", ["", "/", "//"])
+def test_links_of_mails_have_one_slash(end: str) -> None:
+    """Of an address that ends with one, those of notices led nowhere."""
+    box = outbox.of(settings(1, public_url=f"https://sms.example.com{end}"))
+    assert box is not None
+    assert box.base_url == "https://sms.example.com"
+
+
 async def test_the_command_says_what_happened(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
     values = {"SMTP_URL": f"smtp://ana:geheim@127.0.0.1:{mailbox.port}", "MAIL_FROM": FROM}
     values["PUBLIC_URL"] = "https://sms.example.com"
