@@ -119,6 +119,29 @@ async def test_what_a_server_refuses(mailbox: Mailbox, command: str, answer: str
     assert refused.value.said.startswith(answer[:3])
 
 
+@pytest.mark.parametrize(
+    "subject",
+    [
+        # An organization may have such a name, and so may whoever writes to its members.
+        "Invitation to =?utf-8?q?Operator?=",
+        "Invitation to =?utf-8?q?=F0?= and é",
+        "=?utf-8?q?a=0D=0ABcc:_eve=40example.com?=",
+        # Two words of which each takes more than a line.
+        f"<b> A {'é' * 90} “Promoção ?= _ a\\b مرحبا",
+        f'Padaria São João: {"🎉" * 200} {"x" * 200} "a", <b>; (c)',
+        "العربية \u202babc\u202c",
+        "x" * 200,
+    ],
+)
+async def test_a_subject_arrives_whatever_is_in_it(mailbox: Mailbox, subject: str) -> None:
+    """A name that looks encoded was decoded, and if it was no UTF-8 its mail was tried until its deadline; of two long
+    words, the space between them was lost."""
+    await sender(f"smtp://127.0.0.1:{mailbox.port}").send(Mail("ana@example.com", subject, "A text.\n"), id="one")
+    (mail,) = mailbox.mails
+    assert (mail["subject"], mail["bcc"]) == (subject, None)
+    assert max(len(line) for line in mail.as_bytes().splitlines()) < 998
+
+
 async def test_a_server_that_falls_silent_or_is_away(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
     mailbox.answers["DATA"] = ""
     with monkeypatch.context() as hurried:

@@ -16,6 +16,7 @@ import ssl
 import urllib.parse
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from email.header import Header
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
@@ -167,7 +168,13 @@ class Mailer:
         message = EmailMessage(policy=SMTP)
         message["From"] = self._sender
         message["To"] = Address(addr_spec=to)
-        message["Subject"] = " ".join(mail.subject.split())
+        subject = " ".join(mail.subject.split())
+        if subject.isascii() and "=?" not in subject:
+            message["Subject"] = subject
+        else:
+            # Encoded here: the library decodes a name that looks like an encoded word, fails if that is no UTF-8, and
+            # loses spaces between long words.
+            message.set_raw("Subject", Header(subject, "utf-8", header_name="Subject").encode())
         message["Date"] = formatdate(usegmt=True)
         message["Message-ID"] = f"<{id}@{self._sender.domain}>"
         # RFC 3834: no automatic answer is wanted.
