@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -140,6 +141,24 @@ async def test_a_subject_arrives_whatever_is_in_it(mailbox: Mailbox, subject: st
     (mail,) = mailbox.mails
     assert (mail["subject"], mail["bcc"]) == (subject, None)
     assert max(len(line) for line in mail.as_bytes().splitlines()) < 998
+
+
+async def test_a_farewell_that_is_not_answered_is_no_reason_to_send_it_again(
+    mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mailbox.answers["QUIT"] = ""
+
+    async def over(running: asyncio.Future[str], seconds: float) -> str:
+        """As if the time were over during the farewell."""
+        async with asyncio.timeout(60):
+            while ("quit", False) not in mailbox.commands:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        raise TimeoutError
+
+    limited = SimpleNamespace(get_running_loop=asyncio.get_running_loop, wait_for=over)
+    monkeypatch.setattr(smtp, "asyncio", limited)
+    assert await sender(f"smtp://127.0.0.1:{mailbox.port}").send(LETTER, id="one") == "250 2.0.0 taken"
+    assert len(mailbox.mails) == 1
 
 
 async def test_a_server_that_falls_silent_or_is_away(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:

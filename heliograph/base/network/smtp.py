@@ -145,6 +145,8 @@ class Mailer:
         try:
             return await asyncio.wait_for(running, DEADLINE)
         except TimeoutError:
+            if client.accepted:  # only the farewell took too long
+                return client.accepted
             raise MailNotSent("slow") from None
         finally:
             client.abort()
@@ -192,6 +194,8 @@ class _Client:
         self._name = name
         self._smtp: smtplib.SMTP | None = None
         self._is_over = False
+        #: The server's answer, once it has accepted the mail.
+        self.accepted = ""
 
     def deliver(self, message: EmailMessage, sender: str, to: str) -> str:
         with self._told():
@@ -200,8 +204,9 @@ class _Client:
                 _demand(code, text, said)
             code, text = smtp.data(message.as_bytes())
             _demand(code, text, "refused")
+            self.accepted = f"{code} {_text(text)}"[:LONGEST_SAID]
             self._leave(smtp)
-            return f"{code} {text.decode('utf-8', 'replace')}"[:LONGEST_SAID]
+            return self.accepted
 
     def greet(self) -> None:
         with self._told():
