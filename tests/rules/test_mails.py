@@ -106,6 +106,8 @@ async def test_a_letter_arrives_as_it_was_written(mailbox: Mailbox) -> None:
         ("RCPT", "550 5.1.1 no such person", "refused", True),
         ("RCPT", "451 4.7.1 greylisted", "busy", False),
         ("MAIL", "553 not yours", "sender", False),
+        ("DATA", "554 5.7.1 not for strangers", "refused", True),
+        ("DATA", "451 4.3.0 try later", "busy", False),
         (".", "554 spam", "refused", True),
         ("EHLO", "421 closing", "busy", False),
     ],
@@ -141,6 +143,27 @@ async def test_a_subject_arrives_whatever_is_in_it(mailbox: Mailbox, subject: st
     (mail,) = mailbox.mails
     assert (mail["subject"], mail["bcc"]) == (subject, None)
     assert max(len(line) for line in mail.as_bytes().splitlines()) < 998
+
+
+@pytest.mark.parametrize(
+    ("answers", "password", "reason"),
+    [
+        ({"AUTH": "454 4.7.0 temporary authentication failure"}, "geheim", "busy"),
+        ({"AUTH": "535 5.7.8 no"}, "geheim", "credentials"),
+        ({"EHLO": "250-mailbox\r\n250 AUTH GSSAPI NTLM"}, "geheim", "credentials"),
+        ({"EHLO": "250 mailbox"}, "geheim", "credentials"),
+        ({}, "gehäim", "credentials"),
+    ],
+)
+async def test_why_a_login_fails_is_told(answers: dict[str, str], password: str, reason: str) -> None:
+    """A server without a method that can be used, and a password that cannot be sent, were a server that cannot be
+    reached; one that could not check a password at the moment had refused it."""
+    async with listening(Mailbox(passwords={"ana": "geheim"})) as box:
+        box.answers |= answers
+        with pytest.raises(MailNotSent) as refused:
+            await sender(f"smtp://ana:{password}@127.0.0.1:{box.port}").send(LETTER, id="one")
+    assert (refused.value.reason, refused.value.is_final) == (reason, False)
+    assert "geh" not in refused.value.said
 
 
 async def test_a_farewell_that_is_not_answered_is_no_reason_to_send_it_again(

@@ -202,7 +202,11 @@ class _Client:
             smtp = self._signed_in()
             for said, (code, text) in (("sender", smtp.mail(sender)), ("refused", smtp.rcpt(to))):
                 _demand(code, text, said)
-            code, text = smtp.data(message.as_bytes())
+            try:
+                code, text = smtp.data(message.as_bytes())
+            except smtplib.SMTPDataError as error:  # before the mail itself
+                _demand(error.smtp_code, error.smtp_error, "refused")
+                raise
             _demand(code, text, "refused")
             self.accepted = f"{code} {_text(text)}"[:LONGEST_SAID]
             self._leave(smtp)
@@ -215,7 +219,14 @@ class _Client:
     def _signed_in(self) -> smtplib.SMTP:
         smtp = self._connected()
         if self._server.password:
-            smtp.login(self._server.user, self._server.password)
+            try:
+                smtp.login(self._server.user, self._server.password)
+            except UnicodeError:
+                raise MailNotSent("credentials", "only ASCII characters can be sent") from None
+            except smtplib.SMTPException as error:
+                if type(error) is not smtplib.SMTPException:
+                    raise
+                raise MailNotSent("credentials", "it offers no method of authentication that can be used") from None
         return smtp
 
     @contextlib.contextmanager
@@ -227,7 +238,8 @@ class _Client:
             raise
         except smtplib.SMTPAuthenticationError as error:
             # Its text may repeat the user name, and adds nothing to the code.
-            raise MailNotSent("credentials", f"{error.smtp_code}") from None
+            is_temporary = 400 <= error.smtp_code < 500
+            raise MailNotSent("busy" if is_temporary else "credentials", f"{error.smtp_code}") from None
         except smtplib.SMTPNotSupportedError as error:
             raise MailNotSent("credentials" if "AUTH" in str(error) else "tls", str(error)) from None
         except ssl.SSLError as error:
@@ -286,7 +298,7 @@ class _Client:
             pass
 
 
-def _demand(code: int, text: bytes, refused: str) -> None:
+def _demand(code: int, text: bytes | str, refused: str) -> None:
     """Raise MailNotSent for 4xx (retry later) and 5xx (`refused`)."""
     if not 200 <= code < 300:
         is_final = code >= 500 and refused == "refused"
