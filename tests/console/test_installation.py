@@ -12,6 +12,7 @@ from heliograph.base.actor import Actor, Principal
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
+from heliograph.people.mailing import texts
 from heliograph.people.operators import accounts
 from heliograph.sms.accepting import sender_ids
 from tests.api.conftest import Tenant
@@ -114,6 +115,12 @@ async def test_a_mail_to_oneself(pool: Pool, root: Browser) -> None:
     assert "No mails are sent" in page.words
     async with pool.acquire() as conn:
         assert await conn.fetchval("SELECT count(*) FROM mails") == 0
+
+
+def test_a_mail_to_oneself_is_in_ones_language() -> None:
+    """It was in English whatever the operator reads."""
+    assert texts.test("pt", to="rui@example.com").subject == "E-mail de teste do Heliograph"
+    assert texts.test("en", to="rui@example.com").subject == "Test mail from Heliograph"
 
 
 async def test_two_operators_approve_a_sender_id(

@@ -9,7 +9,7 @@ import typer
 
 from heliograph.base.ids import uuid7
 from heliograph.base.network import smtp
-from heliograph.base.network.smtp import Mail, MailNotSent
+from heliograph.base.network.smtp import MailNotSent
 from heliograph.base.process.settings import from_environment
 from heliograph.cli.terminal.console import FAILED, Problem
 from heliograph.cli.terminal.printing import Json, group, say, show
@@ -40,7 +40,7 @@ def send_test(
     server = smtp.parse(settings.smtp_url)
     tried = {"to": address.strip(), "server": f"{server.host}:{server.port}", "sent": False}
     try:
-        said = asyncio.run(sender.send(Mail(address.strip(), *texts.TEST), id=str(uuid7())))
+        said = asyncio.run(sender.send(texts.test("en", to=address.strip()), id=str(uuid7())))
     except MailNotSent as error:
         show(tried | {"reason": error.reason, "said": error.said}, json)
         say(f"heliograph: {smtp.REASONS[error.reason]}.")

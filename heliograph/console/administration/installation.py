@@ -69,8 +69,9 @@ async def send_mail(request: Request) -> Answer:
         return Redirect(
             location=HERE, notice=request.text("No mails are sent: HELIOGRAPH_SMTP_URL is not set."), is_refusal=True
         )
+    operator, language = request.operator, request.locale.language
     async with request.writing() as conn, conn.transaction():
-        await trial.put(conn, box, user_id=request.operator.user_id, email=request.operator.email)
+        await trial.put(conn, box, user_id=operator.user_id, email=operator.email, language=language)
     return Redirect(location=f"{HERE}#mail")
 
 

@@ -150,10 +150,21 @@ foram terminadas. Se não foi você, avise já um proprietário da sua organiza�
 """,
     ),
 }
-TEST = (
-    "Test mail from Heliograph",
-    "Mails from Heliograph reach this address. Nobody needs to do anything.\n",
-)
+TEST = {
+    "en": (
+        "Test mail from Heliograph",
+        "Mails from Heliograph reach this address. Nobody needs to do anything.\n",
+    ),
+    "pt": (
+        "E-mail de teste do Heliograph",
+        "Os e-mails do Heliograph chegam a este endereço. Ninguém precisa de fazer nada.\n",
+    ),
+}
+
+
+def test(language: str, *, to: str) -> Mail:
+    """The test mail by which an operator checks that mails arrive."""
+    return Mail(to, *TEST[language])
 
 
 def invitation(language: str, *, to: str, organization: str, inviter: str | None, note: str, link: str) -> Mail:

@@ -8,7 +8,6 @@ from uuid import UUID, uuid5
 import msgspec
 
 from heliograph.base.database.pool import Connection
-from heliograph.base.network.smtp import Mail
 from heliograph.mail import outbox
 from heliograph.mail.outbox import Outbox
 from heliograph.people.mailing import texts
@@ -26,9 +25,9 @@ class Tried(msgspec.Struct, frozen=True):
     at: datetime
 
 
-async def put(conn: Connection, box: Outbox, *, user_id: UUID, email: str) -> bool:
+async def put(conn: Connection, box: Outbox, *, user_id: UUID, email: str, language: str) -> bool:
     """Queue the mail, replacing one that waits, in the caller's transaction. False: too many mails are waiting."""
-    mail = Mail(email, *texts.TEST)
+    mail = texts.test(language, to=email)
     return await outbox.put(conn, box, kind=KIND, content=mail, within=WITHIN, subject_id=_subject(user_id))
 
 
