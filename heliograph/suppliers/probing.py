@@ -12,7 +12,8 @@ import contextlib
 import ssl
 import time
 import urllib.parse
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -25,7 +26,7 @@ from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.codec.statuses import name_of
 from heliograph.suppliers.smpp.codec.wire import Framer, PduError
 from heliograph.suppliers.smpp.settings import SmppSettings
-from heliograph.suppliers.smpp.tls import tls_context
+from heliograph.suppliers.smpp.tls import new_context
 
 #: The steps, in order.
 RESOLVE, CONNECT, TLS, BIND, ENQUIRE, UNBIND = "resolve", "connect", "tls", "bind", "enquire", "unbind"
@@ -106,17 +107,23 @@ async def probe(kind: str, account: Account) -> list[Step]:
         else:
             url = urllib.parse.urlsplit(settings.base_url)
             port = url.port or (443 if url.scheme == "https" else 80)
-            tls = client_context() if url.scheme == "https" else None
+            tls = client_context if url.scheme == "https" else None
             _, writer = await _connected(steps, [url.hostname or ""], port, settings.connect_seconds, tls=tls)
             writer.close()
     return steps.done
 
 
 async def _connected(
-    steps: _Steps, hosts: Sequence[str], port: int, limit: float, *, tls: ssl.SSLContext | None, server_name: str = ""
+    steps: _Steps,
+    hosts: Sequence[str],
+    port: int,
+    limit: float,
+    *,
+    tls: Callable[[], ssl.SSLContext] | None,
+    server_name: str = "",
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to the first address that takes one, as workers find it. `server_name`: in the certificate, if it is
-    not the host's."""
+    """A connection to the first address that takes one, as workers find it. `tls`: reads the files that it needs;
+    `server_name`: in the certificate, if it is not the host's."""
     async with steps.step(RESOLVE, limit):
         with contextlib.closing(Resolver(None, lambda address: True)) as resolver:
             places = await resolver.resolve_all(hosts)
@@ -126,7 +133,8 @@ async def _connected(
     if tls is not None:
         try:
             async with steps.step(TLS, limit):
-                await writer.start_tls(tls, server_hostname=server_name or host)
+                context = await asyncio.to_thread(tls)
+                await writer.start_tls(context, server_hostname=server_name or host)
                 made = writer.get_extra_info("ssl_object")
                 steps.said = quoted(made.version() or "" if made is not None else "")
         except _FailedError:
@@ -163,7 +171,7 @@ async def _smpp(steps: _Steps, settings: SmppSettings, secret: str) -> None:
         settings.hosts,
         settings.port,
         settings.connect_seconds,
-        tls=tls_context(settings),
+        tls=partial(new_context, settings) if settings.tls else None,
         server_name=settings.tls_server_name,
     )
     framer = Framer()

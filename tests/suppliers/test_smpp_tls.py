@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import fcntl
+import os
+import pty
 import socket
 import ssl
+import sys
+import termios
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from smpp_peer import Peer, PeerAccount, until
 from structlog.testing import capture_logs
 
-from heliograph.suppliers.contract import Verdict
+from heliograph.base.process.settings import SettingsError
+from heliograph.suppliers import kinds, probing
+from heliograph.suppliers.contract import Account, Verdict
 from heliograph.suppliers.smpp import tls
 from heliograph.suppliers.smpp.settings import SmppSettings
 from heliograph.suppliers.smpp.tls import tls_context
@@ -143,6 +152,78 @@ async def test_files_that_cannot_be_used_leave_the_earlier_ones_in_use(peer: Pee
     assert "TLS files cannot be used, so the earlier ones stay in use" in [entry["event"] for entry in logged]
     await account.connector.stop(grace=1)
     await second.stop()
+
+
+@pytest.mark.parametrize(
+    ("setting", "content", "why"),
+    [
+        ("tls_ca_file", None, "tls_ca_file cannot be used: No such file or directory"),
+        ("tls_ca_file", "half written", "tls_ca_file cannot be used: it contains no certificate"),
+        ("tls_certificate_file", None, "tls_certificate_file, tls_key_file cannot be used: No such file or directory"),
+        (
+            "tls_key_file",
+            "half written",
+            "tls_certificate_file, tls_key_file cannot be used: no certificate and key in PEM format that belong"
+            " together",
+        ),
+    ],
+)
+async def test_a_file_that_cannot_be_used_is_named(
+    peer: Peer, authority: Authority, tmp_path: Path, setting: str, content: str | None, why: str
+) -> None:
+    """It was OpenSSL's error, or "No such file or directory" of some file; and the connection test of a page
+    read that the database does not answer."""
+    whole = authority.issue("esme.example")
+    files = {"tls_ca_file": authority.file, "tls_certificate_file": whole, "tls_key_file": whole}
+    files[setting] = str(tmp_path / "other.pem")
+    if content is not None:
+        Path(files[setting]).write_text(content)
+    with pytest.raises(SettingsError) as refused:
+        PeerAccount(peer.port, tls=True, **files)
+    assert str(refused.value) == why
+    assert await probed(peer, files) == ("tls", why)
+
+
+async def probed(peer: Peer, files: dict[str, str]) -> tuple[str, str]:
+    """The step at which a connection test ends, and what it says."""
+    settings = {"host": "127.0.0.1", "port": peer.port, "system_id": "esme", "tls": True} | files
+    last = (await probing.probe(kinds.SMPP, Account(UUID(int=1), settings, "secret")))[-1]
+    return last.name, last.said
+
+
+async def test_a_key_with_a_passphrase_is_refused_and_not_asked_for(
+    peer: Peer, authority: Authority, tmp_path: Path
+) -> None:
+    """On a terminal, OpenSSL asked for the passphrase, and the process did nothing else until it was entered."""
+    sealed = authority.issue("esme.example", passphrase="geheim")
+    program = (
+        "import sys; from heliograph.suppliers.smpp.settings import settings_from;"
+        " from heliograph.suppliers.smpp.tls import tls_context;"
+        f" tls_context(settings_from(dict(host='h', port=1, system_id='a', tls_certificate_file={sealed!r})))"
+    )
+    leader, terminal = pty.openpty()
+
+    def control() -> None:
+        os.setsid()
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", program),
+            stdin=terminal,
+            stdout=terminal,
+            stderr=asyncio.subprocess.PIPE,
+            preexec_fn=control,
+        )
+        try:
+            _, told = await asyncio.wait_for(process.communicate(), 120)
+        finally:
+            if process.returncode is None:
+                process.kill()
+    finally:
+        os.close(leader)
+        os.close(terminal)
+    assert "tls_certificate_file cannot be used: the key is encrypted" in told.decode()
 
 
 async def test_checking_may_be_switched_off(peer: Peer) -> None:

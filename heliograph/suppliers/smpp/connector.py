@@ -43,8 +43,10 @@ from heliograph.suppliers.contract import (
     never_lost,
     returned,
 )
+from heliograph.suppliers.failures import TlsFileUnusable
 from heliograph.suppliers.message_ids import id_key
 from heliograph.suppliers.pump_timer import LEASE_LOST, PumpTimer
+from heliograph.suppliers.settings import SettingError
 from heliograph.suppliers.smpp.attempt import Attempt, unreachable, unwritable
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.codec.statuses import classify
@@ -159,8 +161,8 @@ class SmppConnector:
         self._activity = SessionActivity()
         try:
             self._tls = TlsFiles(settings)
-        except OSError as error:
-            raise SettingsError(f"tls files: {error}") from None
+        except TlsFileUnusable as error:
+            raise SettingError(error.words) from None
         try:
             bind = p.BindTransceiver(system_id=settings.system_id, password=secret, system_type=settings.system_type)
             bind.address_range = settings.address_range

@@ -5,28 +5,51 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+from functools import partial
 
 import structlog
 
-from heliograph.base.network import failures
 from heliograph.base.network.tls import client_context
+from heliograph.base.sentences import said
+from heliograph.suppliers.failures import TlsFileUnusable
 from heliograph.suppliers.smpp.settings import SmppSettings
 
 log = structlog.get_logger()
 
 
 def tls_context(settings: SmppSettings) -> ssl.SSLContext | None:
-    """The TLS context for the settings; None without TLS. Raises OSError if a file cannot be read."""
-    if not settings.tls:
-        return None
-    context = client_context(settings.tls_ca_file or None)
+    """The TLS context for the settings; None without TLS. Raises TlsFileUnusable."""
+    return new_context(settings) if settings.tls else None
+
+
+def new_context(settings: SmppSettings) -> ssl.SSLContext:
+    """The TLS context for settings with TLS. Raises TlsFileUnusable."""
+    try:
+        context = client_context(settings.tls_ca_file or None)
+    except OSError as error:
+        raise TlsFileUnusable.of("tls_ca_file", error, said("it contains no certificate")) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if not settings.tls_verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if settings.tls_certificate_file:
-        context.load_cert_chain(settings.tls_certificate_file, settings.tls_key_file or None)
+        files = settings.tls_certificate_file, settings.tls_key_file
+        names = ", ".join(
+            name for name, file in zip(("tls_certificate_file", "tls_key_file"), files, strict=True) if file
+        )
+        try:
+            context.load_cert_chain(files[0], files[1] or None, password=partial(_no_passphrase, names))
+        except TlsFileUnusable:
+            raise
+        except OSError as error:
+            unpaired = said("no certificate and key in PEM format that belong together")
+            raise TlsFileUnusable.of(names, error, unpaired) from None
     return context
+
+
+def _no_passphrase(names: str) -> str:
+    """OpenSSL would ask for it on the terminal, and nothing else be done until somebody enters it."""
+    raise TlsFileUnusable(names, said("the key is encrypted"))
 
 
 class TlsFiles:
@@ -34,7 +57,7 @@ class TlsFiles:
     workers are running."""
 
     def __init__(self, settings: SmppSettings) -> None:
-        """Raises OSError if a file cannot be read."""
+        """Raises TlsFileUnusable."""
         self._settings = settings
         files = (settings.tls_ca_file, settings.tls_certificate_file, settings.tls_key_file)
         self._files = [file for file in files if file]
@@ -49,8 +72,8 @@ class TlsFiles:
             try:
                 # In a thread: to read the system's authorities takes 25 ms, in which no other session is served.
                 self._context = await asyncio.to_thread(tls_context, self._settings)
-            except OSError as error:
-                log.warning("TLS files cannot be used, so the earlier ones stay in use", error=failures.reason(error))
+            except TlsFileUnusable as error:
+                log.warning("TLS files cannot be used, so the earlier ones stay in use", error=str(error))
             else:
                 self._read = found
         return self._context
