@@ -30,6 +30,7 @@ MESSAGES = 300 if LONG else 40
 
 
 @pytest.mark.lasts(8)
+@pytest.mark.usefixtures("partitions_ahead")
 @pytest.mark.parametrize(("web", "work"), SHIFTS, ids=str)
 async def test_clocks_that_go_wrong_while_the_processes_run(
     database_url: str, tmp_path: Path, port: int, web: timedelta, work: timedelta
