@@ -139,6 +139,15 @@ async def test_an_hour_that_the_clocks_skip_is_refused(pool: Pool, tenant: Tenan
     assert twice.astimezone(UTC) == datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
 
 
+def test_what_follows_a_time_follows_it_past_a_change_of_the_clocks() -> None:
+    """Half a campaign's turns were an hour early when it was checked who has quiet hours then."""
+    begins = local_times.read("2027-03-14", "01:58", "America/New_York")
+    assert begins + timedelta(hours=2) == datetime(2027, 3, 14, 8, 58, tzinfo=UTC)
+    for day, zone in (("0001-01-01", "Asia/Tokyo"), ("9999-12-31", "America/New_York")):
+        with pytest.raises(ValueError, match=day):
+            local_times.read(day, "23:30" if day > "1" else "00:30", zone)
+
+
 async def test_a_text_of_several_lines_has_them_as_handsets_do(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     """Exactly one segment: a browser's line breaks have two characters each."""
     await people(pool, tenant, 1)

@@ -5,7 +5,7 @@ The rule nobody may break: a time that the clocks skip is refused, never moved t
 
 from __future__ import annotations
 
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time
 from zoneinfo import ZoneInfo
 
 
@@ -14,11 +14,15 @@ class SkippedTime(ValueError):
 
 
 def read(day: str, hour: str, zone: str) -> datetime:
-    """The time that they mean; of two, the earlier one. Raises ValueError, and SkippedTime."""
+    """The time that they mean, in UTC, so that it can be calculated with; of two, the earlier one. Raises ValueError,
+    and SkippedTime."""
     at = datetime.combine(date.fromisoformat(day), time.fromisoformat(hour), ZoneInfo(zone))
     before, after = at.utcoffset(), at.replace(fold=1).utcoffset()
     assert before is not None
     assert after is not None
     if before < after:
         raise SkippedTime
-    return at
+    try:
+        return at.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(day) from None
