@@ -777,6 +777,14 @@ async def test_a_draft_keeps_its_time_whoever_goes_on_with_it(
     await other_browser.post("/campaigns/drafts", again | {"when": "later"}, HX_Request="true")
     again = (await owner.get(where)).form("/campaigns")
     assert (again["day"], again["hour"]) == ("2027-02-28", "22:00")
+    # Of an hour that comes twice in New York, the form can say only the first: the second is not taken for it.
+    await pool.execute("UPDATE users SET time_zone = 'America/New_York' WHERE email = 'bo@example.com'")
+    other_browser.session.cookie_jar.clear()
+    await other_browser.sign_in("bo@example.com")
+    for typed, hour in (("07:30", "01:30"), ("08:30", "")):
+        await owner.post("/campaigns/drafts", again | {"day": "2027-11-07", "hour": typed}, HX_Request="true")
+        found = (await other_browser.get(where)).form("/campaigns")
+        assert (found["day"], found["hour"]) == ("2027-11-07", hour)
     # Input that is not a time stays as typed.
     await owner.post("/campaigns/drafts", again | {"when": "later", "day": "soon"}, HX_Request="true")
     again = (await other_browser.get(where)).form("/campaigns")

@@ -51,7 +51,8 @@ async def read(request: Request, id: UUID) -> dict[str, str]:
     if (typed_in := fields.pop("zone", zone)) != zone and "day" in fields and "hour" in fields:
         with contextlib.suppress(ValueError, KeyError, OverflowError):  # what is not a time stays as it is
             at = form.moment(fields, typed_in).astimezone(ZoneInfo(zone))
-            fields |= {"day": at.date().isoformat(), "hour": f"{at:%H:%M}"}
+            # The form says of an hour that comes twice only the first: who continues has to choose another time.
+            fields |= {"day": at.date().isoformat(), "hour": "" if at.fold else f"{at:%H:%M}"}
     return fields
 
 
