@@ -137,8 +137,8 @@ class ReaderLocale:
         return f"{self.day(at)}, {self.time(at)}"
 
     def interval(self, at: datetime) -> str:
-        """The moment at which an interval begins. When clocks go back, an hour is shown twice, so its two have their
-        offsets: `25 Oct 2026, 01:00 +01:00`."""
+        """The moment at which an interval begins, or something is due. When clocks go back, an hour is shown twice, so
+        its two have their offsets: `25 Oct 2026, 01:00 +01:00`."""
         local = at.astimezone(self._zone)
         is_twice = local.utcoffset() != local.replace(fold=1 - local.fold).utcoffset()
         return f"{self.moment(at)} {local.isoformat()[-6:]}" if is_twice else self.moment(at)

@@ -132,6 +132,7 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
     made.filters |= {
         "number": _number,
         "moment": _moment,
+        "interval": _interval,
         "instant": _instant,
         "clock": _clock,
         "ago": _ago,
@@ -350,6 +351,11 @@ def _duration(context: Context, seconds: float) -> str:
 @pass_context
 def _moment(context: Context, at: datetime) -> Markup:
     return _time(context, at, context["locale"].moment(at))
+
+
+@pass_context
+def _interval(context: Context, at: datetime) -> Markup:
+    return _time(context, at, context["locale"].interval(at))
 
 
 @pass_context

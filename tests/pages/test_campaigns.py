@@ -148,6 +148,18 @@ def test_what_follows_a_time_follows_it_past_a_change_of_the_clocks() -> None:
             local_times.read(day, "23:30" if day > "1" else "00:30", zone)
 
 
+async def test_of_an_hour_that_comes_twice_it_is_told_which_one_is_meant(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    await people(pool, tenant, 1)
+    await pool.execute("UPDATE users SET time_zone = 'America/New_York'")
+    page = await make(owner, when="later", day=f"{datetime.now(UTC) + timedelta(days=2):%F}", hour="10:00")
+    for at, shown in (("06:30", "01:30 -05:00"), ("05:30", "01:30 -04:00"), ("04:30", "00:30")):
+        await pool.execute("UPDATE campaigns SET scheduled_at = $1", datetime.fromisoformat(f"2027-11-07T{at}+00:00"))
+        words = (await owner.get(page.path)).words
+        assert words.count(f"7 Nov 2027, {shown} (America/New_York)") == 2, words
+
+
 async def test_a_text_of_several_lines_has_them_as_handsets_do(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     """Exactly one segment: a browser's line breaks have two characters each."""
     await people(pool, tenant, 1)
