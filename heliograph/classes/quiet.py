@@ -26,6 +26,37 @@ _own = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-
 _PLACE = 8
 #: How many answers are memoized.
 _MEMO = 50_000
+#: The zone of countries and regions of which phonenumbers knows a neighbor's, which once had the same time, or those of
+#: all that share a calling code.
+_ZONES = {
+    "AG": "America/Antigua",
+    "AI": "America/Anguilla",
+    "AS": "Pacific/Pago_Pago",
+    "BB": "America/Barbados",
+    "BM": "Atlantic/Bermuda",
+    "BS": "America/Nassau",
+    "DM": "America/Dominica",
+    "DZ": "Africa/Algiers",
+    "EH": "Africa/El_Aaiun",
+    "GD": "America/Grenada",
+    "JM": "America/Jamaica",
+    "KN": "America/St_Kitts",
+    "KY": "America/Cayman",
+    "KZ": "Asia/Almaty",
+    "LC": "America/St_Lucia",
+    "LY": "Africa/Tripoli",
+    "MA": "Africa/Casablanca",
+    "MS": "America/Montserrat",
+    "NI": "America/Managua",
+    "RE": "Indian/Reunion",
+    "SS": "Africa/Juba",
+    "SX": "America/Lower_Princes",
+    "TC": "America/Grand_Turk",
+    "TT": "America/Port_of_Spain",
+    "VC": "America/St_Vincent",
+    "VG": "America/Tortola",
+    "YT": "Indian/Mayotte",
+}
 #: If zones have no allowed hour in common within this time, only the first of them counts.
 _LONGEST = timedelta(days=8)
 
@@ -99,15 +130,18 @@ class QuietHours:
 
 
 def _look_up(recipient: str) -> tuple[str, tuple[ZoneInfo, ...]]:
-    """The region of a number and its time zones, according to phonenumbers: those of its area if it has one, otherwise
-    all of its country's."""
+    """The region of a number and its time zones, according to phonenumbers except for _ZONES: those of its area if it
+    has one, otherwise all of its country's."""
     number = phonenumbers.parse(recipient)
+    country = phonenumbers.region_code_for_number(number) or phones.country(recipient)
+    if country in _ZONES:
+        return country, (ZoneInfo(_ZONES[country]),)
     zones = [found for name in timezone.time_zones_for_number(number) if (found := _zone(name)) is not None]
     if not zones:
         zones = [
             found for name in timezone.time_zones_for_geographical_number(number) if (found := _zone(name)) is not None
         ]
-    return phonenumbers.region_code_for_number(number) or phones.country(recipient), tuple(zones or [ZoneInfo("UTC")])
+    return country, tuple(zones or [ZoneInfo("UTC")])
 
 
 def _zone(name: str) -> ZoneInfo | None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from importlib.resources import files
+from zoneinfo import ZoneInfo
 
+import phonenumbers
 import pytest
-from phonenumbers import timezone
+from phonenumbers import PhoneNumberType, timezone
 from phonenumbers.tzdata import TIMEZONE_DATA
 
-from heliograph.classes import kinds
+from heliograph.classes import kinds, quiet
 from heliograph.classes.countries import COUNTRIES, DEFAULT
-from heliograph.classes.quiet import QuietHours, is_setting, week
+from heliograph.classes.quiet import QuietHours, _look_up, is_setting, week
 
 MOZAMBIQUE, SOUTH_AFRICA, NEW_YORK, LOS_ANGELES = "+258841234567", "+27821234567", "+12125550123", "+12135550123"
-HAVANA = "+5352345678"
+HAVANA, MOROCCO, ALGERIA, JAMAICA = "+5352345678", "+212650123456", "+213551234567", "+18762101234"
 
 
 def at(text: str) -> datetime:
@@ -41,6 +44,15 @@ def at(text: str) -> datetime:
         ("country", NEW_YORK, "2026-03-06T12:59", "2026-03-06T13:00"),
         ("country", LOS_ANGELES, "2026-03-06T13:00", "2026-03-06T16:00"),
         ("country", NEW_YORK, "2026-03-09T11:59", "2026-03-09T12:00"),
+        # Morocco is an hour ahead of UTC, where phonenumbers has it on the time of the Canaries, except for Ramadan.
+        ("country", MOROCCO, "2027-01-13T18:59", None),
+        ("country", MOROCCO, "2027-01-13T19:00", "2027-01-14T07:00"),
+        ("country", MOROCCO, "2027-02-13T19:59", None),
+        # Algeria's clocks do not change as those of Paris, nor are Jamaica's hours those of all that have its code.
+        ("country", ALGERIA, "2027-07-01T06:59", "2027-07-01T07:00"),
+        ("22:00-09:00", JAMAICA, "2027-01-13T13:59", "2027-01-13T14:00"),
+        ("22:00-09:00", JAMAICA, "2027-01-14T02:59", None),
+        ("22:00-09:00", JAMAICA, "2027-01-14T03:00", "2027-01-14T14:00"),
         # An organization's own hours, around midnight and within a day.
         ("22:30-07:15", MOZAMBIQUE, "2026-03-02T20:29", None),
         ("22:30-07:15", MOZAMBIQUE, "2026-03-02T20:30", "2026-03-03T05:15"),
@@ -101,6 +113,33 @@ def test_every_country_opens_at_some_time_and_closes_at_some_time() -> None:
     assert week("off", "ZW") is None
 
 
+def test_numbers_of_a_country_with_one_time_have_that_one() -> None:
+    """Numbers of Morocco, Algeria, Libya, Nicaragua and South Sudan were messaged in their quiet hours, as it was day
+    where phonenumbers takes them to be; those of the Caribbean only while it was day in Alaska and Guam, too."""
+    times = [at("2027-01-01T00:00") + timedelta(days=7 * n) for n in range(104)]
+    zones: dict[str, set[tuple[timedelta | None, ...]]] = {}
+    for line in files("tzdata").joinpath("zoneinfo/zone.tab").read_text().splitlines():
+        if not line.startswith("#"):
+            country, _, name = line.split("\t")[:3]
+            zones.setdefault(country, set()).add(_offsets(name, times))
+    kinds_of_number = (PhoneNumberType.MOBILE, PhoneNumberType.FIXED_LINE, PhoneNumberType.VOIP)
+    looked = 0
+    for country, wanted in zones.items():
+        for kind in kinds_of_number:
+            example = phonenumbers.example_number_for_type(country, kind)
+            if example is None or len(wanted) > 1:
+                continue
+            place, found = _look_up(phonenumbers.format_number(example, phonenumbers.PhoneNumberFormat.E164))
+            if place == country:  # other countries with its calling code may have the same ranges
+                assert {_offsets(one.key, times) for one in found} == wanted, (country, example, found)
+                looked += 1
+    assert looked > 300
+
+
+def _offsets(name: str, times: list[datetime]) -> tuple[timedelta | None, ...]:
+    return tuple(one.astimezone(ZoneInfo(name)).utcoffset() for one in times)
+
+
 @pytest.mark.parametrize("wrong", ["", "on", "8-20", "20:00-20:00", "24:00-08:00", "20:00–08:00", "20:00-08:60"])
 def test_what_is_no_setting_is_refused(wrong: str) -> None:
     assert not is_setting(wrong)
@@ -118,6 +157,7 @@ def test_a_class_bounds_the_usual_validity_and_not_what_a_send_asks_for() -> Non
 
 def test_the_time_zones_of_numbers_do_not_depend_on_the_system() -> None:
     """Debian 13 has older names, such as India's, in a package that is not installed, and images have none at all."""
-    names = sorted({name for zones in TIMEZONE_DATA.values() for name in zones} - {timezone.UNKNOWN_TIMEZONE})
-    looked = f"import zoneinfo; [zoneinfo.ZoneInfo(name) for name in {names}]"
+    names = {name for zones in TIMEZONE_DATA.values() for name in zones} - {timezone.UNKNOWN_TIMEZONE}
+    names |= {*quiet._ZONES.values()}
+    looked = f"import zoneinfo; [zoneinfo.ZoneInfo(name) for name in {sorted(names)}]"
     subprocess.run([sys.executable, "-c", looked], env={"PYTHONTZPATH": ""}, check=True)
