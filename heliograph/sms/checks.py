@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable, Sequence
 
 from heliograph.base.crypto import Key, Unsealable
@@ -14,6 +15,7 @@ from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.received import inbound
 from heliograph.sms.reports import diagnosis, remedies, words
+from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import NO_WORD
 
 
@@ -72,6 +74,8 @@ async def sessions(conn: Connection, settings: Settings, found: Sequence[Supplie
     checks = []
     for one in found:
         leased, bound, error = held.get(one.id, suppliers.UNHELD)
+        if not leased and one.state == "active":  # nobody has a slot in which to report it
+            error = await asyncio.to_thread(kinds.unusable, one.kind, one.settings)
         checks.append(_session(one, key, one.id in serve, leased, bound, deaf.get(one.id, 0), error))
     return checks
 
@@ -129,13 +133,15 @@ _SILENT = frozenset(
 
 
 def _unreached(error: Sentence) -> Sentence:
-    """The remedy if an account cannot be connected to or says nothing, which neither credentials nor the number of
-    sessions explain; otherwise ""."""
+    """The remedy if an account cannot be connected to, not even tried, or says nothing, which neither credentials nor
+    the number of sessions explain; otherwise ""."""
     if english(error) == "cannot connect: %(why)s":
         return said(
             "Check its host, port and TLS settings, and whether the supplier allows this machine's address: *Test the "
             "connection* on its page shows which step fails."
         )
+    if english(error) == "%(setting)s cannot be used: %(why)s":
+        return said("Correct the setting, or the file.")
     if error == "no answer to bind":
         return said(
             "It accepts connections but answers nothing: check that the port is the one for SMPP, and whether the "

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from heliograph.base.sentences import Sentence, quoted
 from heliograph.suppliers.contract import (
     Account,
     Connector,
@@ -29,7 +30,7 @@ from heliograph.suppliers.http import connector as http
 from heliograph.suppliers.http.kind import HttpKind
 from heliograph.suppliers.settings import checked
 from heliograph.suppliers.smpp import connector as smpp
-from heliograph.suppliers.smpp import rebuilding
+from heliograph.suppliers.smpp import rebuilding, tls
 from heliograph.suppliers.smpp.codec import texts
 from heliograph.suppliers.smpp.settings import SmppSettings
 
@@ -63,6 +64,12 @@ def fields(kind: str) -> tuple[msgspec.structs.FieldInfo, ...]:
 def settings_from(kind: str, values: Mapping[str, Any]) -> Any:
     """Settings as stored with a supplier of this kind. Raises SettingsError, which names the field."""
     return checked(SETTINGS[kind], values)
+
+
+def unusable(kind: str, values: Mapping[str, Any]) -> Sentence:
+    """Why workers open no session with these settings, whatever the supplier does, because of a file that they name;
+    "": they try. Reads the files, as of this machine."""
+    return tls.unusable(values) if kind == SMPP else quoted("")
 
 
 def factories(*, late: float, lost_until: LostUntil) -> dict[str, ConnectorFactory]:

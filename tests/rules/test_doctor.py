@@ -298,6 +298,28 @@ async def test_certificates_that_end_are_told_until_they_are_replaced(
     assert "cannot be read" in (await named(pool, settings, "certificate of main")).detail
 
 
+async def test_a_supplier_that_no_worker_can_open_says_which_file_is_to_blame(
+    pool: Pool, database_url: str, tmp_path: Path
+) -> None:
+    """A worker that started while a key was being replaced logged it, and was to be started, or the credentials to be
+    checked."""
+    settings = Settings(database_url=database_url, secret_key="k" * 40)
+    authority = Authority(tmp_path)
+    files = {"tls_certificate_file": authority.issue("client"), "tls_key_file": authority.issue("other")}
+    async with pool.acquire() as conn:
+        values = {"host": "127.0.0.1", "port": 2775, "system_id": "a", **files}
+        await suppliers.add(conn, suppliers.seal_key(settings), name="main", kind="smpp", settings=values, secret="s")
+    found = await named(pool, settings, "supplier main")
+    assert (found.state, found.remedy) == ("failed", "Correct the setting, or the file.")
+    assert found.detail == (
+        "no session bound: tls_certificate_file, tls_key_file cannot be used: no certificate and key in PEM format that"
+        " belong together"
+    )
+    Path(files["tls_key_file"]).write_text(Path(files["tls_certificate_file"]).read_text())
+    found = await named(pool, settings, "supplier main")
+    assert (found.detail, "Start a worker" in found.remedy) == ("no session bound", True)
+
+
 async def test_guesses_at_an_operators_account_are_told(pool: Pool, database_url: str) -> None:
     settings = Settings(database_url=database_url, secret_key="k" * 40)
     async with pool.acquire() as conn:

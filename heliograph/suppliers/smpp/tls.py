@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import structlog
 
 from heliograph.base.network.tls import client_context
-from heliograph.base.sentences import said
+from heliograph.base.process.settings import SettingsError
+from heliograph.base.sentences import Sentence, quoted, said
 from heliograph.suppliers.failures import TlsFileUnusable
-from heliograph.suppliers.smpp.settings import SmppSettings
+from heliograph.suppliers.smpp.settings import SmppSettings, settings_from
 
 log = structlog.get_logger()
 
@@ -45,6 +48,17 @@ def new_context(settings: SmppSettings) -> ssl.SSLContext:
             unpaired = said("no certificate and key in PEM format that belong together")
             raise TlsFileUnusable.of(names, error, unpaired) from None
     return context
+
+
+def unusable(values: Mapping[str, Any]) -> Sentence:
+    """Why the files that an account's settings name cannot be used; "": they can."""
+    try:
+        tls_context(settings_from(values))
+    except TlsFileUnusable as error:
+        return error.words
+    except SettingsError:  # checked when it was added
+        pass
+    return quoted("")
 
 
 def _no_passphrase(names: str) -> str:
