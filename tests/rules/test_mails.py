@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -194,6 +196,26 @@ async def test_a_server_that_falls_silent_or_is_away(mailbox: Mailbox, monkeypat
         await sender("smtp://127.0.0.1:1").send(LETTER, id="one")
 
 
+async def test_a_server_that_cannot_be_reached_keeps_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its addresses was tried for its full time all the same: the next mails waited, and so did a worker that
+    was to stop."""
+    monkeypatch.setattr(smtp, "PATIENCE", 1_000.0)
+    monkeypatch.setattr(smtp, "DEADLINE", 0.1)
+    with contextlib.ExitStack() as stack:
+        # Whoever comes when its queue is full is not answered.
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            one = stack.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(listener.getsockname())
+        made = sender(f"smtp://127.0.0.1:{listener.getsockname()[1]}")
+        with pytest.raises(MailNotSent, match="slow"):
+            await made.send(LETTER, id="one")
+        await asyncio.wait_for(asyncio.to_thread(made._threads.shutdown), 60)
+
+
 @pytest.mark.parametrize("to", ["a,b@example.com", '"a b"@example.com', "a>b@example.com", "josé@example.com", "a@.."])
 async def test_addresses_that_would_be_others(mailbox: Mailbox, to: str) -> None:
     with pytest.raises(MailNotSent, match="address"):
@@ -221,6 +243,23 @@ async def test_a_password_goes_out_encrypted_only(tmp_path: Path, monkeypatch: p
         with pytest.raises(MailNotSent, match="tls"):
             await sender(url).send(LETTER, id="one")
         assert [line.split()[0] for line, _ in box.commands] == ["ehlo", "STARTTLS"]
+
+
+async def test_tls_from_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority, box = Authority(tmp_path), Mailbox()
+    monkeypatch.setenv("SSL_CERT_FILE", authority.file)
+    for name, is_right in (("other.example", False), ("127.0.0.1", True)):
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(authority.issue(name))
+        async with await asyncio.start_server(box.serve, "127.0.0.1", 0, ssl=tls) as server:
+            url = f"smtps://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            if is_right:
+                await sender(url).send(LETTER, id="one")
+            else:
+                with pytest.raises(MailNotSent, match="tls"):
+                    await sender(url).send(LETTER, id="one")
+            await box.hang_up()
+    assert len(box.mails) == 1
 
 
 @pytest.mark.parametrize(

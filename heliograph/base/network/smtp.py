@@ -193,6 +193,8 @@ class _Client:
         self._server = server
         self._name = name
         self._smtp: smtplib.SMTP | None = None
+        #: The connection that is being opened.
+        self._opening: socket.socket | None = None
         self._is_over = False
         #: The server's answer, once it has accepted the mail.
         self.accepted = ""
@@ -258,6 +260,7 @@ class _Client:
         """Idempotent."""
         self._is_over = True
         connection = self._smtp.sock if self._smtp is not None else None
+        connection = self._opening if connection is None else connection
         if connection is not None:
             try:
                 connection.shutdown(socket.SHUT_RDWR)
@@ -269,15 +272,17 @@ class _Client:
         if self._is_over:
             raise TimeoutError
         context = client_context()
-        if server.is_tls:
-            smtp: smtplib.SMTP = smtplib.SMTP_SSL(local_hostname=self._name, timeout=PATIENCE, context=context)
-        else:
-            smtp = smtplib.SMTP(local_hostname=self._name, timeout=PATIENCE)
-        self._smtp = smtp
+        smtp = self._smtp = smtplib.SMTP(local_hostname=self._name, timeout=PATIENCE)
+
+        def connected(host: str, port: int, _: float) -> socket.socket:
+            opened = self._open(host, port)
+            return context.wrap_socket(opened, server_hostname=host) if server.is_tls else opened
+
         # Connected by hand, so that `abort` has a socket to close; STARTTLS verifies this name.
+        smtp._get_socket = connected  # type: ignore[attr-defined]
         smtp._host = server.host  # type: ignore[attr-defined]
         code, text = smtp.connect(server.host, server.port)
-        if self._is_over:  # aborted while connecting, when there was no socket to close
+        if self._is_over:  # aborted between two sockets
             raise TimeoutError
         _demand(code, text, "busy")
         smtp.ehlo_or_helo_if_needed()
@@ -288,6 +293,23 @@ class _Client:
                 raise MailNotSent("tls", f"{error.smtp_code} {_text(error.smtp_error)}") from None
             smtp.ehlo()
         return smtp
+
+    def _open(self, host: str, port: int) -> socket.socket:
+        """A connection to the first address that takes one."""
+        failed: OSError = TimeoutError()
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            one = self._opening = socket.socket(family, kind, protocol)
+            one.settimeout(PATIENCE)
+            try:
+                if self._is_over:
+                    raise TimeoutError
+                one.connect(address)
+            except OSError as error:
+                one.close()
+                failed = error
+            else:
+                return one
+        raise failed
 
     @staticmethod
     def _leave(smtp: smtplib.SMTP) -> None:
