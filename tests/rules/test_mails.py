@@ -168,6 +168,20 @@ async def test_why_a_login_fails_is_told(answers: dict[str, str], password: str,
     assert "geh" not in refused.value.said
 
 
+@pytest.mark.parametrize(
+    ("to", "sent"),
+    [
+        ("ana@café.example", "ana@xn--caf-dma.example"),
+        ("ana@cafe\u0301.example", "ana@xn--caf-dma.example"),
+        ("ana@xn--caf-dma.example", "ana@xn--caf-dma.example"),
+        ("Ana@Example.COM", "Ana@Example.COM"),
+    ],
+)
+async def test_a_domain_may_have_other_letters(mailbox: Mailbox, to: str, sent: str) -> None:
+    await sender(f"smtp://127.0.0.1:{mailbox.port}").send(Mail(to, "x", "x\n"), id="one")
+    assert mailbox.recipients == [sent]
+
+
 async def test_a_farewell_that_is_not_answered_is_no_reason_to_send_it_again(
     mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,7 +230,13 @@ async def test_a_server_that_cannot_be_reached_keeps_no_thread(monkeypatch: pyte
         await asyncio.wait_for(asyncio.to_thread(made._threads.shutdown), 60)
 
 
-@pytest.mark.parametrize("to", ["a,b@example.com", '"a b"@example.com', "a>b@example.com", "josé@example.com", "a@.."])
+@pytest.mark.parametrize(
+    "to",
+    [
+        *("a,b@example.com", '"a b"@example.com', "a>b@example.com", "josé@example.com", "a@.."),
+        *("ana@straße.example", "ana@ｅxample.com", "ana@οδος\u200d.example", "ana@λόγος.example"),
+    ],
+)
 async def test_addresses_that_would_be_others(mailbox: Mailbox, to: str) -> None:
     with pytest.raises(MailNotSent, match="address"):
         await sender(f"smtp://127.0.0.1:{mailbox.port}").send(Mail(to, "x", "x"), id="one")

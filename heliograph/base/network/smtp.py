@@ -13,6 +13,7 @@ import re
 import smtplib
 import socket
 import ssl
+import unicodedata
 import urllib.parse
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -335,10 +336,13 @@ def _recipient(address: str) -> str:
     """The address with its domain in IDNA form. Raises MailNotSent."""
     name, _, domain = address.strip().rpartition("@")
     try:
-        plain = f"{name}@{domain.encode('idna').decode()}"
+        encoded = domain.encode("idna")
+        # The codec is of IDNA 2003, which takes straße.de for strasse.de: somebody else's.
+        read = domain if domain.isascii() else encoded.decode("idna")
     except UnicodeError:
         raise MailNotSent("address", is_final=True) from None
-    if not _is_plain(plain):
+    plain = f"{name}@{encoded.decode()}"
+    if read.lower() != unicodedata.normalize("NFC", domain).lower() or not _is_plain(plain):
         raise MailNotSent("address", is_final=True)
     return plain
 
