@@ -266,18 +266,25 @@ async def test_a_password_goes_out_encrypted_only(tmp_path: Path, monkeypatch: p
 
 
 async def test_tls_from_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a certificate that is not accepted, one is told why."""
     authority, box = Authority(tmp_path), Mailbox()
     monkeypatch.setenv("SSL_CERT_FILE", authority.file)
-    for name, is_right in (("other.example", False), ("127.0.0.1", True)):
+    tried = (
+        ("other.example", 1, "is not valid for '127.0.0.1'"),
+        ("127.0.0.1", -1, "has expired"),
+        ("127.0.0.1", 1, ""),
+    )
+    for name, days, wrong in tried:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        tls.load_cert_chain(authority.issue(name))
+        tls.load_cert_chain(authority.issue(name, days=days))
         async with await asyncio.start_server(box.serve, "127.0.0.1", 0, ssl=tls) as server:
             url = f"smtps://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            if is_right:
-                await sender(url).send(LETTER, id="one")
-            else:
-                with pytest.raises(MailNotSent, match="tls"):
+            if wrong:
+                with pytest.raises(MailNotSent, match="tls") as refused:
                     await sender(url).send(LETTER, id="one")
+                assert wrong in refused.value.said
+            else:
+                await sender(url).send(LETTER, id="one")
             await box.hang_up()
     assert len(box.mails) == 1
 

@@ -245,6 +245,8 @@ class _Client:
             raise MailNotSent("busy" if is_temporary else "credentials", f"{error.smtp_code}") from None
         except smtplib.SMTPNotSupportedError as error:
             raise MailNotSent("credentials" if "AUTH" in str(error) else "tls", str(error)) from None
+        except ssl.SSLCertVerificationError as error:
+            raise MailNotSent("tls", error.verify_message) from None
         except ssl.SSLError as error:
             raise MailNotSent("tls", error.reason or type(error).__name__) from None
         except smtplib.SMTPResponseException as error:
