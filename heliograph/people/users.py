@@ -22,6 +22,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.mail import outbox
 from heliograph.people import links, memberships, passwords, sessions, tries
+from heliograph.people.operators import accounts
 from heliograph.people.operators import sessions as operator_sessions
 
 LANGUAGES = ("en", "pt")
@@ -148,15 +149,18 @@ END_INVITATIONS = "DELETE FROM invitations WHERE invited_by = $1 RETURNING organ
 
 
 async def remove(conn: Connection, by: Actor | Principal, *, id: UUID) -> list[str]:
-    """Remove a person from the installation, with memberships, links, sessions and the invitations that they made.
-    Idempotent.
+    """Remove a person from the installation, with memberships, links, sessions and the invitations that they made, and
+    as an operator. Idempotent.
 
     An operator has to be able to do this at once, so it does not wait for another owner: returns the names of
-    organizations left without one.
+    organizations left without one. Raises LastRoot.
     """
     async with conn.transaction():
         await conn.execute(LOCK_ORGANIZATIONS, id)
         ownerless = [row["name"] for row in await conn.fetch(OWNED_ALONE, id)]
+        if await accounts.is_one(conn, user_id=id):
+            who = by.principal if isinstance(by, Actor) else by
+            await accounts.remove(conn, who, user_id=id, email=(await get(conn, id=id)).email)
         email = await conn.fetchval(REMOVE, id)
         if email is not None:
             await _end_invitations(conn, by, id)

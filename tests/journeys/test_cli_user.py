@@ -191,6 +191,18 @@ async def test_who_removes_the_only_owner_from_the_installation_is_told(database
         assert removed["without_owner"] == [f"Acme {orphan.organization_id}"]
 
 
+async def test_the_last_root_is_not_removed_from_the_installation_either(database_url: str, pool: Pool) -> None:
+    """Removed together with their account, they left an installation that nobody could operate."""
+    environment = {"HELIOGRAPH_DATABASE_URL": database_url}
+    await run(environment, "create", "eva@example.com", "--operator")
+    await run(environment, "remove", "eva@example.com", status=1)
+    await run(environment, "create", "rui@example.com", "--operator")
+    await run(environment, "remove", "eva@example.com")
+    assert [one["email"] for one in await run(environment, "list", "--operator")] == ["rui@example.com"]
+    actions = await pool.fetch("SELECT action FROM audit_log WHERE action ~ 'removed' ORDER BY id")
+    assert [row["action"] for row in actions] == ["operator.removed", "user.removed"]
+
+
 async def test_of_two_owners_who_are_removed_at_once_the_second_is_the_last(pool: Pool) -> None:
     shared = await organization(pool)
     people = []
