@@ -179,9 +179,9 @@ async def open_for(
         )
         if looked_at is not None and user["was_here"] and not is_known:
             facts = {"address": address, "device": printable(agent)[:300]}
-            await notices.record(
-                conn, Notice(looked_at, "sign_in.new", str(user_id), address, facts=facts, user_id=user_id)
-            )
+            # A thief's is another cause than the person's own within the same hour.
+            cause = "/".join((str(user_id), *facts.values()))
+            await notices.record(conn, Notice(looked_at, "sign_in.new", cause, address, facts=facts, user_id=user_id))
     return token
 
 

@@ -196,6 +196,13 @@ async def test_a_sign_in_in_another_browser_is_told_to_that_person_alone(
     page = await owner.get("/notices")
     assert "Somebody signed in as you in a new browser." in page.words
     assert "if it was not you, change your password." in page.words
+    # On another device, it may be somebody else.
+    other_browser.session.cookie_jar.clear()
+    other_browser.session.headers["User-Agent"] = "another device"
+    await other_browser.sign_in("ana@example.com")
+    assert len(await pool.fetch(kinds)) == 2
+    page = await owner.get("/notices")
+    assert "Somebody signed in as you in 2 new browsers." in page.words
     await make_person(pool, tenant, "rui@example.com", "owner")
     other_browser.session.cookie_jar.clear()
     await other_browser.sign_in("rui@example.com")
