@@ -43,8 +43,9 @@ SELECT item.* FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::te
 """
 
 
-async def record_many(conn: Connection, notices: Sequence[Notice], *, quiet: timedelta = QUIET) -> None:
-    """Record notices, except for causes reported within `quiet`."""
+async def record_many(conn: Connection, notices: Sequence[Notice], *, quiet: timedelta | None = QUIET) -> None:
+    """Record notices, except for causes reported within `quiet`; None: each is a cause of its own, as what somebody
+    decides."""
     if not notices:
         return
     assert all(one.kind in KINDS for one in notices), notices
@@ -62,9 +63,9 @@ async def record_many(conn: Connection, notices: Sequence[Notice], *, quiet: tim
     )
 
 
-async def record(conn: Connection, notice: Notice) -> None:
-    """Record one notice."""
-    await record_many(conn, [notice])
+async def record(conn: Connection, notice: Notice, *, quiet: timedelta | None = QUIET) -> None:
+    """Record one notice; `quiet`: as above."""
+    await record_many(conn, [notice], quiet=quiet)
 
 
 WITHDRAW = """

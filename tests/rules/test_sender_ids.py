@@ -15,7 +15,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels.sms import SmsCampaignSpec
-from heliograph.sms.accepting import sender_choice, sender_ids
+from heliograph.sms.accepting import sender_choice, sender_ids, sender_questions
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.accepting.sender_choice import SenderBook
 from heliograph.sms.accepting.sender_ids import (
@@ -99,6 +99,26 @@ async def test_reasons(pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM events") == 1
     told = await pool.fetch("SELECT kind, name, facts FROM notices")
     assert told == [("sender.rejected", "ACME", f'{{"reason":"{"x" * 500}"}}')]
+
+
+async def test_each_question_and_decision_is_told(pool: Pool) -> None:
+    """The second question within an hour was not, and each waited for the other."""
+    actor = await organization(pool)
+    id = await sender(pool, actor, "ACME", status="pending")
+    async with pool.acquire() as conn:
+        for question in ("Which company is this?", "Where is it registered?"):
+            await sender_questions.ask(conn, actor, id=id, question=question)
+            await sender_questions.answer(conn, actor, id=id, answer="Acme")
+        for status in ("approved", "suspended", "approved"):
+            await sender_ids.review(conn, actor, id=id, status=status)
+    told = [tuple(row) for row in await pool.fetch("SELECT kind, facts FROM notices ORDER BY id")]
+    assert told == [
+        ("sender.asked", '{"reason":"Which company is this?"}'),
+        ("sender.asked", '{"reason":"Where is it registered?"}'),
+        ("sender.approved", "{}"),
+        ("sender.suspended", "{}"),
+        ("sender.approved", "{}"),
+    ]
 
 
 async def undo(pool: Pool, actor: Actor, id: UUID) -> tuple[str, str]:

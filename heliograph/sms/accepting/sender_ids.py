@@ -282,9 +282,8 @@ async def review(conn: Connection, actor: Actor, *, id: UUID, status: str, reaso
         await _record(conn, actor, "sender_id.reviewed", sender, {"status": before[id]}, changed)
         if before[id] != status:
             facts = {} if reason is None else {"reason": reason}
-            await notices.record(
-                conn, Notice(actor.organization_id, f"sender.{status}", str(id), sender.value, facts=facts)
-            )
+            notice = Notice(actor.organization_id, f"sender.{status}", str(id), sender.value, facts=facts)
+            await notices.record(conn, notice, quiet=None)
         kind = EVENTS.get(status)
         if kind is not None and before[id] != status:
             data = msgspec.json.encode({"senderId": shown(sender)}).decode()

@@ -58,7 +58,7 @@ async def ask(conn: Connection, actor: Actor, *, id: UUID, question: str) -> Non
         await audit.record(conn, actor, "sender_id.asked", object_id=id, name=known["value"], after=after)
         facts: dict[str, str | int] = {"reason": question}
         notice = Notice(actor.organization_id, "sender.asked", str(id), known["value"], facts=facts)
-        await notices.record(conn, notice)
+        await notices.record(conn, notice, quiet=None)
 
 
 async def answer(conn: Connection, actor: Actor, *, id: UUID, answer: str) -> str:
