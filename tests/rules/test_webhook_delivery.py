@@ -236,6 +236,22 @@ async def test_410_disables_the_endpoint_and_drops_what_is_queued_for_it(pool: P
     assert {attempt["result"] for attempt in await attempts(pool)} == {"gone"}
 
 
+async def test_an_endpoint_that_is_disabled_again_is_told_again(pool: Pool, receiver: Receiver) -> None:
+    """Within an hour, nobody was told that what had just been put right was not."""
+    receiver.options = Options(status=410)
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, receiver.url)
+    async with delivering(pool):
+        for told in (1, 2):
+            await record(pool, actor)
+            await until(lambda: _is_empty(pool))
+            assert (await row_of(pool, id))["disabled_reason"] == "gone"
+            assert await pool.fetchval("SELECT count(*) FROM notices WHERE kind = 'webhook.disabled'") == told
+            async with pool.acquire() as conn:
+                changes = changing.Changes(disabled=False)
+                await changing.change(conn, actor, id=id, changes=changes, rules=endpoints.rules(settings()))
+
+
 async def test_an_endpoint_that_only_failed_for_days_is_disabled(pool: Pool, receiver: Receiver) -> None:
     receiver.options = Options(status=500)
     actor = await organization(pool)

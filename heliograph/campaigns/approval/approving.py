@@ -98,14 +98,13 @@ async def approve(conn: Connection, actor: Actor, *, id: UUID, channel: str = "s
         raise plan.CampaignNotPausable(id=str(id), status=before.status)
     covered = await rule.covered(conn, actor.organization_id, id)
     await conn.execute(APPROVE, actor.organization_id, id, actor.user_id, actor.principal.name, covered)
-    told = {"recipients": before.counts.total or None, "approved_for": covered}
-    await audit.record(conn, actor, "campaign.approved", object_id=id, name=before.name, after=told)
+    after = {"recipients": before.counts.total or None, "approved_for": covered}
+    await audit.record(conn, actor, "campaign.approved", object_id=id, name=before.name, after=after)
     await notices.withdraw(conn, actor.organization_id, "campaign.approval", str(id))
     if locked["author_kind"] == "person":
         facts, author = {"channel": channel, "by": actor.principal.name}, locked["author_id"]
-        await notices.record(
-            conn, Notice(actor.organization_id, "campaign.approved", str(id), before.name, facts=facts, user_id=author)
-        )
+        told = Notice(actor.organization_id, "campaign.approved", str(id), before.name, facts=facts, user_id=author)
+        await notices.record(conn, told, quiet=None)
     if before.status_reason == rule.REASON:
         await plan.move(conn, actor.organization_id, id, "running", was="paused", by=actor.principal)
     return await record.get(conn, actor, id=id, channel=channel)

@@ -245,7 +245,10 @@ class Record:
             endpoints.FAILING,
         )
         disabled = {row["id"]: row["disabled_reason"] for row in rows if row["disabled_reason"] is not None}
-        await notices.record_many(conn, list(self._noticed(rows, standings)))
+        noticed = list(self._noticed(rows, standings))
+        await notices.record_many(conn, [one for one in noticed if one.kind != "webhook.disabled"])
+        # Somebody has enabled them since the last time.
+        await notices.record_many(conn, [one for one in noticed if one.kind == "webhook.disabled"], quiet=None)
         if disabled:
             await stopping.stop(conn, [key for key in keys if key[1] in disabled])
             told = [
