@@ -188,9 +188,9 @@ class Receiver:
                 self._ledger.flush()
             self._lines.clear()
         if self._spoken:
+            lines, self._spoken = self._spoken, []
             if self._said is not None:
-                self._said("\n".join(self._spoken))
-            self._spoken.clear()
+                self._said("\n".join(lines))
 
     def _answer(self, head: RequestHead, body: bytes) -> Reply:
         if head.method != "POST":

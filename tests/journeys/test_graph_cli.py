@@ -27,9 +27,9 @@ async def started(*arguments: str) -> tuple[Forked, dict[str, Any]]:
         return process, json.loads(await process.stdout.readline())
 
 
-async def begun(*arguments: str) -> Forked:
+async def begun(*arguments: str, kind: str = "graph") -> Forked:
     pipe = asyncio.subprocess.PIPE
-    return await forks.start("simulate", "graph", *arguments, environment=os.environ, stdout=pipe, stderr=pipe)
+    return await forks.start("simulate", kind, *arguments, environment=os.environ, stdout=pipe, stderr=pipe)
 
 
 async def ended(process: Forked) -> tuple[int | None, str]:
@@ -125,18 +125,42 @@ async def test_quiet_says_nothing() -> None:
         assert (process.returncode, out, err) == (0, b"", b"")
 
 
+async def test_an_option_takes_precedence_with_its_default_value_too(tmp_path: Path) -> None:
+    config = tmp_path / "smsc.json"
+    config.write_text(json.dumps({"options": {"systems": {"acme": "geheim"}}}))
+    for flags, systems in (((), ["acme"]), (("--system", "heliograph:secret"), ["heliograph"])):
+        process = await begun("--port", "0", "--config", str(config), "--json", *flags, kind="smsc")
+        assert process.stdout is not None
+        async with asyncio.timeout(120):
+            first = json.loads(await process.stdout.readline())
+        assert first["systems"] == systems
+        assert (await ended(process))[0] == 0
+
+
 async def test_mistakes_are_told(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "typo.json").write_text('{"options": {"colour": "red"}}')
+    graph, smsc, receiver = ("graph", "--port", "0"), ("smsc", "--port", "0"), ("receiver", "--port", "0")
     for arguments, said in (
-        (("--batch", "0"), "batch"),
-        (("--config", str(tmp_path / "bad.json")), "truncated"),
-        (("--config", str(tmp_path / "none.json")), "No such file"),
-        (("--config", str(tmp_path / "typo.json")), "colour"),
-        (("--templates", str(tmp_path / "none.json")), "No such file"),
-        (("--signature", "crayon"), "crayon"),
-        (("--default-script", "unheard"), "unheard"),
+        ((*graph, "--batch", "0"), "batch"),
+        ((*graph, "--config", str(tmp_path / "bad.json")), "truncated"),
+        ((*graph, "--config", str(tmp_path / "none.json")), "No such file"),
+        ((*graph, "--config", str(tmp_path / "typo.json")), "colour"),
+        ((*smsc, "--config", str(tmp_path / "typo.json")), "colour"),
+        ((*graph, "--templates", str(tmp_path / "none.json")), "No such file"),
+        ((*graph, "--signature", "crayon"), "crayon"),
+        ((*graph, "--default-script", "unheard"), "unheard"),
+        # The system takes a port modulo 65,536.
+        (("graph", "--port", "70000"), "port is not between 0 and 65535"),
+        (("smsc", "--port", "70000"), "port is not between 0 and 65535"),
+        ((*graph, "--throughput", "-1"), "throughput is not a number of 0 or more"),
+        ((*smsc, "--latency", "nan"), "latency is not a number of 0 or more"),
+        ((*receiver, "--latency", "nan"), "latency is not a number of 0 or more"),
+        ((*smsc, "--missing", "2"), "missing is not between 0 and 1"),
     ):
-        result = await asyncio.to_thread(CliRunner().invoke, app, ["graph", "--port", "0", *arguments])
+        result = await asyncio.to_thread(CliRunner().invoke, app, arguments)
         assert (result.exit_code, result.stdout) == (2, ""), arguments
         assert said in result.output.replace("\n", " "), result.output
+    for option in ("--ledger", "--tls-certificate", "--tls-key"):
+        result = await asyncio.to_thread(CliRunner().invoke, app, [*smsc, option, "/nonexistent/x"])
+        assert "/nonexistent/x cannot be" in str(result.exception), option

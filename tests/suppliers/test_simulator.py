@@ -372,6 +372,29 @@ async def test_mixes_follow_the_seed() -> None:
         fates(SmscOptions(error_mix={8: 0.7, 0x58: 0.7}))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"resp_padding": -1},
+        {"dlr_padding": 65},
+        {"constant_id": "n\u00famero"},
+        {"receipt_mix": {"EXPIRED": -0.5}},
+        {"receipt_mix": {"\u20ac": 0.5}},
+        {"error_mix": {1 << 32: 0.5}},
+        {"bind_status": 1 << 32},
+        {"redeliver_after": float("nan")},
+        {"interim": 1.5},
+    ],
+)
+async def test_options_that_no_pdu_could_be_made_with_are_refused(options: dict[str, Any]) -> None:
+    """Such a simulator would start, and cut every session at its first message."""
+    with pytest.raises(ValueError):
+        Smsc(SmscOptions(port=0, **options))
+    async with simulator() as smsc:
+        with pytest.raises(ValueError):
+            smsc.configure(**options)
+
+
 async def test_swallowed_answers() -> None:
     async with simulator(swallow=1.0) as smsc, client(smsc) as esme:
         esme.submit()

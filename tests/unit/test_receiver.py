@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 import time
@@ -15,6 +16,7 @@ import msgspec
 from heliograph.base.database import clock
 from heliograph.simulators.receiver import Options, Receiver
 from heliograph.webhooks.delivery import signing
+from tests import forks
 from tests.processes import until
 
 SECRET = signing.new_secret()
@@ -210,6 +212,25 @@ async def test_run_says_where_it_listens_and_ends_with_sigterm() -> None:
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def test_it_ends_once_nobody_reads_its_lines() -> None:
+    """As with `| head`."""
+    ours, theirs = os.pipe()
+    with os.fdopen(theirs, "wb") as out:
+        pipe = asyncio.subprocess.PIPE
+        process = await forks.start("simulate", "receiver", environment=os.environ, stdout=out, stderr=pipe)
+    os.close(ours)
+    assert process.stderr is not None
+    said = (await asyncio.wait_for(process.stderr.readline(), 120)).decode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(said.partition("/. ")[0].rsplit(":", 1)[1]))
+    writer.write(callback(event("e1")))
+    assert (await answer(reader))[0] == 200
+    writer.close()
+    async with asyncio.timeout(120):
+        _, err = await process.communicate()
+    assert (process.returncode, err.decode().partition("  ")[0]) == (1, "requests: 1")
+    assert b"Traceback" not in err
 
 
 async def test_get_answers_the_counters() -> None:

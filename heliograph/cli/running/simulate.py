@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -18,6 +19,7 @@ from heliograph.cli.terminal.printing import JsonOnly, as_plain, group, say, sho
 from heliograph.http.server.server import CannotListen
 from heliograph.simulators import receiver
 from heliograph.simulators.graph.simulator import GraphOptions, GraphSimulator, Setup
+from heliograph.simulators.options import demand_possible
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
 from heliograph.webhooks.delivery import signing
 
@@ -56,6 +58,11 @@ def smsc(
 
 
 async def _smsc(options: SmscOptions, json: bool, quiet: bool) -> None:
+    if options.ledger:
+        writable(Path(options.ledger))
+    for path in filter(None, (options.tls_certificate, options.tls_key)):
+        if not os.access(path, os.R_OK):
+            raise Problem(f"{path} cannot be read")
     try:
         simulator = Smsc(options)
     except ValueError as error:
@@ -124,12 +131,7 @@ def graph(
 
 def _read(config: Path | None, usual: Options, given: dict[str, Any]) -> tuple[Options, Setup | None]:
     """Merge the defaults `usual`, the file's options and the flags `given`; also return the file's setup."""
-    defaults = msgspec.to_builtins(usual, str_keys=True)
-    flags = {
-        name: value
-        for name, value in msgspec.to_builtins(given, str_keys=True).items()
-        if name not in defaults or value != defaults[name]
-    }
+    defaults, flags = msgspec.to_builtins(usual, str_keys=True), msgspec.to_builtins(given, str_keys=True)
     try:
         read = _Config() if config is None else msgspec.json.decode(config.read_bytes(), type=_Config)
         return msgspec.convert(defaults | read.options | flags, type(usual), strict=False), read.setup
@@ -225,12 +227,25 @@ def receive(
         ledger=str(ledger or ""),
         seed=seed,
     )
+    try:
+        demand_possible(options, shares=("fail_share",), below_zero=("seed",))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
     uvloop.run(_receive(options, json, quiet))
 
 
 async def _receive(options: receiver.Options, json: bool, quiet: bool) -> None:
-    sink = receiver.Receiver(options, said=None if quiet else say if json else _print)
+    lost: list[OSError] = []
     with stopping() as stop:
+
+        def printed(lines: str) -> None:
+            try:
+                print(lines, flush=True)  # a reader at the other end of a pipe needs it now
+            except OSError as error:
+                lost.append(error)
+                stop.set()
+
+        sink = receiver.Receiver(options, said=None if quiet else say if json else printed)
         await _started(sink, options.host, options.port)
         try:
             if json:
@@ -241,6 +256,8 @@ async def _receive(options: receiver.Options, json: bool, quiet: bool) -> None:
         finally:
             await sink.stop()
     say("  ".join(f"{name}: {value}" for name, value in msgspec.to_builtins(sink.counters).items()))
+    if lost:
+        raise lost[0]
 
 
 async def _started(simulator: Smsc | GraphSimulator | receiver.Receiver, host: str, port: int) -> None:
@@ -250,7 +267,3 @@ async def _started(simulator: Smsc | GraphSimulator | receiver.Receiver, host: s
         raise Problem(f"cannot start: {error}") from None
     except OSError as error:
         raise Problem(f"cannot start on {host}:{port}: {error.strerror or error}") from None
-
-
-def _print(line: str) -> None:
-    print(line, flush=True)  # a reader at the other end of a pipe needs it now

@@ -19,7 +19,8 @@ import typer
 def options_of(
     struct: type[msgspec.Struct], *, names: Mapping[str, str], without: frozenset[str]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorator: adds an option per field of `struct`, before the command's own parameters, passed as a dict `given`.
+    """Decorator: adds an option per field of `struct`, before the command's own parameters. Those that are given on the
+    command line are passed as a dict `given`.
 
     `names`: options named differently from their field ("--system" for "systems"). `without`: fields to omit.
     """
@@ -33,11 +34,11 @@ def options_of(
         ]
         made = [_parameter(name, hints[name], _default(field), names.get(name)) for name, field in fields.items()]
 
-        def wrapper(**values: Any) -> None:
-            given = {name: _value(values.pop(name), hints[name]) for name in fields}
-            command({name: value for name, value in given.items() if value is not None}, **values)
+        def wrapper(ctx: typer.Context, **values: Any) -> None:
+            read = {name: _value(values.pop(name), hints[name]) for name in fields}
+            command({name: value for name, value in read.items() if _is_given(ctx, name)}, **values)
 
-        parameters = [*made, *own]
+        parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context), *made, *own]
         wrapper.__doc__ = command.__doc__
         wrapper.__name__ = command.__name__
         wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -81,6 +82,11 @@ def _parameter(name: str, hint: Any, default: Any, option: str | None) -> inspec
         default=default,
         annotation=Annotated[annotation, typer.Option(*declared, **shown)],
     )
+
+
+def _is_given(ctx: typer.Context, name: str) -> bool:
+    """Whether an option is on the command line, even with the value that it has by default."""
+    return getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"
 
 
 def _default(field: msgspec.structs.FieldInfo) -> Any:

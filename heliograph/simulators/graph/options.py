@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from heliograph.simulators.options import demand_possible
+
 Signature = Literal["good", "wrong_secret", "missing", "upper", "truncated", "unprefixed", "tampered"]
 Grouping = Literal["joined", "single", "mixed"]
 Pricing = Literal["sent", "delivered", "both", "none"]
@@ -111,13 +113,11 @@ def quick(**changes: Any) -> GraphOptions:
 
 def checked(options: GraphOptions) -> GraphOptions:
     """The same options. Raises ValueError for impossible values."""
+    demand_possible(options, shares=("duplicates", "duplicate_items"), below_zero=("seed", "review_delay"))
     if not 1 <= options.batch <= 1000:
         raise ValueError("batch is not between 1 and 1000")
     if not 1 <= options.concurrency <= 64:
         raise ValueError("concurrency is not between 1 and 64")
-    for name in ("duplicates", "duplicate_items"):
-        if not 0 <= getattr(options, name) <= 1:
-            raise ValueError(f"{name} is not between 0 and 1")
     if options.latency_ms and options.p99_ms < options.latency_ms:
         raise ValueError("p99_ms is below latency_ms")
     return options

@@ -13,11 +13,16 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
+from heliograph.simulators.options import demand_possible
+
 IdForm = Literal["text", "dec", "hex"]
 Value = TypeVar("Value")
 
+#: Largest command_status, and longest id (SMPP 3.4 §3.1).
+MOST_STATUS, LONGEST_ID = 0xFFFF_FFFF, 64
 
-class SmscOptions(msgspec.Struct, frozen=True, kw_only=True):
+
+class SmscOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options of one simulator. Shares are between 0 and 1, times are seconds."""
 
     host: Annotated[str, "Address to listen on"] = "127.0.0.1"
@@ -118,6 +123,23 @@ MAGIC: dict[bytes, Fate] = {
     b"0012": Fate(answered=False, stat=""),  # neither
     b"0013": Fate(dropped=True),  # the connection closes before the response; a receipt follows
 }
+
+
+def checked(options: SmscOptions) -> SmscOptions:
+    """The same options. Raises ValueError for impossible values, which would otherwise cut connections."""
+    shares = ("swallow", "missing", "duplicates", "early", "interim")
+    demand_possible(options, shares=shares, below_zero=("seed",))
+    for mix in (options.error_mix, options.receipt_mix):
+        if not all(0 <= share <= 1 for share in mix.values()):
+            raise ValueError("a share of a mix is not between 0 and 1")
+    if not all(0 <= status <= MOST_STATUS for status in (*options.error_mix, options.bind_status)):
+        raise ValueError(f"a command_status is not between 0 and {MOST_STATUS:#x}")
+    for text in (options.constant_id, *options.receipt_mix):
+        if not text.isascii() or len(text) > LONGEST_ID:
+            raise ValueError(f"{text!r} is not ASCII of at most {LONGEST_ID} characters")
+    if max(options.resp_padding, options.dlr_padding) > LONGEST_ID:
+        raise ValueError(f"an id has at most {LONGEST_ID} characters")
+    return options
 
 
 def fates(options: SmscOptions) -> Callable[[bytes], Fate]:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from heliograph.simulators.clock import VirtualClock
-from heliograph.simulators.smsc.options import SmscOptions, fates
+from heliograph.simulators.smsc.options import SmscOptions, checked, fates
 from heliograph.simulators.smsc.records import Records
 from heliograph.simulators.smsc.wire import ReceiptWriter, Submit, read_submit
 from heliograph.suppliers.smpp.codec import pdu as codec
@@ -46,7 +46,7 @@ class SmscState:
         self.configure(options)
 
     def configure(self, options: SmscOptions) -> None:
-        self.options = options
+        self.options = checked(options)
         self.fate = fates(options)
         self.writer = ReceiptWriter(options)
 
