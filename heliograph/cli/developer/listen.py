@@ -129,7 +129,9 @@ class _Receiver:
         headers["content-type"] = "application/json"
         began = time.monotonic()
         try:
-            status, _, _ = exchange("POST", self._base, self._path, headers=headers, data=body, timeout=PATIENCE)
+            status, _, _ = exchange(
+                "POST", self._base, self._path, headers=headers, data=body, timeout=PATIENCE, whole=PATIENCE
+            )
         except Problem as problem:
             return str(problem)
         return f"{status} in {(time.monotonic() - began) * 1000:.0f} ms"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import re
+import socket
 import ssl
+import threading
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,8 @@ from heliograph.cli.terminal.console import FAILED, UNREACHABLE, WRONG, Problem
 from heliograph.demo.credentials import Credentials, read_credentials
 
 DEFAULT_URL = "http://127.0.0.1:8080"
+#: How much of a response is read, in bytes: more than the API's longest.
+LONGEST = 67_108_864
 #: Characters that URLs and headers must not contain: spaces, control characters and non-ASCII ones.
 NOT_PRINTABLE = re.compile(r"[^!-~]")
 
@@ -131,8 +136,9 @@ def exchange(
     headers: Mapping[str, str],
     data: bytes | None = None,
     timeout: float = 30.0,
+    whole: float | None = None,
 ) -> tuple[int, Mapping[str, str], bytes]:
-    """Like `ask`, with any path and a body in bytes."""
+    """Like `ask`, with any path and a body in bytes. `whole`: time limit in seconds for everything after connecting."""
     parts = split(base_url.rstrip("/").removesuffix("/v1"))
     _demand_encoded(path)
     where = f"{parts.scheme}://{parts.netloc}"
@@ -146,9 +152,13 @@ def exchange(
     except (ValueError, http.client.InvalidURL) as error:
         raise Problem(f"{base_url!r} is not a valid URL: {error}", WRONG) from None
     try:
-        client.request(method, f"{parts.path}{path}", data, {**headers, "connection": "close"})
-        answer = client.getresponse()
-        raw = answer.read()
+        client.connect()
+        with contextlib.nullcontext() if whole is None else _within(whole, client.sock):
+            client.request(method, f"{parts.path}{path}", data, {**headers, "connection": "close"})
+            answer = client.getresponse()
+            raw = answer.read(LONGEST)
+        if answer.length and len(raw) < LONGEST:
+            raise http.client.IncompleteRead(raw, answer.length)
     # First: that a certificate cannot be verified is a ValueError, too. Asking again does not help.
     except ssl.SSLCertVerificationError as error:
         raise Problem(f"no answer from {where}: {reason(error)}", UNREACHABLE) from None
@@ -160,3 +170,28 @@ def exchange(
     finally:
         client.close()
     return answer.status, {name.lower(): value for name, value in answer.getheaders()}, raw
+
+
+@contextlib.contextmanager
+def _within(seconds: float, sock: socket.socket) -> Iterator[None]:
+    """Cut the connection after this time. A response that comes byte by byte exceeds no limit for a single step, and an
+    endless one none at all. Raises TimeoutError."""
+    late = threading.Event()
+
+    def cut() -> None:
+        late.set()
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)  # below TLS, which another thread must not end
+
+    timer = threading.Timer(seconds, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        if not late.is_set():
+            raise
+    finally:
+        timer.cancel()
+    if late.is_set():
+        raise TimeoutError(f"it took longer than {seconds:g} s")
