@@ -10,7 +10,7 @@ import typer
 from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.console import DataDir, Org, operator, settings_of, shell
 from heliograph.cli.terminal.files import OutFile, writable, writing
-from heliograph.cli.terminal.printing import Json, JsonOrCsv, as_plain, form, group, in_options, say, show
+from heliograph.cli.terminal.printing import Json, JsonOrCsv, as_plain, form, group, in_options, in_utf8, say, show
 from heliograph.cli.terminal.reports import on_reader
 from heliograph.overview import usage
 from heliograph.overview.exports import references
@@ -82,7 +82,7 @@ def month(
         show(loads(text)["lines"], json, LINES)
         return
     if file is None:
-        typer.echo(text, nl=False)
+        print(text, end="", file=in_utf8())
         return
     with writing(file, encoding="utf-8" if json else "utf-8-sig") as out:
         out.write(text)

@@ -16,7 +16,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.console import DataDir, in_capitals, moment, on_database, settings_of, shell
 from heliograph.cli.terminal.files import STDOUT, unless_stdout, writable, writing
-from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
+from heliograph.cli.terminal.printing import Json, as_plain, group, in_utf8, say, show
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.reports import reconciliation, unmatched, words
 from heliograph.sms.reports.receipts import Applied
@@ -103,7 +103,7 @@ def report(
             await _write(conn, query, out.write)
 
     async def printed(conn: Connection) -> None:
-        await _write(conn, await asked(conn), lambda text: typer.echo(text, nl=False))
+        await _write(conn, await asked(conn), in_utf8().write)
 
     async def work(conn: Connection) -> list[Reconciled]:
         return await reconciliation.report(conn, await asked(conn))
