@@ -622,8 +622,9 @@ async def test_a_message_all_the_way(cli: Cli, pool: Pool, tmp_path: Path, make_
         assert "validation_error" in refused.err
 
         await _until(pool, "SELECT sum(cardinality(events)) = 2 FROM webhook_successes")
-        plain, whole, attempts, hooks, doctor = await asyncio.gather(
+        plain, tabbed, whole, attempts, hooks, doctor = await asyncio.gather(
             cli("message", "show", sent.data["id"]),
+            cli("message", "show", sent.data["id"], "-o", "tsv"),
             cli("message", "show", sent.data["id"], "--text", "--json"),
             cli("webhook", "attempts", endpoint_id, "--json"),
             cli("webhook", "list", "--json"),
@@ -631,6 +632,10 @@ async def test_a_message_all_the_way(cli: Cli, pool: Pool, tmp_path: Path, make_
         )
         assert "+258840000000" in plain.out
         assert "confidence" not in plain.out
+        rows = [line.split("\t") for line in tabbed.out.splitlines()]
+        assert {len(row) for row in rows} == {2, 3}, tabbed.out
+        assert ["recipient", "+258840000000"] in rows
+        assert rows[-1][1] == "webhook"
         assert whole.data["text"] == "A word in confidence"
         assert whole.data["message"]["status"] == "delivered"
         assert whole.data["queued"] == []
@@ -656,8 +661,11 @@ async def test_a_message_all_the_way(cli: Cli, pool: Pool, tmp_path: Path, make_
         api.process.send_signal(signal.SIGINT)
         async with asyncio.timeout(120):
             assert [await worker.process.wait(), await api.process.wait()] == [0, 0]
-        ill = await cli("doctor", "--url", url, "--json")
-        assert ill.status == 1
+        ill, told = await asyncio.gather(
+            cli("doctor", "--url", url, "--json"), cli("doctor", "--url", url, "-o", "tsv")
+        )
+        assert (ill.status, told.status) == (1, 1)
+        assert {line.count("\t") for line in told.out.splitlines()} == {2}, told.out
         failures = {one["check"]: one for one in msgspec.json.decode(ill.out) if one["state"] == "failed"}
         assert {"workers", "api", "supplier main"} <= failures.keys()
         assert all(one["remedy"] for one in failures.values())

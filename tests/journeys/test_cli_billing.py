@@ -39,6 +39,7 @@ async def test_a_month_is_locked_exported_and_verified(database_url: str, pool: 
     assert (await cli(*words, "-o", "table")).out.split()[:2] == ["type", "channel"]
     assert (await cli(*words, str(tmp_path / "bill"), "-o", "tsv")).status == 2
     assert (await cli("billing", "verify", ym, "--json")).data == {"checksum": True, "sums": True}
+    assert (await cli("billing", "verify", ym, "-o", "tsv")).out == "checksum\tyes\nsums\tyes\n"
     await pool.execute("UPDATE billing_lines SET quantity = quantity + 1 WHERE type = 'grant'")
     verified = await cli("billing", "verify", ym)
     assert (verified.status, "checksum" in verified.err) == (1, True)

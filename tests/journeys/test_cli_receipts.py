@@ -117,6 +117,7 @@ async def test_what_matches_nothing_is_listed_tried_and_matched(database_url: st
     assert (await cli("receipts", "unmatched", "--orphans", "--json")).data == []
     assert (await cli("receipts", "retry", found["receipt"], "--json")).data == {"matched": 0, "unmatched": 1}
     assert (await cli("receipts", "retry", "--supplier", "main", "--json")).data == {"matched": 0, "unmatched": 1}
+    assert (await cli("receipts", "retry", found["receipt"], "-o", "tsv")).out == "matched\t0\nunmatched\t1\n"
     to = ("--message", str(message), "--reason", "the bill says so")
     assert (await cli("receipts", "match", found["receipt"], *to, "--json")).data == {"moved": True}
     assert await status_of(pool, message) == "failed"

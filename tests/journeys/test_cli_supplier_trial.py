@@ -71,6 +71,11 @@ async def test_an_account_over_smpp_is_bound_and_tried(database_url: str) -> Non
         assert [one["destination_addr"] for one in sent.data["requests"]] == [TO[1:]] * 2
         assert [one.get("segment") for one in sent.data["answers"]] == [None, 1, 2]
         assert "no worker is running" in sent.data["note"]
+        tabbed = await cli("supplier", "test", "main", "--to", TO, "-o", "tsv")
+        rows = [line.split("\t") for line in tabbed.out.splitlines()]
+        assert {len(row) for row in rows} == {2}, tabbed.out
+        assert ["verdict", "accepted"] in rows
+        assert {"request", "answer"} <= {row[0] for row in rows}
         await cli("supplier", "set", "main", "--password", "wrong")
         wrong = await cli("supplier", "test", "main", "--to", TO)
         assert (wrong.status, "not bound" in wrong.out or "bind" in wrong.out) == (1, True)

@@ -46,7 +46,8 @@ async def test_a_worker_is_drained_and_resumed_and_ended(pool: Pool, database_ur
         assert one["state"] == "drained"
         assert (await status_of(pool, waiting), program.status) == ("accepted", None)
 
-        assert "takes work again" in (await cli("workers", "resume", one["name"])).err
+        resumed = await cli("workers", "resume", one["name"], "-o", "tsv")
+        assert (resumed.out, "takes work again" in resumed.err) == (f"name\t{one['name']}\ndrain\t-\n", True)
         await until_true(lambda: _is(pool, waiting, "delivered"))
         assert await status_of(pool, held) == "delivered"
         (again,) = (await cli("workers", "list", "--json")).data

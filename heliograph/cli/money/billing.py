@@ -15,7 +15,17 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.cli.terminal.console import DataDir, Problem, on_database, settings_of, shell
 from heliograph.cli.terminal.files import OutFile, writable, writing
-from heliograph.cli.terminal.printing import Json, JsonOrCsv, as_plain, form, form_option, group, say, show
+from heliograph.cli.terminal.printing import (
+    Json,
+    JsonOrCsv,
+    as_plain,
+    form,
+    form_option,
+    group,
+    is_for_programs,
+    say,
+    show,
+)
 from heliograph.overview.installation import billing
 from heliograph.overview.installation.billing import Locked, Month
 from heliograph.overview.usage import month_of
@@ -118,7 +128,7 @@ def verify(month: Which, json: Json = False, data_dir: DataDir = None) -> None:
         return same, await billing.lines(conn, month=wanted) == await billing.ledger(conn, month=wanted)
 
     same, agrees = on_database(work, settings_of(data_dir))
-    if json:
+    if is_for_programs(json):
         show({"checksum": same, "sums": agrees}, json)
     if not (same and agrees):
         raise Problem(

@@ -28,7 +28,7 @@ from heliograph.cli.terminal.console import (
     settings_of,
 )
 from heliograph.cli.terminal.http import address, ask
-from heliograph.cli.terminal.printing import Json, show
+from heliograph.cli.terminal.printing import Json, is_for_programs, show
 from heliograph.health import findings
 from heliograph.sealing import text_keys
 
@@ -66,7 +66,7 @@ def command(
         return
     checks = asyncio.run(_examine(address(url, data_dir), data_dir))
     show(checks, json, ("check", "state", "detail"))
-    if not json:
+    if not is_for_programs(json):
         for check in checks:
             if check.remedy:
                 print(f"\n{check.check}: {check.remedy}")

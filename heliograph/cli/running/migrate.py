@@ -73,7 +73,7 @@ def _plan(found: tuple[list[str], list[Planned]], json: bool) -> None:
         return
     if not planned:
         files = with_noun(len(pending), "file is", "files are")
-        print(f"{files} pending, and none locks a table that is there.")
+        say(f"{files} pending, and none locks a table that is there.")
         return
     show([_readable(one) for one in planned], json, ("file", "table", "blocks", "seconds", "size", "statement"))
     say(

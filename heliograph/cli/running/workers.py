@@ -8,7 +8,7 @@ import typer
 
 from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.console import DataDir, on_database, settings_of, shell
-from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
+from heliograph.cli.terminal.printing import Json, as_plain, group, is_for_programs, say, show
 from heliograph.overview.installation import now
 from heliograph.queue import workers
 
@@ -53,7 +53,7 @@ def drain(
         return await workers.drain(conn, name, then=then, by=shell())
 
     done = on_database(work, settings_of(data_dir))
-    if json:
+    if is_for_programs(json):
         show({"name": done, "drain": then}, json)
     said = "stays without work until `heliograph workers resume`" if stay else "ends; its supervisor starts it again"
     say(f"{done} finishes what it holds, then {said}.")
@@ -68,7 +68,7 @@ def resume(name: Name, json: Json = False, data_dir: DataDir = None) -> None:
       heliograph workers resume host-1:4711
     """
     done = on_database(lambda conn: workers.resume(conn, name, by=shell()), settings_of(data_dir))
-    if json:
+    if is_for_programs(json):
         show({"name": done, "drain": None}, json)
     say(f"{done} takes work again.")
 

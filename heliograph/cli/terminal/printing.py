@@ -193,6 +193,11 @@ def form(json: bool) -> Form | None:
     return "json" if json else _output.get()
 
 
+def is_for_programs(json: bool) -> bool:
+    """Whether the running command prints records only: as JSON or TSV, without what people read beside them."""
+    return form(json) in ("json", "tsv")
+
+
 def form_option() -> str:
     """The option that gave the running command its output form, for an error about it."""
     return "--json" if _output.get() is None else "-o"

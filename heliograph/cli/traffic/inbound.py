@@ -9,7 +9,7 @@ import typer
 from heliograph.base.database.pool import Connection
 from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.console import DataDir, Org, on_database, operator, settings_of, shell
-from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
+from heliograph.cli.terminal.printing import Json, as_plain, group, is_for_programs, say, show
 from heliograph.sms.received import inbound
 from heliograph.sms.received import unassigned as unassigned_
 from heliograph.sms.received.inbound import Listed
@@ -92,7 +92,7 @@ def assign(
         return await unassigned_.assign(conn, await operator(conn, org), recipient=recipient)
 
     count = on_database(work, settings_of(data_dir))
-    if json:
+    if is_for_programs(json):
         show({"count": count}, json)
     if count is None:
         say("You approved the number for them. It is theirs once another operator does so too.")
@@ -109,6 +109,6 @@ def retry(json: Json = False, data_dir: DataDir = None) -> None:
       heliograph inbound retry
     """
     count = on_database(inbound.retry, settings_of(data_dir))
-    if json:
+    if is_for_programs(json):
         show({"count": count}, json)
     say(f"{with_noun(count, 'message')} will be retried by the next free worker.")

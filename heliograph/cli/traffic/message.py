@@ -25,7 +25,7 @@ from heliograph.cli.terminal.console import (
     settings_of,
     shell,
 )
-from heliograph.cli.terminal.printing import Json, as_plain, cell, group, record, show, table
+from heliograph.cli.terminal.printing import Json, as_plain, cell, form, group, record, show, table
 from heliograph.overview import intervening
 from heliograph.sending.timeline import Timeline
 from heliograph.sms import messages, timeline
@@ -38,6 +38,7 @@ from heliograph.why.words import Why, entries
 app = group("List an organization's messages, show the history of one, and decide about one that is stuck.")
 
 COLUMNS = ("id", "status", "recipient", "sender", "segments", "accepted_at", "failure_code", "client_reference")
+ENTRIES = ("at", "what", "detail")
 WHATSAPP_COLUMNS = (
     "id",
     "direction",
@@ -207,11 +208,19 @@ def show_(
     if json:
         show(found, json)
         return
-    print(record(found["message"] | ({"text": found["text"]} if text else {})))
+    message = found["message"] | ({"text": found["text"]} if text else {})
+    if form(json) == "tsv":
+        show(message, json)
+        show(found["why"], json)
+        show(found["entries"], json, ENTRIES)
+        for one in found["queued"]:
+            show({"queued": one}, json)
+        return
+    print(record(message))
     print()
     print(record(found["why"]))
     print()
-    print(table([[one["at"], one["what"], cell(one["detail"])] for one in found["entries"]], ("at", "what", "detail")))
+    print(table([[cell(one[name]) for name in ENTRIES] for one in found["entries"]], ENTRIES))
     for one in found["queued"]:
         print(f"\nqueued: {cell(one)}")
 

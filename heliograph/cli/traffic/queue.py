@@ -13,7 +13,7 @@ from heliograph.base.errors import Invalid
 from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.asking import confirm
 from heliograph.cli.terminal.console import DataDir, OrgOrAll, Problem, on_database, only, settings_of, shell
-from heliograph.cli.terminal.printing import Json, as_plain, form, group, say, show
+from heliograph.cli.terminal.printing import Json, as_plain, form, group, is_for_programs, say, show
 from heliograph.overview.installation import queued_work
 from heliograph.queue import holds, waiting
 from heliograph.queue.holds import OUTGOING, Selection, Withdrawn
@@ -91,7 +91,7 @@ def hurry(
       heliograph queue hurry 0199c0de-0000-7000-8000-000000000000
     """
     done = on_database(lambda conn: holds.hurry(conn, id=id, by=shell()), settings_of(data_dir))
-    if json:
+    if is_for_programs(json):
         show({"hurried": done}, json)
     if not done:
         raise Problem("nothing with this id is waiting for its next try, or a worker has it")

@@ -16,7 +16,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.console import DataDir, in_capitals, moment, on_database, settings_of, shell
 from heliograph.cli.terminal.files import STDOUT, unless_stdout, writable, writing
-from heliograph.cli.terminal.printing import Json, as_plain, group, in_utf8, say, show
+from heliograph.cli.terminal.printing import Json, as_plain, group, in_utf8, is_for_programs, say, show
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.reports import reconciliation, unmatched, words
 from heliograph.sms.reports.receipts import Applied
@@ -185,7 +185,7 @@ def retry(
         return await unmatched.try_newest(conn, supplier_id=await suppliers.id_of(conn, str(supplier)))
 
     found = on_database(work, settings_of(data_dir))
-    if json:
+    if is_for_programs(json):
         show({"matched": found.matched, "unmatched": found.unmatched}, json)
     say(f"{found.matched} found their message; {found.unmatched} are still unmatched.")
 
@@ -209,7 +209,7 @@ def match(
         return await unmatched.match_by_hand(conn, _place(receipt), message_id=message, reason=reason, by=shell())
 
     moved = on_database(work, settings_of(data_dir))
-    if json:
+    if is_for_programs(json):
         show({"moved": moved}, json)
     say("Matched, and its message's status changed." if moved else "Matched. The message stays as it is.")
 
@@ -258,7 +258,7 @@ def explain(
         await words.say_error(conn, supplier=supplier, word=code, meaning=meaning, by=shell())
 
     on_database(work, settings_of(data_dir))
-    if json:
+    if is_for_programs(json):
         show({"word": code, "meaning": meaning}, json)
     say("It is noted.")
 

@@ -23,7 +23,7 @@ from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.asking import confirm
 from heliograph.cli.terminal.console import DataDir, Org, in_capitals, on_database, only, settings_of
 from heliograph.cli.terminal.console import shell as who
-from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
+from heliograph.cli.terminal.printing import Json, as_plain, form, group, say, show
 from heliograph.cli.traffic import route_history
 from heliograph.networks.plan import no_network, unlisted
 from heliograph.routes import rules
@@ -172,7 +172,8 @@ def show_(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
     shares = found.pop("shares")
     show(found, json)
     if shares:
-        print()
+        if form(json) != "tsv":
+            print()
         show(shares, json, ("supplier", "network", "points", "reason"))
 
 

@@ -22,7 +22,7 @@ from heliograph.base.errors import Invalid
 from heliograph.base.process import logs
 from heliograph.base.process.settings import Settings, SettingsError
 from heliograph.cli.terminal.console import FAILED, DataDir, Problem, on_database, settings_of, shell
-from heliograph.cli.terminal.printing import Json, cell, line, record, say, show, table
+from heliograph.cli.terminal.printing import Json, cell, form, line, record, say, show, table
 from heliograph.queue.workers import LIVE_WORKERS
 from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import routing, suppliers
@@ -40,6 +40,7 @@ from heliograph.suppliers.trial import Trial
 POLL = 0.2
 #: The same for a watch: workers write once a second.
 WATCH_POLL = 0.5
+RECEIPTS = ("at", "id", "state", "error")
 KEPT_COLUMNS = ("at", "direction", "command", "sequence", "status", "said")
 #: The recipient in the request shown when there is nobody to send it to.
 EXAMPLE = "+12025550123"
@@ -116,6 +117,8 @@ def command(
     found = on_database(work, settings)
     if json:
         show(found, json)
+    elif form(json) == "tsv":
+        _print_tsv(found)
     else:
         _print(found)
     if found["error"] or found["verdict"] not in (None, Verdict.ACCEPTED.value):
@@ -203,15 +206,27 @@ async def _final(conn: Connection, supplier_id: UUID, ids: Sequence[str]) -> lis
     ]
 
 
-def _print(found: dict[str, Any]) -> None:
+def _told(found: dict[str, Any]) -> dict[str, Any]:
     names = ("supplier", "kind", "verdict", "code", "detail", "ids", "note")
-    print(record({name: found[name] for name in names if found[name] or name in ("supplier", "verdict")}))
+    return {name: found[name] for name in names if found[name] or name in ("supplier", "verdict")}
+
+
+def _print_tsv(found: dict[str, Any]) -> None:
+    show(_told(found), False)
+    for title, listed in (("request", found["requests"]), ("answer", found["answers"])):
+        for one in listed:
+            show({title: one}, False)
+    show(found["receipts"], False, RECEIPTS)
+
+
+def _print(found: dict[str, Any]) -> None:
+    print(record(_told(found)))
     for title, listed in (("request", found["requests"]), ("answer", found["answers"])):
         for one in listed:
             print(f"\n{title}")
             print(record(one))
     if found["receipts"]:
-        rows = [[cell(one[name]) for name in ("at", "id", "state", "error")] for one in found["receipts"]]
+        rows = [[cell(one[name]) for name in RECEIPTS] for one in found["receipts"]]
         print()
         print(table(rows, ("received", "id", "state", "error")))
 

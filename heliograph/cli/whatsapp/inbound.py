@@ -17,7 +17,7 @@ from heliograph.base.errors import NotFound
 from heliograph.cli.terminal.asking import confirm
 from heliograph.cli.terminal.console import DataDir, Org, Problem, on_database, operator, settings_of, shell
 from heliograph.cli.terminal.http import address, exchange
-from heliograph.cli.terminal.printing import Json, group, say, show
+from heliograph.cli.terminal.printing import Json, group, is_for_programs, say, show
 from heliograph.whatsapp.callbacks import dead_letters, inbox, simulated
 from heliograph.whatsapp.callbacks.simulated import Callback, Number
 from heliograph.whatsapp.mirror import apps
@@ -168,7 +168,7 @@ def retry(
     looked_at, done = on_database(work, settings)
     if id is not None and not looked_at:
         raise NotFound("There is no such item.", id=str(id))
-    if json:
+    if is_for_programs(json):
         show({"looked_at": looked_at, "applied": done}, json)
     say(f"{done} of {looked_at} applied.")
 
