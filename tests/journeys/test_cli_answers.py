@@ -168,6 +168,8 @@ async def test_a_send_is_waited_for_through_the_api(shell: Shell) -> None:
             return answer({"items": [], "nextCursor": None, "hasMore": False})
         assert path == "/v1/sms/messages/019c"
         status = next(statuses)
+        if status == "revoked":
+            return answer({"error": {"code": "unauthorized", "message": "No."}}, 401)
         return HTML if status == "sent" else answer({"message": {"status": status}})
 
     shell.server.says = says
@@ -181,6 +183,11 @@ async def test_a_send_is_waited_for_through_the_api(shell: Shell) -> None:
     late = await shell.run(*words, "--wait", "--timeout", "0", "--json", status=1)
     assert (json.loads(late.out)["id"], json.loads(late.out)["status"]) == ("019c", "accepted")
     assert "message 019c is still accepted after 0 s" in late.err
+    # Or if the key is revoked meanwhile.
+    statuses = iter(["accepted", "revoked"])
+    lost = await shell.run(*words, "--wait", "--json", status=1)
+    assert (json.loads(lost.out)["id"], json.loads(lost.out)["status"]) == ("019c", "accepted")
+    assert "401 unauthorized" in lost.err
     # A key that may not read messages is refused before one is sent.
     shell.server.asked.clear()
     refused = {"error": {"code": "api_key_scope_required", "message": "This key lacks a scope."}}

@@ -92,9 +92,11 @@ def command(
         "replayed": headers.get("x-idempotency-status") == "replayed",
         "request_id": headers.get("x-request-id"),
     }
-    if wait:
-        result["status"] = _wait(api, id, timeout)
-    show(result, json)
+    try:
+        if wait:
+            result["status"] = _wait(api, id, timeout)
+    finally:  # even if the wait ends in a refusal or by Ctrl-C: the message is accepted
+        show(result, json)
     reached = STATUSES.get(str(result["status"]))
     is_final = reached is not None and reached.final
     if wait and not is_final:  # the result was printed: the message is accepted, and may still be delivered
