@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 from uuid import UUID
 
+import asyncpg
 import msgspec
 import pytest
 
@@ -470,6 +471,13 @@ async def test_migrations(empty_database_url: str) -> None:
     assert "Nothing is pending" in plan.err
     assert again.data == {"applied": []}
     assert (check.status, check.out) == (0, "")
+    conn = await asyncpg.connect(empty_database_url)
+    await conn.execute("INSERT INTO schema_migrations VALUES ('9999_later.sql', 'x', 1)")
+    await conn.close()
+    for how in ((), ("--check",), ("--plan",)):
+        older = await cli("migrate", *how)
+        assert (older.status, older.out) == (0, "")
+        assert "migrated by a later version (9999_later.sql)" in older.err
 
 
 async def test_a_role_that_was_granted_nothing_is_told_who_grants(

@@ -9,6 +9,8 @@ A function's SQL is next to the Python that calls it (`accept.sql` with `accept.
 has changed, but never by an older program: one that does not know all applied migrations, or whose text has a lower `--
 version N` than the installed one. A released function never changes its parameters: a new signature gets a new name, so
 that old and new processes can run side by side during an upgrade.
+
+It has over 400 lines because everything that decides what is applied, and in what order, is here.
 """
 
 from __future__ import annotations
@@ -141,14 +143,16 @@ async def migrate(
     *,
     application: str | None = None,
     on_wait: Callable[[str], None] = lambda name: None,
+    on_newer: Callable[[list[str]], None] = lambda names: None,
     root: Traversable = ROOT,
 ) -> list[str]:
     """Migrate the database to this version; returns the names of the files applied now.
 
     `application`: the application's URL, if its role differs from that of `url`, which then owns every table; the
     role is created if necessary, and granted what it needs (`roles.py`). None: `url` is the application's.
-    `on_wait` is called now and then with the name of a file that waits for a lock. Raises MigrationChanged if the text
-    of an applied migration has changed, MigrationBlocked after two minutes of such waits, ForeignSchema (and another
+    `on_wait` is called now and then with the name of a file that waits for a lock, `on_newer` once with the names that
+    `newer` returns, if any. Raises MigrationChanged if the text
+    of an applied migration has changed, MigrationBlocked after four minutes of such waits, ForeignSchema (and another
     MigrationError if its encoding is not UTF-8) before anything is changed. `root`: the folder with the SQL files.
     """
     # An index of a large table takes longer than a role may give its statements.
@@ -160,6 +164,8 @@ async def migrate(
             raise MigrationError(f"the database's encoding is {encoding}: create one with ENCODING 'UTF8'")
         if not await _patiently(connection, "schema_migrations", partial(_is_ours, connection, root), on_wait):
             await _patiently(connection, "schema_migrations", partial(connection.execute, PREPARE), on_wait)
+        if names := await newer(connection, root=root):
+            on_newer(names)
         applied = []
         for script in await _wanted(connection, root):
             if script.kind == "concurrently":
@@ -189,6 +195,13 @@ async def unapplied(connection: Connection, *, root: Traversable = ROOT) -> Sequ
     if not await _is_ours(connection, root):
         return _read(root)
     return await _wanted(connection, root, judged=False)
+
+
+async def newer(connection: Connection, *, root: Traversable = ROOT) -> list[str]:
+    """Names of applied migrations that this program, being an older version, does not have. Raises ForeignSchema."""
+    known = [row["name"] for row in await connection.fetch(KNOWN)] if await _is_ours(connection, root) else []
+    names = {script.name for script in (_ours() if root is ROOT else _read(root))}
+    return sorted(name for name in known if name[0].isdigit() and name not in names)
 
 
 async def make_partitions(connection: Connection, today: date, *, ahead: int = 2) -> list[str]:
@@ -254,9 +267,8 @@ async def _wanted(connection: Connection, root: Traversable, *, judged: bool = T
     """The scripts to apply, in order. `judged`: raise MigrationChanged if one has changed."""
     known = {row["name"]: row for row in await connection.fetch(KNOWN)}
     ours = _ours() if root is ROOT else _read(root)
-    names = {script.name for script in ours}
     # A program that does not know all applied migrations is older: it leaves what a newer one installed.
-    older = any(name[0].isdigit() and name not in names for name in known)
+    older = bool(await newer(connection, root=root))
     wanted = []
     for script in ours:
         row = known.get(script.name)

@@ -37,15 +37,20 @@ def command(
     """
     settings = settings_of(data_dir)
     if plan:
-        _plan(on_database(_planned, settings), json)
+        pending, newer, planned = on_database(_planned, settings)
+        _warn(newer)
+        _plan(pending, planned, json)
         return
     if check:
-        pending = on_database(migrate.pending, settings)
+        pending, newer = on_database(_pending, settings)
+        _warn(newer)
         _show("pending", pending, json, "Nothing is pending.")
         raise typer.Exit(FAILED if pending else 0)
     try:
         owner = settings.owner_database_url or settings.database_url
-        applied = asyncio.run(migrate.migrate(owner, application=settings.database_url, on_wait=_waiting))
+        applied = asyncio.run(
+            migrate.migrate(owner, application=settings.database_url, on_wait=_waiting, on_newer=_warn)
+        )
         if settings.database_direct_url and on_database(set_role, settings):
             say("The role has its settings for PgBouncer now: RECONNECT in PgBouncer's console, or restart it.")
     except RoleMissing as error:
@@ -59,12 +64,15 @@ def command(
     _show("applied", applied, json, "No migrations were pending. Missing partitions have been created.")
 
 
-async def _planned(conn: Connection) -> tuple[list[str], list[Planned]]:
-    return await migrate.pending(conn), await migration_plan.plan(conn)
+async def _pending(conn: Connection) -> tuple[list[str], list[str]]:
+    return await migrate.pending(conn), await migrate.newer(conn)
 
 
-def _plan(found: tuple[list[str], list[Planned]], json: bool) -> None:
-    pending, planned = found
+async def _planned(conn: Connection) -> tuple[list[str], list[str], list[Planned]]:
+    return *await _pending(conn), await migration_plan.plan(conn)
+
+
+def _plan(pending: list[str], planned: list[Planned], json: bool) -> None:
     if json:
         show({"pending": pending, "locks": planned}, json)
         return
@@ -91,6 +99,12 @@ def _readable(one: Planned) -> dict[str, str]:
         "size": f"{one.bytes / 1e6:.1f} MB",
         "statement": one.statement,
     }
+
+
+def _warn(newer: list[str]) -> None:
+    if newer:
+        names = ", ".join(newer)
+        say(f"The database was migrated by a later version ({names}): this one leaves alone what that put in place.")
 
 
 def _waiting(name: str) -> None:
