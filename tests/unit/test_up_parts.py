@@ -7,10 +7,13 @@ import errno
 import os
 import signal
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from heliograph.base.embedded import files
+from heliograph.base.embedded.install import Install, PostgresError, SystemUser
 from heliograph.base.process.settings import Settings
 from heliograph.http.server.server import CannotListen, bound
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
@@ -225,3 +228,11 @@ def test_an_address_of_a_family_that_the_kernel_does_not_have_is_told(
     told = "::1 is not an address of this machine; choose another with --host"
     with pytest.raises(UpError, match=told), ports.reserved("::1", port):
         pass
+
+
+async def test_no_database_is_created_for_a_user_without_a_name(tmp_path: Path) -> None:
+    """As in a container started with an arbitrary user ID: initdb refuses it, and only says that it does not exist."""
+    nobody = SystemUser(4_294_967_000, 4_294_967_000, switch=False)
+    with pytest.raises(PostgresError, match="uid 4294967000 has none: add an account with this uid, start as another"):
+        await files.initdb(files.Layout(tmp_path), nobody, Install(tmp_path, ""), sync=False)
+    assert list(tmp_path.iterdir()) == []

@@ -24,6 +24,7 @@ import contextlib
 import dataclasses
 import hashlib
 import os
+import pwd
 import random
 import re
 import secrets
@@ -179,7 +180,14 @@ async def create_cluster(layout: Layout, account: SystemUser, install: Install, 
 async def initdb(
     layout: Layout, account: SystemUser, install: Install, *, sync: bool, options: Sequence[str] = ()
 ) -> Path:
-    """Create a new cluster under another name; returns its path."""
+    """Create a new cluster under another name; returns its path. Raises PostgresError."""
+    try:
+        pwd.getpwuid(account.uid)
+    except KeyError:  # as in a container started with an arbitrary user ID
+        raise PostgresError(
+            f"PostgreSQL creates a database only for a user with a name, and uid {account.uid} has none: add an account"
+            " with this uid, start as another user, or set HELIOGRAPH_DATABASE_URL"
+        ) from None
     secret(layout.superuser_password, account)
     place = layout.home / f"data.new-{secrets.token_hex(4)}"
     place.mkdir(mode=0o700)
