@@ -86,7 +86,7 @@ async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
 
 async def test_a_login_is_checked_before_it_is_kept(shell: Shell) -> None:
     file = shell.home / "key"
-    file.write_text(f"{KEY}\n")
+    file.write_text(f"\ufeff{KEY}\r\n")  # as some editors save it
     words = ("login", "--key-file", str(file))
     refused = {"error": {"code": "organization_suspended", "message": "Suspended."}}
     for said, told, status in (

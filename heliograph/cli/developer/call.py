@@ -25,6 +25,7 @@ from heliograph.cli.developer.client import (
     client,
 )
 from heliograph.cli.terminal.console import WRONG, Problem
+from heliograph.cli.terminal.files import BYTE_ORDER_MARK
 from heliograph.cli.terminal.printing import JsonOnly, line, show
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -203,7 +204,7 @@ def _body(text: str) -> Any:
     try:
         if text.startswith("@"):
             text = sys.stdin.read() if text == "@-" else Path(text[1:]).read_text("utf-8")
-        return msgspec.json.decode(text)
+        return msgspec.json.decode(text.removeprefix(BYTE_ORDER_MARK))
     except OSError as error:
         raise Problem(f"--data: {text[1:]} cannot be read: {reason(error)}", WRONG) from None
     except (msgspec.DecodeError, UnicodeError) as error:

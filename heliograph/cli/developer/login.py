@@ -15,6 +15,7 @@ from heliograph.cli.developer import profiles
 from heliograph.cli.developer.client import Client, UpDir, refusal
 from heliograph.cli.developer.profiles import DEFAULT, Profile, Profiles
 from heliograph.cli.terminal.console import WRONG, Problem, demand_directory
+from heliograph.cli.terminal.files import BYTE_ORDER_MARK
 from heliograph.cli.terminal.http import address, foreign
 from heliograph.cli.terminal.printing import Json, say, show
 
@@ -88,10 +89,10 @@ def _typed() -> str:
 
 def _key(path: Path | None) -> str:
     try:
-        text = path.read_text() if path is not None else _typed()
+        text = path.read_text("utf-8") if path is not None else _typed()
     except (OSError, UnicodeDecodeError) as error:
         raise Problem(f"{path} cannot be read: {reason(error)}", WRONG) from None
-    key = next(iter(text.splitlines()), "").strip()
+    key = next(iter(text.removeprefix(BYTE_ORDER_MARK).splitlines()), "").strip()
     if not key.startswith(("hg_live_", "hg_test_")) or not key.isascii():
         raise Problem("this is not an API key: keys begin with hg_live_ or hg_test_", WRONG)
     return key

@@ -15,6 +15,8 @@ from heliograph.base import csv_files
 from heliograph.base.process import private_files
 from heliograph.cli.terminal.console import Problem
 
+#: Some editors begin a file in UTF-8 with it.
+BYTE_ORDER_MARK = "\ufeff"
 #: Standard output, as the name of a file.
 STDOUT = Path("-")
 
