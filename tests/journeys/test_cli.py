@@ -753,6 +753,15 @@ async def test_a_value_that_is_wrong_whatever_is_stored_is_wrong_usage(cli: Cli)
         (("installation", "set", "--announcement", "Hi", "--until", LAST), "--until must be a time such as "),
         (("campaign", "create", "Hi", "--name", "n", "--tag", "x", "--at", FIRST), "--at: must be a time such as "),
         (("webhook", "replay", str(uuid7()), "--from", LAST), "--from: must be a time such as "),
+        (("receipts", "report", "--from", "0001-01-01"), "--from: must be a day such as "),
+        (("receipts", "report", "--csv", "--to", "9999-12-31T23:59:59Z"), "--to: must be a day such as "),
+        (("margin", "--from", "2026-01-01", "--to", "9999-12-31"), "--to: must be a day such as "),
+        # A digit that is no number.
+        (("key", "create", "--expires", "²d"), "--expires: must be a time such as "),
+        (("quota", "limit", "²"), "give a number of segments"),
+        (("org", "plan", "Acme", "p", "--quota", "9" * 20), "--quota must be "),
+        (("org", "create", "Bakery", "--country", "any", "--grant", "9" * 20), "--grant must be "),
+        (("quota", "alert", "9" * 20), "MESSAGES must be "),
     ):
         done = await cli(*arguments)
         assert (done.status, done.out, told in done.err) == (2, "", True), (arguments, done.err)

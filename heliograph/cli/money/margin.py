@@ -11,7 +11,7 @@ from heliograph.base import csv_files
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.money import decimal
-from heliograph.cli.terminal.console import DataDir, OrgOrAll, only, settings_of
+from heliograph.cli.terminal.console import YEARS, DataDir, OrgOrAll, only, settings_of
 from heliograph.cli.terminal.printing import Json, in_utf8, show
 from heliograph.cli.terminal.reports import on_reader
 from heliograph.prices import margins
@@ -88,9 +88,12 @@ def command(
 
 def _day(text: str, option: str) -> date:
     try:
-        return date.fromisoformat(text)
+        found = date.fromisoformat(text)
+        if found.year in YEARS:
+            return found
     except ValueError:
-        raise typer.BadParameter("must be a day such as 2026-11-30", param_hint=option) from None
+        pass
+    raise typer.BadParameter("must be a day such as 2026-11-30", param_hint=option)
 
 
 def _plain(one: Line, places: int, parts: list[str]) -> dict[str, Any]:

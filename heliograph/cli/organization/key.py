@@ -213,7 +213,7 @@ def _change(rule: _Change, id: UUID, json: bool, data_dir: DataDir) -> None:
 
 
 def _when(text: str) -> datetime:
-    if text.endswith("d") and text[:-1].isdigit():
+    if text.endswith("d") and text[:-1].isdecimal():
         try:
             return clock.now() + timedelta(days=int(text[:-1]))
         except OverflowError:

@@ -15,7 +15,7 @@ from heliograph.cli.organization import configuring, notes, rate_limits, send_de
 from heliograph.cli.organization.configuring import countries, shown
 from heliograph.cli.terminal.asking import confirm
 from heliograph.cli.terminal.console import DataDir, Problem, moment, on_database, organization, settings_of, shell
-from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
+from heliograph.cli.terminal.printing import Json, as_plain, group, in_options, say, show
 from heliograph.overview.installation import rates
 from heliograph.sealing import text_keys
 from heliograph.sealing.text_keys import Sealed
@@ -76,7 +76,9 @@ def create(
                 await quota.grant(conn, made.id, amount=amount, reason="initial", by=shell())
             return made
 
-    show(on_database(work, settings_of(data_dir)), json)
+    with in_options(amount="--grant"):
+        made = on_database(work, settings_of(data_dir))
+    show(made, json)
 
 
 @app.command("rename")

@@ -11,7 +11,7 @@ from heliograph.accounts import quota, spending
 from heliograph.accounts.quota import Quota
 from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.console import DataDir, Org, on_database, organization, settings_of, shell
-from heliograph.cli.terminal.printing import Json, as_plain, group, show
+from heliograph.cli.terminal.printing import Json, as_plain, group, in_options, show
 from heliograph.sms import refunds
 
 app = group("Grant, adjust and show the message quota of an organization, and set which failures are refunded.")
@@ -93,7 +93,9 @@ def alert(
         await quota.set_alert(conn, found.id, above=above, by=shell())
         return {"alert_above": above}
 
-    show(on_database(work, settings_of(data_dir)), json)
+    with in_options(above="MESSAGES"):
+        changed = on_database(work, settings_of(data_dir))
+    show(changed, json)
 
 
 @app.command("show")
@@ -169,7 +171,7 @@ def limit(
       heliograph quota limit 20000 --org "Acme Lda"
       heliograph quota limit none --org "Acme Lda"
     """
-    if segments not in (None, "none") and not segments.isdigit():
+    if segments not in (None, "none") and not segments.isdecimal():
         raise typer.BadParameter("give a number of segments, or `none`")
 
     async def work(conn: Connection) -> list[spending.Limit]:

@@ -48,6 +48,8 @@ Result = TypeVar("Result")
 FAILED, WRONG, UNREACHABLE = 1, 2, 3
 #: Issues of values that are wrong whatever is stored: wrong usage, not a refusal.
 ALWAYS = frozenset({"count", "enum", "exclusive", "format", "length", "one_of", "pattern", "range", "type"})
+#: The years that a report can be about: a week before the first and a day after the last are times as well.
+YEARS = range(2000, 3000)
 DataDir = Annotated[
     Path | None,
     typer.Option(

@@ -135,7 +135,9 @@ def _own_names(function: Callable[..., Any]) -> dict[str, str]:
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
         for one in getattr(parameter.annotation, "__metadata__", ()):
             if isinstance(one, OptionInfo):
-                given = [text.partition("/")[0] for text in one.param_decls or ()]
+                # In an annotation, the first name is where the default would be.
+                declared = [text for text in (one.default, *(one.param_decls or ())) if isinstance(text, str)]
+                given = [text.partition("/")[0] for text in declared]
                 names[parameter.name] = max(given, key=len) if given else f"--{parameter.name.replace('_', '-')}"
             elif isinstance(one, ArgumentInfo):
                 names[parameter.name] = one.metavar or parameter.name.upper()

@@ -14,7 +14,7 @@ import typer
 from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.cli.terminal.console import DataDir, in_capitals, moment, on_database, settings_of, shell
+from heliograph.cli.terminal.console import YEARS, DataDir, in_capitals, moment, on_database, settings_of, shell
 from heliograph.cli.terminal.files import STDOUT, unless_stdout, writable, writing
 from heliograph.cli.terminal.printing import Json, as_plain, group, in_utf8, is_for_programs, say, show
 from heliograph.sms.dispatch import routing, suppliers
@@ -287,9 +287,8 @@ def _moment(text: str | None, option: str) -> datetime | None:
     """A time, or a date, which means midnight UTC."""
     if text is None:
         return None
-    if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
-        return moment(text, option)
-    midnight = clock.moment_in(text)
-    if midnight is None:
+    is_day = re.fullmatch(r"\d{4}-\d{2}-\d{2}", text)
+    found = clock.moment_in(text) if is_day else moment(text, option)
+    if found is None or found.year not in YEARS:
         raise typer.BadParameter("must be a day such as 2027-01-31", param_hint=option)
-    return midnight
+    return found
