@@ -210,12 +210,14 @@ async def test_a_port_that_was_asked_for_is_used_or_refused(cluster_home: Path, 
         assert f":{port}/" in server.url
 
 
-async def test_a_long_path_gets_a_short_socket(public_place: Path, cluster_home: Path, embedded: Start) -> None:
-    deep = public_place / ("d" * 60) / ("e" * 60)
-    deep.parent.mkdir()
-    deep.parent.chmod(0o711)
-    cluster_home.rename(deep)
-    server = embedded(deep)
+@pytest.mark.parametrize("name", ["d" * 100, "a,b"])
+async def test_a_path_that_no_socket_can_have_gets_another(
+    public_place: Path, cluster_home: Path, embedded: Start, name: str
+) -> None:
+    """One that is too long, or that PostgreSQL would take for two."""
+    odd = public_place / name
+    cluster_home.rename(odd)
+    server = embedded(odd)
     await server.start()
     sockets = await ask(server.superuser_url, "SHOW unix_socket_directories")
     assert len(sockets) < 80

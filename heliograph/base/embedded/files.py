@@ -95,9 +95,10 @@ class Layout:
 
     @property
     def sockets(self) -> Path:
-        """Directory of the Unix socket: ours, or a short one if ours is too long for a socket's address."""
+        """Directory of the Unix socket: ours, or another one if ours is too long for a socket's address or contains a
+        comma, which separates several."""
         ours = self.home / "run"
-        if len(os.fsencode(ours / ".s.PGSQL.65535.lock")) < LONGEST_SOCKET_PATH:
+        if len(os.fsencode(ours / ".s.PGSQL.65535.lock")) < LONGEST_SOCKET_PATH and "," not in str(ours):
             return ours
         return Path(tempfile.gettempdir()) / f"heliograph-{hashlib.sha256(os.fsencode(self.home)).hexdigest()[:16]}"
 
