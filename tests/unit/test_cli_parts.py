@@ -315,6 +315,13 @@ def test_every_setting_of_a_supplier_is_an_option_of_its_command(kind: str) -> N
     assert wanted - offered == set()
 
 
+@pytest.mark.parametrize("words", [("up",), ("api",), ("guide",), ("simulate", "receiver")])
+def test_nothing_listens_on_an_empty_address(words: tuple[str, ...]) -> None:
+    """As from an unset shell variable: `up` restarted its API again and again."""
+    done = CliRunner().invoke(app, [*words, "--host", ""])
+    assert (done.exit_code, "'--host': must not be empty" in done.output) == (2, True)
+
+
 def test_pairs() -> None:
     assert pairs(["0x58=0.25", "8:0.5"], int, float) == {0x58: 0.25, 8: 0.5}
     assert pairs(["acme:a=b:c"], str, str) == {"acme": "a=b:c"}

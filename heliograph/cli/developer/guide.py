@@ -8,13 +8,14 @@ import typer
 import uvloop
 
 from heliograph.cli.terminal.console import Problem
+from heliograph.cli.terminal.options import filled
 from heliograph.cli.terminal.printing import Json, say, show
 from heliograph.http.server.server import CannotListen
 from heliograph.serve import serve_guide
 
 
 def command(
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on.", callback=filled)] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8090,
     json: Json = False,
 ) -> None:

@@ -11,6 +11,7 @@ import uvloop
 from heliograph.base.process import spans, supervised
 from heliograph.base.process.settings import Settings
 from heliograph.cli.terminal.console import DataDir, Problem
+from heliograph.cli.terminal.options import filled
 from heliograph.cli.terminal.printing import JsonOnly, show
 from heliograph.cli.terminal.process import begin, prepared
 from heliograph.http.server.server import CannotListen
@@ -20,7 +21,7 @@ log = structlog.get_logger()
 
 
 def command(
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on.", callback=filled)] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8080,
     json: JsonOnly = False,
     data_dir: DataDir = None,

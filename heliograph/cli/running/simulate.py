@@ -14,7 +14,7 @@ from heliograph.base.network.failures import reason
 from heliograph.base.process.signals import stopping
 from heliograph.cli.terminal.console import Problem
 from heliograph.cli.terminal.files import writable
-from heliograph.cli.terminal.options import options_of
+from heliograph.cli.terminal.options import filled, options_of
 from heliograph.cli.terminal.printing import JsonOnly, as_plain, group, say, show
 from heliograph.http.server.server import CannotListen
 from heliograph.simulators import receiver
@@ -165,7 +165,7 @@ async def _graph(options: GraphOptions, setup: Setup | None, json: bool, quiet: 
 
 @app.command("receiver")
 def receive(
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on.", callback=filled)] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 0,
     secret: Annotated[
         list[str] | None,

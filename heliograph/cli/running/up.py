@@ -10,6 +10,7 @@ import typer
 import uvloop
 
 from heliograph.cli.terminal.console import UNREACHABLE, Problem
+from heliograph.cli.terminal.options import filled
 from heliograph.cli.terminal.printing import Json, as_plain, form, say, show
 from heliograph.up import welcome
 from heliograph.up.errors import DatabaseUnusable, UpError
@@ -18,7 +19,7 @@ from heliograph.up.welcome import Welcome
 
 
 def command(
-    host: Annotated[str, typer.Option(help="Address for the API to listen on.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address for the API to listen on.", callback=filled)] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port for the API; 0 picks a free one.")] = 8080,
     data_dir: Annotated[
         Path | None,

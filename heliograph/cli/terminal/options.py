@@ -16,6 +16,13 @@ import msgspec
 import typer
 
 
+def filled(given: str) -> str:
+    """Callback of an option that must not be empty, as it is from an unset shell variable."""
+    if not given.strip():
+        raise typer.BadParameter("must not be empty")
+    return given
+
+
 def options_of(
     struct: type[msgspec.Struct], *, names: Mapping[str, str], without: frozenset[str]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
