@@ -153,6 +153,8 @@ async def test_mistakes_are_told(tmp_path: Path) -> None:
         # The system takes a port modulo 65,536.
         (("graph", "--port", "70000"), "port is not between 0 and 65535"),
         (("smsc", "--port", "70000"), "port is not between 0 and 65535"),
+        ((*graph, "--webhook-url", "127.0.0.1:8080"), "webhook_url does not begin with http://"),
+        ((*graph, "--number", "five"), "number is not in E.164 form"),
         ((*graph, "--throughput", "-1"), "throughput is not a number of 0 or more"),
         ((*smsc, "--latency", "nan"), "latency is not a number of 0 or more"),
         ((*receiver, "--latency", "nan"), "latency is not a number of 0 or more"),

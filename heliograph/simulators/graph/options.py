@@ -6,6 +6,7 @@ the name says milliseconds; shares are between 0 and 1.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -118,6 +119,10 @@ def checked(options: GraphOptions) -> GraphOptions:
         raise ValueError("batch is not between 1 and 1000")
     if not 1 <= options.concurrency <= 64:
         raise ValueError("concurrency is not between 1 and 64")
+    if options.webhook_url and not options.webhook_url.startswith(("http://", "https://")):
+        raise ValueError("webhook_url does not begin with http:// or https://")
+    if not re.fullmatch(r"\+?[0-9]{1,15}", options.number):
+        raise ValueError("number is not in E.164 form")
     if options.latency_ms and options.p99_ms < options.latency_ms:
         raise ValueError("p99_ms is below latency_ms")
     return options
