@@ -188,6 +188,9 @@ async def test_a_send_is_waited_for_through_the_api(shell: Shell) -> None:
     lost = await shell.run(*words, "--wait", "--json", status=1)
     assert (json.loads(lost.out)["id"], json.loads(lost.out)["status"]) == ("019c", "accepted")
     assert "401 unauthorized" in lost.err
+    # What another server sends, although its fields are called as ours are.
+    shell.server.says = lambda path, query: answer(sent | {"message": 5}, 202)
+    assert "does not respond like a Heliograph server" in (await shell.run(*words, status=1)).err
     # A key that may not read messages is refused before one is sent.
     shell.server.asked.clear()
     refused = {"error": {"code": "api_key_scope_required", "message": "This key lacks a scope."}}
@@ -230,7 +233,9 @@ async def test_what_follows_goes_on_until_it_is_refused(shell: Shell) -> None:
         away = await shell.start(*words, "--url", NOWHERE, "--key", KEY)
         await until(lambda away=away: "Connection refused; trying again" in away.err)
         assert (away.status, await away.stop(signal.SIGINT)) == (None, 0)
-    for said in ((200, b"", {}), answer({"items": []}), answer([])):
+    ends = {"nextCursor": None, "hasMore": False}
+    others = (answer({"items": None, **ends}), answer({"items": [1], **ends}), answer({"items": [{}], **ends}))
+    for said in ((200, b"", {}), answer({"items": []}), answer([]), *others):
         troubles[:] = [said]
         assert "does not respond like a Heliograph server" in (await shell.run("logs", *key, status=1)).err
     # If it cannot store its position.

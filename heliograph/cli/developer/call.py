@@ -124,7 +124,7 @@ def _all(api: Client, method: str, path: str, query: dict[str, Any]) -> None:
         raise Problem("--all is for lists", WRONG)
     while True:
         page = api.ask("GET", path, query=query)
-        if not isinstance(page, dict) or _ITEMS not in page:
+        if not isinstance(page, dict) or not isinstance(page.get(_ITEMS), list):
             raise Problem("--all is for lists: this answer has no items", WRONG)
         for one in page[_ITEMS]:
             line(one, True, ())

@@ -22,6 +22,9 @@ from heliograph.cli.terminal.printing import say
 #: Pauses while the API is unavailable, and the longest pause that it may request, in seconds.
 AWAY, ASKED_MOST = Backoff(1.0, longest=30.0), 60.0
 
+#: Types of fields that commands read more of.
+TYPES: Mapping[str, type] = {"items": list, "hasMore": bool, "message": dict, "delivery": dict, "request": dict}
+
 
 def _unless_a_profile_is_named(ctx: typer.Context, key: str | None) -> str | None:
     """Ignores HELIOGRAPH_API_KEY if --profile is given: it may belong to another installation or mode."""
@@ -137,7 +140,7 @@ class Client:
         if not 200 <= status < 300:
             text = refusal(status, answer)
             raise Problem(text) if is_final(status) else Transient(text, after=retry_after(headers))
-        if has and not (isinstance(answer, dict) and answer.keys() >= set(has)):
+        if has and not _fits(answer, has):
             raise Transient(foreign(self.base_url))
 
     def keep_asking(self, path: str, *, query: Mapping[str, Any], has: Sequence[str]) -> Any:
@@ -162,6 +165,16 @@ class Client:
             return datetime.fromisoformat(self.keep_asking("/health", query={}, has=("time",))["time"]).astimezone(UTC)
         except (TypeError, ValueError):
             raise Problem(foreign(self.base_url)) from None
+
+
+def _fits(answer: Any, has: Sequence[str]) -> bool:
+    """Whether a response has these fields, as objects, flags and lists of objects where ours are."""
+    if not isinstance(answer, dict) or not answer.keys() >= set(has):
+        return False
+    items = answer["items"] if "items" in has else []
+    return all(isinstance(answer[name], TYPES.get(name, object)) for name in has) and all(
+        isinstance(one, dict) and "id" in one for one in items
+    )
 
 
 def client(key: str | None, url: str | None, profile: str | None, data_dir: Path | None = None) -> Client:
