@@ -163,6 +163,11 @@ async def test_mistakes_are_told(tmp_path: Path) -> None:
         result = await asyncio.to_thread(CliRunner().invoke, app, arguments)
         assert (result.exit_code, result.stdout) == (2, ""), arguments
         assert said in result.output.replace("\n", " "), result.output
+    (tmp_path / "key.pem").write_text("no certificate")
+    process = await begun("--port", "0", "--tls-certificate", str(tmp_path / "key.pem"), kind="smsc")
+    async with asyncio.timeout(120):
+        _, err = await process.communicate()
+    assert (process.returncode, b"the certificate and its key cannot be used" in err) == (1, True), err
     for option in ("--ledger", "--tls-certificate", "--tls-key"):
         result = await asyncio.to_thread(CliRunner().invoke, app, [*smsc, option, "/nonexistent/x"])
         assert "/nonexistent/x cannot be" in str(result.exception), option

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -265,5 +266,7 @@ async def _started(simulator: Smsc | GraphSimulator | receiver.Receiver, host: s
         await simulator.start()
     except CannotListen as error:
         raise Problem(f"cannot start: {error}") from None
+    except ssl.SSLError as error:
+        raise Problem(f"the certificate and its key cannot be used: {error.reason or error}") from None
     except OSError as error:
         raise Problem(f"cannot start on {host}:{port}: {error.strerror or error}") from None
