@@ -129,6 +129,8 @@ async def test_what_cannot_be_meant(database_url: str, pool: Pool) -> None:
         (("attempts", str(id), "--kind", "message.eaten"), "--kind must be one of message.delivered, "),
         (("test", str(id), "--kind", "nope"), "--kind must be one of message.delivered, "),
         (("replay", str(id), "--from", "2h", "--kind", "nope"), "--kind may list only subscribed kinds: "),
+        (("replay", str(id), "--from", "60d"), "--from must be within the last 30 days"),
+        (("replay", str(id), "--from", "1h", "--to", "2h"), "--from must be before --to"),
         (("create", URL, "--event", "nope"), "--event may list only message.delivered, "),
         (("update", str(id), "--event", "nope"), "--event may list only message.delivered, "),
         (("create", "ftp://example.com"), "URL is refused: "),

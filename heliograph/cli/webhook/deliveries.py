@@ -167,7 +167,7 @@ def replay(
             only_failed=only_failed,
         )
 
-    with in_options(kinds="--kind"):
+    with in_options(kinds="--kind", **{"from": "--from", "to": "--to"}):
         begun = on_database(work, settings_of(data_dir))
     show(begun, json)
 
