@@ -336,7 +336,7 @@ async def move(
     if status in ("running", "completed", "canceled", "failed"):
         await notices.withdraw(conn, organization_id, "campaign.approval", str(id))
         # It may stall again at once, which is not to be reported each time.
-        quiet = notices.QUIET if status == "running" else timedelta(0)
+        quiet = notices.QUIET if status == "running" else None
         await notices.withdraw(conn, organization_id, "campaign.paused", str(id), quiet=quiet)
     facts = {"channel": moved.channel}
     if status == "paused" and reason == rule.REASON:

@@ -10,8 +10,8 @@ from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.money import decimal
+from heliograph.notices.recording import IS_RECENT, Notice, record_many
 from heliograph.notices.recording import QUIET as AGAIN
-from heliograph.notices.recording import Notice, record_many
 
 #: The timer, and its interval in seconds.
 TIMER, EVERY = "notices", 300.0
@@ -45,14 +45,14 @@ SELECT q.organization_id, q.alert_above, used.messages, used.day
 """
 # Reported once when the balance falls below its alert, and again only after it was above. If another was reported
 # within the hour, it is reported later, not dropped. Wallets are locked in the same order as by sends.
-WALLETS = """
+WALLETS = f"""
 WITH crossed AS (
     SELECT organization_id FROM wallets w
      WHERE CASE WHEN available < alert_below
                 THEN NOT is_alerted AND NOT EXISTS (
                      SELECT FROM notices known
                       WHERE known.organization_id = w.organization_id AND known.kind = 'wallet.low'
-                        AND known.object = 'wallet' AND known.created_at > now() - $1::interval)
+                        AND known.object = 'wallet' AND {IS_RECENT.format("$1::interval")})
                 ELSE is_alerted END
      ORDER BY organization_id FOR NO KEY UPDATE
 )

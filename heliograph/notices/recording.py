@@ -16,6 +16,9 @@ from heliograph.notices.kinds import KINDS
 QUIET = timedelta(hours=1)
 #: Characters kept of a name.
 LONGEST = 200
+#: An SQL condition: the notice `known` was recorded within the interval {}. One in times to come is from before the
+#: clock was set back.
+IS_RECENT = "(known.created_at > now() - {} AND known.created_at < now() + interval '1 minute')"
 
 
 class Notice(msgspec.Struct, frozen=True):
@@ -32,14 +35,14 @@ class Notice(msgspec.Struct, frozen=True):
     user_id: UUID | None = None
 
 
-RECORD = """
+RECORD = f"""
 INSERT INTO notices (organization_id, id, mode, kind, object, name, facts, user_id)
 SELECT item.* FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
                           $9::uuid[])
                    AS item (organization_id, id, mode, kind, object, name, facts, user_id)
  WHERE NOT EXISTS (SELECT FROM notices known
                     WHERE known.organization_id = item.organization_id AND known.kind = item.kind
-                      AND known.object = item.object AND known.created_at > now() - $8::interval)
+                      AND known.object = item.object AND {IS_RECENT.format("$8::interval")})
 """
 
 
@@ -68,13 +71,15 @@ async def record(conn: Connection, notice: Notice, *, quiet: timedelta | None = 
     await record_many(conn, [notice], quiet=quiet)
 
 
-WITHDRAW = """
-DELETE FROM notices WHERE organization_id = $1 AND kind = $2 AND object = $3 AND created_at <= now() - $4::interval
+# All of them, whenever they were recorded: the transaction that recorded one may have begun after this one.
+WITHDRAW = f"""
+DELETE FROM notices known WHERE organization_id = $1 AND kind = $2 AND object = $3
+   AND ($4::interval IS NULL OR NOT {IS_RECENT.format("$4::interval")})
 """
 
 
 async def withdraw(
-    conn: Connection, organization_id: UUID, kind: str, object: str, *, quiet: timedelta = timedelta(0)
+    conn: Connection, organization_id: UUID, kind: str, object: str, *, quiet: timedelta | None = None
 ) -> None:
     """Remove the notices of something that no longer has to be done, in the caller's transaction. Nobody is asked for
     it from then on. `quiet`: not those of this time, for a cause that may come back, and should not be reported again

@@ -46,6 +46,38 @@ async def test_one_cause_rings_once_within_an_hour(pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM notices") == 5
 
 
+async def test_a_cause_rings_though_it_rang_before_the_clock_was_set_back(pool: Pool) -> None:
+    """It used to be silent for as long as the clock had been ahead."""
+    actor = await organization(pool)
+    some = [
+        Notice(actor.organization_id, "webhook.failing", "a"),
+        Notice(actor.organization_id, "wallet.low", "wallet"),
+    ]
+    await tell(pool, *some)
+    await pool.execute("UPDATE notices SET created_at = created_at + interval '3 days'")
+    for _ in range(2):
+        await tell(pool, some[0])
+    async with pool.acquire() as conn:
+        await wallet.top_up(conn, actor.organization_id, amount=1, currency="USD")
+        await wallet.set_alert(conn, actor.organization_id, below=5)
+    for _ in range(2):
+        await look(pool)
+    found = await pool.fetch("SELECT object FROM notices WHERE created_at <= now() ORDER BY id")
+    assert [row["object"] for row in found] == ["a", "wallet"]
+
+
+async def test_what_is_withdrawn_may_have_been_recorded_by_a_later_transaction(pool: Pool) -> None:
+    """As of a campaign that began to wait while whoever approved it waited for its row, or before the clock was set
+    back: that it waits was said until it ended."""
+    actor = await organization(pool)
+    async with pool.acquire() as conn, conn.transaction():
+        for object, ahead in (("a", timedelta()), ("b", timedelta(days=3))):
+            await tell(pool, Notice(actor.organization_id, "campaign.approval", object))
+            await pool.execute("UPDATE notices SET created_at = created_at + $1 WHERE object = $2", ahead, object)
+            await notices.withdraw(conn, actor.organization_id, "campaign.approval", object)
+    assert await pool.fetch(KINDS) == []
+
+
 async def test_each_reads_for_themselves_and_only_their_kinds(pool: Pool) -> None:
     actor, other = await organization(pool), await organization(pool)
     first, second = uuid.uuid4(), uuid.uuid4()
