@@ -448,6 +448,7 @@ async def test_all_wrong_fields_are_named_if_one_is_a_number_out_of_range(api: A
         b'{"to":7,"validitySeconds":1e999,}',
         b'{"validitySeconds":1e999,"to":1,"to":2}',
         b'{"to":1e999,"a":NaN}',
+        b'{"validitySeconds":1e999,"to":"\xed\xa0\x80"}',
     ):
         status, _, refused = await api.ask("POST", "/sms/send", data=body, headers=headers)
         assert (status, code_of(refused)) == (400, "invalid_json"), body

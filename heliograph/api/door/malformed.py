@@ -34,10 +34,11 @@ def distinct_names(body: Any) -> int:
     return count
 
 
-def parsed(raw: bytes | str) -> Any:
+def parsed(raw: bytes) -> Any:
     """A body of which a number may be out of range, which is then infinite, or a text half of a surrogate pair. Raises
     DuplicateName, and ValueError or RecursionError if it is not JSON."""
-    return json.loads(raw, object_pairs_hook=_all_different, parse_int=_whole, parse_constant=_refused)
+    # Decoded here: of bytes, Python would take other encodings, too, and halves of surrogate pairs.
+    return json.loads(raw.decode(), object_pairs_hook=_all_different, parse_int=_whole, parse_constant=_refused)
 
 
 def _all_different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -192,7 +192,7 @@ def _refuse_broken(raw: bytes, error: Exception) -> NoReturn:
     text: the field is at fault."""
     if _half_escaped(raw):
         try:
-            body = malformed.parsed(raw.decode())
+            body = malformed.parsed(raw)
             field = _first(body, _half)
         except _BROKEN as broken:
             raise malformed.refusal(raw, broken) from None
