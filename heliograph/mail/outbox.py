@@ -64,6 +64,8 @@ def seal_key(settings: Settings) -> Key:
     return derive_key(settings.secret_keys, "mails")
 
 
+# A mail of times to come is from before the clock was set back: it counts no longer.
+_NOT_AHEAD = "created_at < now() + interval '1 minute'"
 # Both counts stop at their limit. Other kinds do not count: notices that wait for a server for hours must not keep
 # anybody from getting a new password.
 _WAITING = """(SELECT count(*) FROM (
@@ -76,8 +78,8 @@ INSERT INTO mails (id, kind, organization_id, subject_id, sealed, created_at, du
 SELECT $1, $2, $3, $4, $5, now(), {_FIRST}, now() + $6::interval
  WHERE {_WAITING.format(kind="$2", owner="$3::uuid")} < $7
    AND ($3::uuid IS NULL OR (SELECT count(*) FROM (
-        SELECT FROM mails WHERE organization_id = $3 AND created_at > now() - interval '1 day' AND kind = $2
-         LIMIT $8) o) < $8)
+        SELECT FROM mails WHERE organization_id = $3 AND created_at > now() - interval '1 day' AND {_NOT_AHEAD}
+           AND kind = $2 LIMIT $8) o) < $8)
 RETURNING true
 """
 # Per organization, as many as it may still send today. All are organizations', or none is.
@@ -91,7 +93,7 @@ SELECT item.id, $1, item.organization_id, item.subject_id, item.sealed, now(),
        CROSS JOIN (SELECT {_WAITING.format(kind="$1", owner="($3::uuid[])[1]")}) waiting (mails)
        CROSS JOIN LATERAL (SELECT count(*) FROM (
             SELECT FROM mails WHERE organization_id = item.organization_id AND created_at > now() - interval '1 day'
-               AND kind = $1 LIMIT $8) o) today (mails)
+               AND {_NOT_AHEAD} AND kind = $1 LIMIT $8) o) today (mails)
  WHERE waiting.mails + item.place <= $7 AND today.mails + item.own <= $8
 """
 
@@ -200,9 +202,9 @@ async def drop_notices(conn: Connection, *, user_id: UUID, organization_id: UUID
 
 
 # Of its kind: a notice says nothing about when a link was last mailed.
-RECENT = """
+RECENT = f"""
 SELECT EXISTS (SELECT FROM mails WHERE subject_id = $1 AND kind = $2 AND state IN ('waiting', 'sent')
-                  AND created_at > now() - $3::interval)
+                                   AND created_at > now() - $3::interval AND {_NOT_AHEAD})
 """
 
 

@@ -473,6 +473,37 @@ async def test_a_forgotten_password(pool: Pool, acme: Actor, post: Post, mailbox
         assert await conn.fetchval("SELECT who FROM audit_log WHERE action = 'user.link_made'") == "system"
 
 
+async def test_what_was_mailed_before_the_clock_was_set_back_keeps_nobody_from_a_mail(
+    pool: Pool, acme: Actor, post: Post, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No link was mailed for as long as the clock had been ahead, though the page said so, and no invitation or notice
+    for a day longer if the organization had sent many."""
+    monkeypatch.setattr(outbox, "MOST_A_DAY", 1)
+    box = post.box
+    assert box is not None
+    async with pool.acquire() as conn:
+        user, _ = await users.ensure(conn, acme, email="ana@example.com", name="Ana")
+
+    async def queued() -> tuple[bool, int]:
+        hour, organization = timedelta(hours=1), acme.organization_id
+        async with pool.acquire() as conn:
+            return (
+                await outbox.put(
+                    conn, box, kind="invitation", content=LETTER, within=hour, organization_id=organization
+                ),
+                await outbox.put_many(conn, box, [(organization, user.id, LETTER)], kind="notices", within=hour),
+            )
+
+    for _ in range(2):
+        await forgotten.ask(pool, box, email="ana@example.com", language="en", address="192.0.2.1")
+        await post.round()
+        assert [await queued(), await queued()] == [(True, 1), (False, 0)]
+        assert await forgotten.is_recent(pool, user_id=user.id)
+        await pool.execute("UPDATE mails SET created_at = now() + interval '3 days'")
+        assert not await forgotten.is_recent(pool, user_id=user.id)
+    assert await pool.fetchval("SELECT count(*) FROM mails WHERE kind = 'link' AND state = 'sent'") == 2
+
+
 async def test_a_notice_keeps_nobody_from_a_new_password_and_a_link_no_notice_from_being_sent(
     pool: Pool, acme: Actor, post: Post, mailbox: Mailbox
 ) -> None:
