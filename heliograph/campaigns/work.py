@@ -26,5 +26,5 @@ class CampaignWork(Work):
     def timers(self) -> Sequence[Timer | SharedTimer]:
         return (
             SharedTimer("campaigns", counting.count_all_due, 1.0, when=counting.ANY_DUE, in_steps=True),
-            SharedTimer(lapses.TIMER, lapses.report, lapses.EVERY),
+            SharedTimer(lapses.TIMER, lapses.report, lapses.EVERY, in_steps=True),
         )

@@ -49,6 +49,7 @@ from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
 from heliograph.suppliers.contract import Outcome, Part, Verdict
 from heliograph.traffic import folding
+from tests.meanwhile import after, begun
 from tests.rules.dispatching import Bench
 from tests.rules.factories import blocked, check_books, endpoint, message, organization, sender
 from tests.rules.test_charges import default
@@ -1467,8 +1468,13 @@ async def test_an_approval_counts_as_long_as_its_approver_may_give_it(pool: Pool
         await lapses.report(conn)
         assert await waiting(pool) == set()
         await needs_approval(pool, actor, 0)
+        await lapses.report(conn)
         await memberships.change_role(conn, actor, user_id=eva.user_id, role="admin")
         assert (await approving.standing(conn, ana, campaign=kept)).above is None
+        # It counts again: nobody is asked for another one.
+        assert await waiting(pool) == {left.id, demoted.id, kept.id}
+        await lapses.report(conn)
+        assert await waiting(pool) == {left.id}
         await memberships.change_role(conn, actor, user_id=eva.user_id, role="viewer")
         await pool.execute("UPDATE campaigns SET step_at = now() WHERE id <> $1", kept.id)
         await run(pool)
@@ -1485,6 +1491,29 @@ async def test_an_approval_counts_as_long_as_its_approver_may_give_it(pool: Pool
         # What has begun was approved, whoever has left since.
         state = await approving.standing(conn, ana, campaign=await get(pool, actor, kept.id))
         assert (state.above, state.approver, state.lapsed) == (None, "Eva", None)
+
+
+async def test_a_campaign_that_is_approved_anew_while_that_is_looked_for_does_not_wait(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bell said that it waits for an approval until it began."""
+    actor = await organization(pool)
+    ana, rui, eva = person(actor, "Ana"), await colleague(pool, actor, "Rui"), await colleague(pool, actor, "Eva")
+    await needs_approval(pool, actor, 0)
+    made = await create(pool, ana, recipients=[number(1)], scheduled_at=datetime.now(UTC) + timedelta(hours=1))
+    await approve(pool, rui, made.id)
+    approved: list[asyncio.Future[Campaign]] = []
+
+    async def anew() -> None:
+        approved.append(await begun(pool, approve(pool, eva, made.id)))
+
+    async with pool.acquire() as conn:
+        assert rui.user_id is not None
+        await memberships.remove(conn, actor, user_id=rui.user_id)
+        after(monkeypatch, rule, "expected", anew)
+        await lapses.report(conn)
+    assert (await approved[0]).approved_at is not None
+    assert await waiting(pool) == set()
 
 
 async def test_who_asks_for_no_approval_any_more_gets_none(pool: Pool) -> None:

@@ -13,21 +13,39 @@ from heliograph.notices import Notice
 TIMER, EVERY = "approvals", 300.0
 #: Maximum number of campaigns examined at once, those that begin first.
 MOST = 1_000
+#: The kind of these notices.
+KIND = "campaign.approval"
 
+_APPROVED = "c.step_at IS NOT NULL AND c.status = 'scheduled' AND c.approved_at IS NOT NULL"
+_LAPSED = f"{_APPROVED} AND {rule.APPROVED_FOR} IS NULL"
 # Nobody is notified twice: the notice is withdrawn when somebody approves the campaign.
 LAPSED = f"""
 SELECT organization_id, id, name, channel FROM campaigns c
- WHERE step_at IS NOT NULL AND status = 'scheduled' AND approved_at IS NOT NULL AND {rule.APPROVED_FOR} IS NULL
+ WHERE {_LAPSED}
    AND NOT EXISTS (SELECT FROM notices known
                     WHERE known.organization_id = c.organization_id AND known.kind = $2 AND known.object = c.id::text)
  ORDER BY step_at LIMIT $1
 """
+# Nobody else can approve it until it is recorded that it waits. Whoever holds it may be about to.
+HOLD = f"SELECT true FROM campaigns c WHERE organization_id = $1 AND id = $2 AND {_LAPSED} FOR UPDATE SKIP LOCKED"
+# Their approver has the role again.
+COUNTS_AGAIN = f"""
+DELETE FROM notices WHERE (organization_id, id) IN (
+    SELECT known.organization_id, known.id
+      FROM campaigns c JOIN notices known
+        ON known.organization_id = c.organization_id AND known.kind = $2 AND known.object = c.id::text
+     WHERE {_APPROVED} AND {rule.APPROVED_FOR} IS NOT NULL LIMIT $1)
+"""
 
 
 async def report(conn: Connection) -> None:
-    """Ring for scheduled campaigns that need another approval, because the one they have no longer counts."""
-    for row in await conn.fetch(LAPSED, MOST, "campaign.approval", rule.APPROVERS):
-        if await rule.expected(conn, row["organization_id"], row["id"]) is not None:
+    """Ring for scheduled campaigns that need another approval, because the one they have no longer counts, and withdraw
+    the notices of those whose approval counts again. Commits by itself."""
+    await conn.execute(COUNTS_AGAIN, MOST, KIND, rule.APPROVERS)
+    for row in await conn.fetch(LAPSED, MOST, KIND, rule.APPROVERS):
+        place = row["organization_id"], row["id"]
+        async with conn.transaction():
+            if not await conn.fetchval(HOLD, *place, rule.APPROVERS) or await rule.expected(conn, *place) is None:
+                continue
             facts = {"channel": row["channel"]}
-            waits = Notice(row["organization_id"], "campaign.approval", str(row["id"]), row["name"], facts=facts)
-            await notices.record(conn, waits)
+            await notices.record(conn, Notice(place[0], KIND, str(place[1]), row["name"], facts=facts))
