@@ -28,9 +28,11 @@ SELECT q.organization_id, q.total, q.total - q.used AS remaining,
   FROM quotas q CROSS JOIN LATERAL (SELECT state FROM organizations WHERE id = q.organization_id LIMIT 1) o
  WHERE q.total > 0 AND q.used >= 0.8 * q.total AND o.state <> 'closed'
 """
+# Locked, so that one that is revoked or suspended meanwhile, which withdraws its notice, waits for that notice.
 KEYS = """
 SELECT organization_id, id, name, mode, expires_at FROM api_keys
  WHERE status = 'active' AND expires_at > now() AND expires_at <= now() + $1::interval
+   FOR SHARE SKIP LOCKED
 """
 # Days are in UTC, as on bills. For a while after midnight also the day before: its last messages came after its last
 # check.
@@ -63,7 +65,7 @@ RETURNING w.organization_id, w.is_alerted, w.currency, w.available, w.alert_belo
 
 async def report(conn: Connection, *, at: datetime | None = None) -> None:
     """Report quotas of which 80, 95 or 100 % are used, wallets below and days above their alert, and keys that expire
-    soon. `at`: None: now."""
+    soon, in the caller's transaction. `at`: None: now."""
     low = [
         Notice(
             row["organization_id"],

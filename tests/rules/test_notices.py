@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from datetime import timedelta
 
@@ -10,6 +11,8 @@ import pytest
 
 from heliograph import notices
 from heliograph.accounts import quota
+from heliograph.accounts.api_keys import lifecycle
+from heliograph.accounts.api_keys.issued import ApiKey
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
@@ -17,6 +20,7 @@ from heliograph.notices import DAYS, Notice, conditions, reading
 from heliograph.notices.recording import QUIET
 from heliograph.retention import forgetting
 from heliograph.whatsapp.money import wallet
+from tests.meanwhile import before, begun
 from tests.rules.factories import organization
 
 KINDS = "SELECT kind, object FROM notices ORDER BY id"
@@ -193,6 +197,33 @@ async def test_what_is_old_is_forgotten(pool: Pool) -> None:
     async with pool.acquire() as conn:
         await forgetting.forget(conn, Settings(secret_key="a secret key for tests, long enough"))
     assert [row["kind"] for row in await pool.fetch(KINDS)] == ["wallet.low"]
+
+
+async def test_a_key_that_is_suspended_while_keys_are_looked_at_leaves_no_notice(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was said to expire for as long as notices are kept."""
+    actor = await organization(pool)
+    soon = clock.now() + timedelta(days=1)
+    async with pool.acquire() as conn:
+        key, _ = await lifecycle.issue(conn, actor, name="shop", mode="live", profile="sms", expires_at=soon)
+    suspended: list[asyncio.Future[ApiKey]] = []
+
+    async def suspend() -> ApiKey:
+        async with pool.acquire() as conn:
+            return await lifecycle.suspend(conn, actor, id=key.id)
+
+    async def meanwhile() -> None:
+        suspended.append(await begun(pool, suspend()))
+
+    async def then() -> None:
+        before(monkeypatch, conditions, "record_many", meanwhile)
+
+    before(monkeypatch, conditions, "record_many", then)  # first of quotas and days, then of keys
+    async with pool.acquire() as conn, conn.transaction():
+        await conditions.report(conn)
+    assert (await suspended[0]).status == "suspended"
+    assert await pool.fetch(KINDS) == []
 
 
 async def test_the_last_minutes_of_a_day_count_toward_its_alert(pool: Pool) -> None:
