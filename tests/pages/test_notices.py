@@ -12,7 +12,7 @@ from heliograph import notices
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Pool
-from heliograph.base.ids import uuid7
+from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.process.settings import Settings
 from heliograph.notices import Notice
 from heliograph.notices.kinds import KINDS
@@ -82,6 +82,24 @@ async def test_the_bell_counts_until_it_is_read(pool: Pool, tenant: Tenant, owne
     page = await owner.submit(page, "/notices/read")
     assert (page.path, page.text.count('<li class="new">'), bell(page.text)) == ("/notices", 0, "Notifications")
     assert "is finished" in page.words
+
+
+async def test_the_bell_counts_though_it_was_read_before_the_clock_was_set_back(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    """Nothing was new for as long as the clock had been ahead."""
+    await tell(pool, tenant, "campaign.completed")
+    await owner.submit(await owner.get("/notices"), "/notices/read")
+    ahead = uuid7_floor(clock.now() + timedelta(days=3))
+    await pool.execute("WITH told AS (UPDATE notices SET id = $1) UPDATE notice_reads SET read_to = $1", ahead)
+    for kind in ("quota.used", "webhook.disabled"):
+        await tell(pool, tenant, kind)
+        leave(owner)
+        await owner.sign_in("ana@example.com")
+        page = await owner.get("/notices")
+        assert (page.text.count('<li class="new">'), bell(page.text)) == (1, "Notifications: 1 new")
+        page = await owner.submit(page, "/notices/read")
+        assert (page.text.count('<li class="new">'), bell(page.text)) == (0, "Notifications")
 
 
 @pytest.mark.parametrize("language", ["en", "pt"])
