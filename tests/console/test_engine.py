@@ -398,6 +398,12 @@ async def test_the_bell_tells_what_is_wrong_until_it_is_seen_and_what_waits(
     assert "Mark as read" not in page.words
     assert "workers: none seen" in page.words, "what is wrong stays until it is right"
     assert " new" not in (await browser.get("/console/state", hx_request="true")).words
+    # What was read before the clock was set back is read once more.
+    await pool.execute("UPDATE operators SET told_at = told_at + interval '1 day'")
+    await signed_in(pool, browser, "auditor")
+    assert " new" in (await browser.get("/console/state", hx_request="true")).words
+    await browser.submit(await browser.get("/console/notices"), "/console/notices/read")
+    assert " new" not in (await browser.get("/console/state", hx_request="true")).words
     # Whatever comes after it is news again.
     async with pool.acquire() as conn:
         await sender_ids.request(conn, tenant.actor, value="PADARIA 2")

@@ -90,6 +90,19 @@ async def test_what_comes_and_goes_is_told_at_most_once_an_hour(pool: Pool) -> N
     assert await look(pool, lost("main")) == []
 
 
+async def test_what_was_told_before_the_clock_was_set_back_is_told_again_once(pool: Pool) -> None:
+    """What came back was told to nobody for as long as the clock had been ahead."""
+    await operator(pool, "eva")
+    assert len(await look(pool, lost("main"), lost("backup"))) == 1
+    assert await look(pool, lost("backup")) == []
+    await later(pool, "-3 days")
+    (mail,) = await look(pool, lost("main"), lost("backup"))
+    assert mail.subject == "Heliograph: 2 suppliers have no session."
+    await pool.execute("UPDATE operator_tellings SET told_at = told_at - interval '61 minutes'")
+    await pool.execute("UPDATE findings SET since = since - interval '61 minutes' WHERE since < now()")
+    assert await look(pool, lost("main"), lost("backup")) == []
+
+
 async def test_all_that_is_news_is_told_sender_ids_first_however_much_lasts(pool: Pool) -> None:
     await operator(pool, "eva")
     many = [lost(f"s{n:03}") for n in range(telling.MOST + 2)]

@@ -103,11 +103,14 @@ async def choose(
     return after
 
 
-# Causes that began after they were last mailed, unless that was within APART.
+# Causes that began after they were last mailed, unless that was within APART. Times to come are from before the clock
+# was set back: what was mailed then is mailed once more, and so is what began then.
 NEWS = """
 SELECT one.cause FROM unnest($1::text[], $2::timestamptz[]) AS one (cause, since)
- WHERE NOT EXISTS (SELECT FROM operator_tellings told WHERE told.cause = one.cause
-                      AND (told.told_at >= one.since OR told.told_at > now() - $3::interval))
+ WHERE NOT EXISTS (SELECT FROM operator_tellings told
+                    WHERE told.cause = one.cause AND told.told_at < now() + interval '1 minute'
+                      AND (told.told_at >= one.since OR one.since > now() + interval '1 minute'
+                           OR told.told_at > now() - $3::interval))
 """
 
 
