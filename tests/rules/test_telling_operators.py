@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -21,6 +22,7 @@ from heliograph.pages.noticing import operators as mails_of
 from heliograph.people import users
 from heliograph.people.operators import accounts, noticing
 from heliograph.sms.accepting import sender_ids
+from heliograph.sms.reports import daily
 from tests.rules.factories import organization
 from tests.rules.test_telling import box
 
@@ -101,6 +103,30 @@ async def test_what_was_told_before_the_clock_was_set_back_is_told_again_once(po
     await pool.execute("UPDATE operator_tellings SET told_at = told_at - interval '61 minutes'")
     await pool.execute("UPDATE findings SET since = since - interval '61 minutes' WHERE since < now()")
     assert await look(pool, lost("main"), lost("backup")) == []
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+async def test_who_is_no_operator_any_more_is_mailed_nothing_that_waits(pool: Pool, is_gone: bool) -> None:
+    """Such as while the mail server is away; what waits for them as a member of an organization is sent."""
+    eva, _ = await operator(pool, "eva"), await operator(pool, "rui")
+    assert eva.id is not None
+    assert len(await look(pool, lost("main"))) == 2
+    letter, within = Mail("eva@example.com", "Receipts", "…"), timedelta(hours=1)
+    actor = await organization(pool)
+    async with pool.acquire() as conn:
+        await outbox.put_many(
+            conn, box(), [(None, noticing.report_subject(eva.id), letter)], kind=daily.KIND, within=within
+        )
+        await outbox.put_many(
+            conn, box(), [(actor.organization_id, eva.id, letter)], kind=outbox.NOTICES, within=within
+        )
+        if is_gone:
+            await users.remove(conn, CLI, id=eva.id)
+        else:
+            await accounts.remove(conn, CLI, user_id=eva.id, email="eva@example.com")
+    left = await pool.fetch("SELECT subject_id = $1, organization_id FROM mails WHERE state = 'waiting'", eva.id)
+    own = [] if is_gone else [(True, actor.organization_id)]
+    assert sorted(map(tuple, left)) == [(False, None), *own]
 
 
 async def test_all_that_is_news_is_told_sender_ids_first_however_much_lasts(pool: Pool) -> None:
