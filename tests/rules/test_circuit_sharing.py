@@ -85,6 +85,20 @@ async def test_a_pause_from_before_the_clock_was_set_back_is_not_kept(pool: Pool
     assert await pool.fetchval("SELECT paused_until = throttled_at FROM supplier_health")
 
 
+async def test_a_supplier_that_throttled_before_the_clock_was_set_back_is_not_said_to_do_so(pool: Pool) -> None:
+    """It was for as long as the clock had been ahead, and each worker that started was slow with it for a minute."""
+    one = await shared_supplier(pool)
+    one.connector.throttles, one.connector.pause = 1, 30.0  # type: ignore[attr-defined]
+    await exchange(pool, one)
+    async with pool.acquire() as conn:
+        assert [*await sharing.avoided(conn)] == [one.supplier.id]
+        await conn.execute(
+            "UPDATE supplier_health SET throttled_at = throttled_at + '1 day', paused_until = paused_until + '1 day'"
+        )
+        assert await sharing.avoided(conn) == {}
+        assert (await sharing.read(conn))[one.supplier.id]["throttled_at"] is None
+
+
 async def test_a_circuit_stays_open_though_settings_changed_before_the_clock_was_set_back(pool: Pool) -> None:
     """It used to be closed a second later each time, since it counted as from before the change."""
     one = await shared_supplier(pool)

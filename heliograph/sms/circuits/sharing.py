@@ -42,10 +42,13 @@ LONGEST = 60.0
 _PROBE_DUE = f"(probe_at <= now() OR probe_at > now() + interval '{Breaker.PROBE + 60} seconds')"
 # Findings from before the settings last changed are ignored, unless that was before the clock was set back.
 _CHANGED = "CASE WHEN s.changed_at <= now() + interval '1 minute' THEN s.changed_at ELSE '-infinity' END"
+# Throttling of times to come was before the clock was set back.
+_NOT_AHEAD = "h.throttled_at <= now() + interval '1 minute'"
 READ = f"""
 SELECT h.supplier_id, CASE WHEN h.opened_at >= {_CHANGED} THEN h.opened_at END AS opened_at,
        extract(epoch FROM now() - h.opened_at)::float8 AS open_for, {_PROBE_DUE} AS probe_due, h.probed_by,
-       h.closed_by, CASE WHEN h.throttled_at >= {_CHANGED} THEN h.throttled_at END AS throttled_at, h.throttled_by,
+       h.closed_by, h.throttled_by,
+       CASE WHEN h.throttled_at >= {_CHANGED} AND {_NOT_AHEAD} THEN h.throttled_at END AS throttled_at,
        extract(epoch FROM now() - h.throttled_at)::float8 AS throttled_for,
        extract(epoch FROM h.paused_until - now())::float8 AS pause
   FROM supplier_health h JOIN suppliers s ON s.id = h.supplier_id WHERE s.state <> 'removed'
@@ -222,7 +225,8 @@ async def _throttles(
 
 SAID = f"""
 SELECT h.supplier_id, CASE WHEN h.opened_at >= {_CHANGED} THEN h.opened_at END AS opened_at,
-       CASE WHEN h.throttled_at >= greatest({_CHANGED}, now() - interval '60 seconds') OR h.paused_until > now()
+       CASE WHEN {_NOT_AHEAD}
+             AND (h.throttled_at >= greatest({_CHANGED}, now() - interval '60 seconds') OR h.paused_until > now())
             THEN h.throttled_at END AS throttled_at
   FROM supplier_health h JOIN suppliers s ON s.id = h.supplier_id WHERE s.state <> 'removed'
 """
