@@ -28,7 +28,15 @@ from typing import Any
 import msgspec
 
 from heliograph.base.network import failures
-from heliograph.base.network.addresses import Address, Network, Target, is_allowed, parse_networks, parse_url
+from heliograph.base.network.addresses import (
+    LONGEST_URL,
+    Address,
+    Network,
+    Target,
+    is_allowed,
+    parse_networks,
+    parse_url,
+)
 from heliograph.base.network.standstill import stood_still
 from heliograph.base.network.tls import shared_client_context
 from heliograph.base.process.settings import Settings
@@ -74,6 +82,8 @@ class ClientRules(msgspec.Struct, frozen=True):
     headers: frozenset[bytes] = frozenset()
     #: Seconds that a body may take after its head, within `seconds`.
     body_seconds: float = BODY_SECONDS
+    #: Maximum characters of a URL.
+    longest_url: int = LONGEST_URL
 
 
 def webhook_rules(settings: Settings) -> ClientRules:
@@ -136,7 +146,7 @@ class HttpClient:
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], *, wanted: Callable[[], bool] = _always
     ) -> Answer | Failure:
         """As `post`, with any method, for URLs that are never used twice: nothing about them is remembered."""
-        target = parse_url(url, allow_http=self._rules.allow_http, allowed_networks=self._rules.networks)
+        target = self._target(url)
         if isinstance(target, str):
             return Failure("blocked", target, 0.0, is_sent=False)
         start = writer.start(method, _authority(target), _path(url))
@@ -392,13 +402,17 @@ class HttpClient:
         """The destination of a URL and the start of its POSTs, or why it is refused."""
         if len(self._targets) >= _REMEMBERED:
             self._targets.clear()
-        target = parse_url(url, allow_http=self._rules.allow_http, allowed_networks=self._rules.networks)
+        target = self._target(url)
         if isinstance(target, str):
             known: tuple[_Destination, str] | str = target
         else:
             known = self._destination(target), writer.start("POST", _authority(target), _path(url))
         self._targets[url] = known
         return known
+
+    def _target(self, url: str) -> Target | str:
+        rules = self._rules
+        return parse_url(url, allow_http=rules.allow_http, allowed_networks=rules.networks, longest=rules.longest_url)
 
     def _destination(self, target: Target) -> _Destination:
         if len(self._destinations) >= _REMEMBERED:

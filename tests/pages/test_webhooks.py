@@ -17,7 +17,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
-from heliograph.base.network.addresses import parse_url
+from heliograph.base.network.addresses import LONGEST_URL, parse_url
 from heliograph.http.answers import KEPT_BYTES
 from heliograph.pages import words
 from heliograph.simulators.receiver import Options, Receiver
@@ -133,7 +133,9 @@ async def test_an_address_is_judged_while_it_is_typed_and_when_it_is_sent(pool: 
 
 def test_every_word_of_the_rule_is_said_in_ours() -> None:
     source = (ROOT / "heliograph" / "base" / "network" / "addresses.py").read_text()
-    told = {text.replace("{LONGEST_URL}", "2048") for text in re.findall(r'return f?"([a-zA-Z][^"]+ [^"]+)"', source)}
+    told = {
+        text.replace("{longest}", str(LONGEST_URL)) for text in re.findall(r'return f?"([a-zA-Z][^"]+ [^"]+)"', source)
+    }
     assert told == set(words.URL_PROBLEMS)
     assert parse_url("nonsense", allow_http=True) in told
 

@@ -853,6 +853,34 @@ async def test_an_answer_that_ends_early_has_no_id_if_that_may_be_cut(answer: by
     server.close()
 
 
+async def test_a_long_text_fits_into_an_address_and_a_longer_one_is_refused_alone() -> None:
+    """From 2,048 characters on, the whole account counted as unreachable, and the message came back for ever."""
+    lines: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines.append((await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")[0])
+        writer.write(b"HTTP/1.0 202 Accepted\r\n\r\n0: Accepted for delivery")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    line = Line(url)
+    settings = {"base_url": url, "method": "GET", "path": "/cgi-bin/sendsms?to={{to}}&text={{text}}"}
+    line.connector = connect(kinds.HTTP["http"], Account(uuid4(), settings, SECRET), line._heard)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    longest, longer = (msgspec.structs.replace(submission(), text="न" * n, encoding="ucs2") for n in (670, 900))
+    longer = msgspec.structs.replace(longer, message_id=uuid4())
+    assert await line.send(longest, longer) == [Verdict.ACCEPTED, Verdict.REFUSED]
+    assert [one.count(quote("न").encode()) for one in lines] == [670]
+    outcome = line.outcomes[longer.message_id]
+    assert (outcome.scope, outcome.failover) == (Scope.MESSAGE, True)
+    assert outcome.detail == "cannot be written: an address of more than 8000 characters"
+    await line.connector.stop(grace=1.0)
+    server.close()
+
+
 @pytest.mark.parametrize(
     ("pack", "verdict"),
     [(gzip.compress, Verdict.ACCEPTED), (lambda body: gzip.compress(body)[:-20], Verdict.UNKNOWN)],

@@ -88,13 +88,15 @@ def is_allowed(address: Address, allowed_networks: Sequence[Network] = ()) -> bo
     return address in _GLOBAL_IPV6 and not any(address in network for network in _REFUSED_IPV6)
 
 
-def parse_url(url: str, *, allow_http: bool, allowed_networks: Sequence[Network] = ()) -> Target | str:
+def parse_url(
+    url: str, *, allow_http: bool, allowed_networks: Sequence[Network] = (), longest: int = LONGEST_URL
+) -> Target | str:
     """The target of a URL, or a short sentence saying why it is refused. Does not use the network.
 
     Only the form of a host name is checked here; its addresses are checked when a connection is opened.
     """
-    if len(url) > LONGEST_URL:
-        return f"the URL has more than {LONGEST_URL} characters"
+    if len(url) > longest:
+        return f"the URL has more than {longest} characters"
     if not url.isascii():
         return "the URL must be ASCII: write the host in its xn-- form and percent-encode the path"
     if any(character <= " " or character in '\\"<>^`{|}\x7f' for character in url):

@@ -52,6 +52,8 @@ log = structlog.get_logger(__name__)
 
 #: Maximum digits of a sender that is not a full phone number.
 SHORT_CODE = 8
+#: Maximum characters of a request's address: servers read 8 KiB, and the longest text that is accepted takes 6,000.
+LONGEST_ADDRESS = 8_000
 #: Seconds for requests still open when a worker stops, after its grace period.
 _LAST = 1.0
 _NEVER = float("inf")
@@ -147,6 +149,7 @@ class HttpConnector:
             headers=frozenset(name.encode("latin-1", "replace") for name in self._kind.headers(settings)),
             # Unlike a receiver's, a supplier's status says little: its body has the id, and may follow long after.
             body_seconds=settings.response_seconds,
+            longest_url=LONGEST_ADDRESS,
         )
         self._client = HttpClient(rules)
         self._running = True
@@ -323,7 +326,7 @@ class HttpConnector:
         """Send on an idle open connection, or have a task connect first."""
         try:
             message = _message(one.submission, self._callback)
-            request: Request = self._kind.request(self._settings, self._secrets, message)
+            request: Request = _checked(self._kind.request(self._settings, self._secrets, message))
         except ValueError as error:
             refused = Outcome(
                 Verdict.REFUSED,
@@ -341,7 +344,7 @@ class HttpConnector:
         assert self._kind.batch is not None
         try:
             messages = [_message(one.submission, self._callback) for one in some]
-            request = self._kind.batch.request(self._settings, self._secrets, messages)
+            request = _checked(self._kind.batch.request(self._settings, self._secrets, messages))
         except ValueError:
             # Each is sent alone, as the window allows, so that only the one that cannot be written is refused.
             del self._open[number]
@@ -473,6 +476,13 @@ class HttpConnector:
             self._on_outcome(submission, outcome)
         except Exception:
             log.exception("outcome handler failed", message_id=str(submission.message_id))
+
+
+def _checked(request: Request) -> Request:
+    """The request. Raises ValueError if its address is too long: the text in it is at fault, not the account."""
+    if len(request.url) > LONGEST_ADDRESS:
+        raise ValueError(f"an address of more than {LONGEST_ADDRESS} characters")
+    return request
 
 
 def _is_remembered(request: Request) -> bool:
