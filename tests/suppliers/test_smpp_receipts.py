@@ -176,6 +176,14 @@ def test_a_wide_receipt_may_end_in_another_script() -> None:
     assert receipt(deliver(text.encode("utf-16-be"), data_coding=8)).keys == ("5",)
 
 
+@pytest.mark.parametrize("codec", ["latin-1", "utf-8", "utf-16-be"])
+@pytest.mark.parametrize("text", ["Olá, João", "Ação: 2", "é"])
+def test_an_accent_in_the_users_text_makes_no_receipt_wide(text: str, codec: str) -> None:
+    """Of an SMSC that repeats the data_coding of the original message, and its text in whatever octets."""
+    read = receipt(deliver(CLASSIC[:-6] + text.encode(codec), data_coding=8))
+    assert (read.keys, read.state, read.error) == (("1526758174",), "delivered", "000")
+
+
 def test_counts_of_segments() -> None:
     read = receipt(deliver(b"id:1 sub:003 dlvrd:002 stat:DELIVRD"))
     assert (read.submitted, read.delivered) == (3, 2)

@@ -222,6 +222,8 @@ _WORD = re.compile(r"(?:^|(?<=[\s=]))[A-Za-z]+(?=[\s;,]|$)")
 _USERS_TEXT = re.compile(r"(?:^|(?<=[\s,;0-9]))text\s*:", re.I)
 #: Where a value ends: at white space, or at punctuation before another label (only some labels are known).
 _END = re.compile(r"[,;]?(?:\s|$)|[,;][a-z_ ]+:", re.I)
+#: A label with one octet per character, whatever the octets of the user's text after it.
+_NARROW = re.compile(rb"(?:id|stat|state|status)\s*:", re.I)
 #: Octets at the start of a receipt, which every supplier writes in ASCII.
 _HEAD = 32
 _LONGEST_WORD = 20
@@ -250,7 +252,7 @@ def _is_wide(body: bytes, data_coding: int) -> bool:
     high = body[:_HEAD:2]
     if high.count(0) * 2 > len(high):
         return True
-    return data_coding == 8 and not body.isascii()
+    return data_coding == 8 and not body.isascii() and _NARROW.search(body) is None
 
 
 def _inbound(
