@@ -198,6 +198,14 @@ def test_a_receipt_in_tlvs_only() -> None:
     assert (read.keys, read.state) == (("33d7f963",), "undelivered")
 
 
+@pytest.mark.parametrize("state", [b"\x02", b"\0\x02", b"\0\0\0\x02", b"\x02\0"])
+@pytest.mark.parametrize("id", [b"33d7f963", b"33D7F963\0", b"33d7f963\0\0", b"33d7f963\0\xfe\x017\0"])
+def test_tlvs_of_unusual_lengths_say_the_same(id: bytes, state: bytes) -> None:
+    """A state of two octets was read as its first one, SCHEDULED, and no id had anything after its NUL."""
+    read = receipt(deliver(tlvs={Tag.RECEIPTED_MESSAGE_ID: id, Tag.MESSAGE_STATE: state}))
+    assert (read.keys, read.state) == (("33d7f963",), "delivered")
+
+
 def test_an_id_in_a_tlv_with_its_state_in_the_text() -> None:
     read = receipt(deliver(b"stat:EXPIRED err:", {Tag.RECEIPTED_MESSAGE_ID: b"77\0"}))
     assert (read.keys, read.state) == (("77",), "expired")
@@ -393,6 +401,10 @@ def test_acknowledgements_by_a_handset_are_messages(esm_class: int) -> None:
         (deliver(b"Hi there", esm_class=0x40), b"Hi there", None),
         (deliver(b"\x05\x00\x03\x07\x02\x09Hi", esm_class=0x40), b"Hi", None),
         (deliver(b"Hi", {0x020C: b"\0\x09", 0x020E: b"\x02", 0x020F: b"\x01"}, 0), b"Hi", (9, 2, 1)),
+        (deliver(b"Hi", {0x020C: b"\x09", 0x020E: b"\x02", 0x020F: b"\x01"}, 0), b"Hi", (9, 2, 1)),
+        (deliver(b"Hi", {0x020C: b"\0\x09", 0x020E: b"\0\x02", 0x020F: b"\0\x01"}, 0), b"Hi", (9, 2, 1)),
+        (deliver(b"Hi", {0x020C: b"\0\0\0\x09", 0x020E: b"\x02", 0x020F: b"\x01"}, 0), b"Hi", (9, 2, 1)),
+        (deliver(b"Hi", {0x020C: b"\1\0\0\x09", 0x020E: b"\x02", 0x020F: b"\x01"}, 0), b"Hi", None),
         (deliver(b"Hi", {0x020C: b"\0\x09"}, 0), b"Hi", None),
         (DataSm(1, tlvs={Tag.MESSAGE_PAYLOAD: b"Hi"}), b"Hi", None),
     ],

@@ -121,7 +121,10 @@ def parse(pdu: DeliverSm | DataSm, raw: bytes, rules: ReceiptRules) -> Receipt |
     state_tlv = error_tlv = reference_tlv = None
     if tlvs:
         from_tlv = tlvs.get(_MESSAGE_ID)
-        if from_tlv and (key := id_key(from_tlv.decode("latin-1"), rules.tlv_id_base or rules.id_base)):
+        # What follows a NUL is no part of it: some SMSCs send a whole buffer.
+        if from_tlv and (
+            key := id_key(from_tlv.partition(b"\0")[0].decode("latin-1"), rules.tlv_id_base or rules.id_base)
+        ):
             keys = (key,) if key in keys else (key, *keys)
         state_tlv, error_tlv, reference_tlv = tlvs.get(_STATE), tlvs.get(_ERROR), tlvs.get(_REFERENCE)
     state, known = _state(state_tlv, word, rules.final_states)
@@ -264,10 +267,10 @@ def _inbound(
     elif len(sixteen := elements.get(0x08, b"")) == 4:
         concatenation = (sixteen[0] << 8 | sixteen[1], sixteen[2], sixteen[3])
     elif Tag.SAR_MSG_REF_NUM in pdu.tlvs:
-        reference = _u16(pdu.tlvs[Tag.SAR_MSG_REF_NUM])
-        total, number = pdu.tlvs.get(Tag.SAR_TOTAL_SEGMENTS), pdu.tlvs.get(Tag.SAR_SEGMENT_SEQNUM)
-        if reference is not None and total and number:
-            concatenation = (reference, total[0], number[0])
+        reference = int.from_bytes(pdu.tlvs[Tag.SAR_MSG_REF_NUM], "big")
+        total, number = _octet(pdu.tlvs.get(Tag.SAR_TOTAL_SEGMENTS)), _octet(pdu.tlvs.get(Tag.SAR_SEGMENT_SEQNUM))
+        if reference <= 0xFFFF:
+            concatenation = (reference, total, number)
     if concatenation is not None and not 1 <= concatenation[2] <= concatenation[1]:
         concatenation = None
     locking, single = _language(elements.get(_LOCKING_SHIFT)), _language(elements.get(_SINGLE_SHIFT))
@@ -304,8 +307,8 @@ def _without_label(text: str, final_states: Mapping[str, ReceiptState]) -> str:
 def _state(tlv: bytes | None, word: str, final_states: Mapping[str, ReceiptState]) -> tuple[ReceiptState, bool]:
     """The state from the TLV, or else from the text, and whether it is known. A final state in the text replaces one in
     the TLV that is not: some SMSCs fill the TLV with the state that the message had before."""
-    if tlv and tlv[0] in STATES:
-        state = _meaning(tlv[0], final_states)
+    if tlv and (number := _octet(tlv)) in STATES:
+        state = _meaning(number, final_states)
         if state in _NOT_FINAL:
             written = _written(word.upper(), final_states)
             state = written if written is not None and written not in _NOT_FINAL else state
@@ -334,6 +337,11 @@ def _error(tlv: bytes | None, text: str) -> str:
     if tlv.isdigit():
         return tlv.decode("ascii")
     return f"{tlv[0]}:{tlv[1] << 8 | tlv[2]}"
+
+
+def _octet(value: bytes | None) -> int:
+    """The number, below 256, in a TLV; 0: it is absent. Some SMSCs write it in two or four octets."""
+    return (value.lstrip(b"\0") or b"\0")[0] if value else 0
 
 
 def _u16(value: bytes | None) -> int | None:
