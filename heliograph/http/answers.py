@@ -11,6 +11,7 @@ What follows an answer is not part of the next one: a connection that received m
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -38,8 +39,11 @@ HEADERS = 100
 INTERIM_ANSWERS = 16
 
 _MEASURES, _RETRY_AFTER, _CODING = (b"content-length", b"transfer-encoding"), b"retry-after", b"content-encoding"
+_KEEP_ALIVE = b"keep-alive"
+#: The part of Keep-Alive (RFC 2068 §19.7.1.1) that says how long an idle connection stays open, seconds.
+_TIMEOUT = re.compile(rb"timeout[ \t]*=[ \t]*\"?([0-9]{1,6})", re.IGNORECASE)
 #: Lengths of the names of headers that matter: most headers cost no more than a look at it.
-_LENGTHS = frozenset(map(len, (*_MEASURES, _RETRY_AFTER, _CODING)))
+_LENGTHS = frozenset(map(len, (*_MEASURES, _RETRY_AFTER, _CODING, _KEEP_ALIVE)))
 
 #: For answers of which no headers are wanted.
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -139,6 +143,7 @@ class AnswerReader:
         "coding",
         "complete",
         "headers",
+        "keep_alive",
         "retry_after",
         "reusable",
         "start",
@@ -179,6 +184,8 @@ class AnswerReader:
         self.headers: Mapping[str, str] = NO_HEADERS
         #: The content coding of the body; "": none, or it stays as it is.
         self.coding = ""
+        #: Seconds for which another request may use the connection, by the header.
+        self.keep_alive = math.inf
         #: The body's length is given, or it has chunks; otherwise it lasts until the other side closes the connection.
         self._is_measured = False
         self._seen = 0
@@ -264,6 +271,9 @@ class AnswerReader:
             self.retry_after = value.decode("latin-1")
         elif name == _CODING and self._decodes:
             self.coding = value.decode("latin-1")
+        if name == _KEEP_ALIVE and (timeout := _TIMEOUT.search(value)) is not None:
+            # A request that is on its way while the other side closes the connection is lost: it must leave earlier.
+            self.keep_alive = max(int(timeout[1]) - 1, int(timeout[1]) / 2)
         if name in self._wanted:
             self.headers = {**self.headers, name.decode("latin-1"): value.decode("latin-1")}
 

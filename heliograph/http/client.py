@@ -101,7 +101,7 @@ class HttpClient:
     """Created and used inside one running loop. `close` it.
 
     `lookup` (name → addresses; raises OSError; runs in a thread) and `tls` replace the system's resolver and trust
-    store; `keep_alive`: how long a connection may be idle, seconds.
+    store; `keep_alive`: how long a connection may be idle, seconds, unless an answer says less.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class HttpClient:
         while destination.idle:
             connection = destination.idle.pop()
             self._idle -= 1
-            if connection.is_free and now - connection.idle_since < self._keep_alive:
+            if connection.is_free and now < connection.idle_until:
                 return connection
             connection.abort()
         return None
@@ -255,7 +255,7 @@ class HttpClient:
         if not connection.is_free or self._idle >= _IDLE or self._closed:
             connection.abort()
             return
-        connection.idle_since = time.monotonic()
+        connection.idle_until = time.monotonic() + min(self._keep_alive, connection.keep_alive)
         destination.idle.append(connection)
         self._idle += 1
 
@@ -271,10 +271,8 @@ class HttpClient:
         self._sweeps += 1
         if self._idle and self._sweeps % _IDLE_SWEEPS == 0:
             for destination in self._destinations.values():
-                if destination.idle and now - destination.idle[0].idle_since >= self._keep_alive:
-                    for connection in destination.idle:
-                        if now - connection.idle_since >= self._keep_alive:
-                            connection.abort()
+                for connection in [one for one in destination.idle if one.idle_until <= now]:
+                    connection.abort()
         if self._busy or self._idle:
             self._sweep_later()
 

@@ -31,7 +31,7 @@ BODY_SECONDS = 2.0
 
 
 class ClientConnection(asyncio.Protocol):
-    """`deadline` and `idle_since` are times of `time.monotonic`."""
+    """`deadline` and `idle_until` are times of `time.monotonic`."""
 
     __slots__ = (
         "_answer",
@@ -45,7 +45,7 @@ class ClientConnection(asyncio.Protocol):
         "_started",
         "_transport",
         "deadline",
-        "idle_since",
+        "idle_until",
         "way",
     )
 
@@ -68,7 +68,7 @@ class ClientConnection(asyncio.Protocol):
         self._first_byte = 0.0
         self._spoke_first = False
         self.deadline = 0.0
-        self.idle_since = 0.0
+        self.idle_until = 0.0
         #: How it was opened; after the first request, only its address.
         self.way: ConnectionTrace | None = None
 
@@ -106,6 +106,11 @@ class ClientConnection(asyncio.Protocol):
     def is_free(self) -> bool:
         """Whether another request may be sent: the last answer was read completely, and nothing followed it."""
         return self._done is None and self._answer.reusable and not self._transport.is_closing()
+
+    @property
+    def keep_alive(self) -> float:
+        """Seconds for which the other side, by its last answer, keeps it open; infinity if it does not say."""
+        return self._answer.keep_alive
 
     def expire(self) -> None:
         """The deadline has passed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import math
 
 import pytest
 from hypothesis import given
@@ -111,6 +112,27 @@ def test_connection_close_is_heeded() -> None:
     assert not read(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").reusable
     assert not read(b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n").reusable
     assert read(b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 0\r\n\r\n").reusable
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        (b"Keep-Alive: timeout=2, max=100", 1.0),
+        (b"keep-alive: max=100, TIMEOUT = 15", 14.0),
+        (b'Keep-Alive: timeout="5"', 4.0),
+        (b"Keep-Alive: timeout=1", 0.5),
+        (b"Keep-Alive: timeout=0", 0.0),
+        (b"Keep-Alive: max=100", math.inf),
+        (b"Keep-Alive: timeout=soon", math.inf),
+        (b"Connection: Keep-Alive", math.inf),
+    ],
+)
+def test_how_long_another_request_may_follow(said: bytes, seconds: float) -> None:
+    """On a connection that the other side was about to close, a request was lost, and so its outcome unknown."""
+    reader = read(b"HTTP/1.1 200 OK\r\n" + said + b"\r\nContent-Length: 0\r\n\r\n")
+    assert (reader.keep_alive, reader.reusable) == (seconds, True)
+    reader.reset()
+    assert reader.keep_alive == math.inf
 
 
 def test_a_switch_of_protocols_is_an_answer_and_the_end() -> None:

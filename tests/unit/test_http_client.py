@@ -201,6 +201,15 @@ async def test_a_request_on_a_connection_that_ends_is_not_sent_twice() -> None:
         assert (listener.connections, len(listener.requests)) == (1, 2)
 
 
+@pytest.mark.parametrize(("seconds", "connections"), [(b"0", 3), (b"60", 1)])
+async def test_a_connection_is_used_no_longer_than_its_other_side_keeps_it(seconds: bytes, connections: int) -> None:
+    answer = ok(b"ok", b"Keep-Alive: timeout=" + seconds)
+    async with listening(answer=answer) as listener, outbound(keep_alive=600.0) as client:
+        for _ in range(3):
+            assert isinstance(await post(client, f"http://127.0.0.1:{listener.port}/"), Answer)
+        assert (listener.connections, len(listener.requests)) == (connections, 3)
+
+
 async def test_what_comes_unasked_ends_an_idle_connection() -> None:
     async def talkative(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await listener.request(reader)
