@@ -19,7 +19,7 @@ from heliograph.base.process.settings import SettingsError
 from heliograph.base.sentences import english
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Receipt, ReceiptState, Scope, Submission, Verdict
-from heliograph.suppliers.http import generic, references, templates
+from heliograph.suppliers.http import generic, multipart, references, templates
 from heliograph.suppliers.http.by_name import africastalking, infobip, twilio, vonage
 from heliograph.suppliers.http.kind import FORM, JSON, Answer, Callback, Message
 from heliograph.suppliers.http.rulings import Ruling, by_status, outcome
@@ -282,6 +282,43 @@ def test_texts_as_gateways_write_them(body: bytes, text: str) -> None:
     assert templates.Found(body).text(place) == text
     signing = settings("vonage", signature_method="sha256")
     assert not vonage.is_genuine(signing, {"secret": "s", "signature_secret": "k"}, callback)
+
+
+#: As PHP's cURL writes an array.
+MULTIPART = (
+    b'--------x1\r\nContent-Disposition: form-data; name="id"\r\n\r\n00A1\r\n'
+    b"--------x1\r\nContent-Disposition: form-data; filename=a; name=note\r\nContent-Type: text/plain\r\n\r\n"
+    b"a\r\n--b\r\n\r\nc\r\n"
+    b'--------x1\r\nContent-Disposition: form-data; name="text"\r\n\r\nOl\xe1 & at\xe9 j\xe1\r\n'
+    b'--------x1\r\nContent-Disposition: form-data; name="from"\r\n\r\n+258841230106\r\n'
+    b'--------x1\r\nContent-Disposition: form-data; name="to"\r\n\r\n\r\n'
+    b"--------x1--\r\n"
+)
+
+
+@pytest.mark.parametrize("kind", ["multipart/form-data; boundary=------x1", 'Multipart/Form-Data; boundary="------x1"'])
+def test_a_form_may_have_several_parts(kind: str) -> None:
+    """Of a gateway in PHP: neither its receipts nor handsets' messages were read."""
+    callback = Callback("POST", "https://x/?ref=1", {"content-type": kind}, MULTIPART)
+    fields = {"id": "00A1", "note": "a\r\n--b\r\n\r\nc", "text": "Olá & até já", "from": "+258841230106", "to": ""}
+    assert (callback.form, callback.fields) == (fields, {"ref": "1"} | fields)
+    settings = {"base_url": "https://x.example", "body": '{"t":"{{text}}"}', "receipt_id_at": "form:id"}
+    places = {"inbound_from_at": "form:from", "inbound_text_at": "form:text"}
+    there = kinds.settings_from("http", settings | places)
+    (receipt,) = kinds.HTTP["http"].receipts(there, callback)
+    (message,) = kinds.HTTP["http"].inbound(there, callback)
+    assert (receipt.keys, message.sender, message.text) == (("a1",), "258841230106", "Olá & até já")
+
+
+def test_a_form_of_several_parts_is_read_in_linear_time_or_not_at_all() -> None:
+    kind = "multipart/form-data; boundary=x"
+    part = b'--x\r\nContent-Disposition: form-data; name="n%d"\r\n\r\nv\r\n'
+    for count, read in ((200, 200), (201, 0), (10_000, 0)):
+        assert len(multipart.fields(b"".join(part % n for n in range(count)) + b"--x--", kind) or {}) == read
+    assert multipart.fields(b"--x\r\n" + b" name=" * 200_000 + b"\r\n\r\nv\r\n--x--", kind) == {}
+    assert multipart.fields(b"--x\r\n\r\nv", kind) == {}
+    assert multipart.fields(b"", kind) == multipart.fields(MULTIPART, "multipart/form-data") == {}
+    assert multipart.fields(b"id=1", "application/x-www-form-urlencoded") is None
 
 
 def test_an_answer_behind_a_mark_is_an_answer() -> None:

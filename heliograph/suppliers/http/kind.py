@@ -20,6 +20,7 @@ import msgspec
 from heliograph.base.network.addresses import parse_networks
 from heliograph.base.sentences import said
 from heliograph.suppliers.contract import Inbound, Outcome, Receipt, ReceiptState, Submission
+from heliograph.suppliers.http import multipart
 from heliograph.suppliers.settings import (
     Country,
     HandlesStop,
@@ -166,7 +167,7 @@ class Callback(msgspec.Struct, frozen=True):
     @property
     def form(self) -> dict[str, str]:
         """Fields of the body."""
-        return pairs(text_in(self.body))
+        return form_of(self.body, self.headers.get("content-type", ""))
 
     @property
     def fields(self) -> dict[str, str]:
@@ -338,6 +339,12 @@ def pairs(text: str) -> dict[str, str]:
         except ValueError:
             break
     return {}
+
+
+def form_of(body: bytes, content_type: str) -> dict[str, str]:
+    """Fields of a form's body."""
+    parts = multipart.fields(body, content_type)
+    return pairs(text_in(body)) if parts is None else {name: text_in(value) for name, value in parts.items()}
 
 
 def text_in(body: bytes) -> str:

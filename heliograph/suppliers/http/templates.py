@@ -23,7 +23,7 @@ from xml.sax.saxutils import escape
 import msgspec
 import re2
 
-from heliograph.suppliers.http.kind import FORM, json_of, pairs, text_in, text_of
+from heliograph.suppliers.http.kind import FORM, form_of, json_of, pairs, text_in, text_of
 
 _NAME = re.compile(r"\{\{\s*+([a-z_]*+)\s*+\}\}")
 #: Memory limit of a pattern, bytes.
@@ -146,8 +146,8 @@ class Found(msgspec.Struct):
             match = pattern(rest).search(body)
             return "" if match is None or (self.is_cut and match.end(1) == len(body)) else match.group(1) or ""
         if kind == "form":
-            body = text_in(self.body)
-            return pairs(body.rpartition("&")[0] if self.is_cut else body).get(rest, "")
+            form = self.body.rpartition(b"&")[0] if self.is_cut else self.body
+            return form_of(form, self.headers.get("content-type", "")).get(rest, "")
         return _query(self.url).get(rest, "")
 
     def _pointed(self, pointer: str) -> Any:
