@@ -262,6 +262,11 @@ def test_parts_that_vonage_does_not_join_say_where_they_belong() -> None:
     ("body", "text"),
     [
         (b'\xef\xbb\xbf{"text":"hi"}', "hi"),
+        (b'\xef\xbb\xbf\xef\xbb\xbf{"text":"hi"}', "hi"),
+        (b"\xef\xbb\xbftext=hi", "hi"),
+        (b'{"text":"Yes\r\n\tI do"}', "Yes\r\n\tI do"),
+        (b'{"text":"S\xed\nyes \\ud83d"}', "Sí\nyes \ufffd"),
+        (b'{"text":"hi"}\n\0', "hi"),
         ('{"text":"Olá"}'.encode("latin-1"), "Olá"),
         (rb'{"text":"a\ud83d"}', "a\ufffd"),
         (rb'{"text":"\ude00 \ud83d\ude00 \\ud83d"}', "\ufffd 😀 \\ud83d"),
@@ -274,8 +279,8 @@ def test_parts_that_vonage_does_not_join_say_where_they_belong() -> None:
     ],
 )
 def test_texts_as_gateways_write_them(body: bytes, text: str) -> None:
-    """A byte order mark before JSON, another charset, half a character: each used to lose the whole callback, after a
-    200."""
+    """A byte order mark before JSON or a form, another charset, half a character, a line break that is not escaped:
+    each used to lose the whole callback, after a 200."""
     callback = Callback("POST", "https://us.example/", {}, body)
     assert callback.fields["text"] == text
     place = "/text" if b"{" in body else "form:text"
@@ -524,6 +529,8 @@ def test_a_gateway_may_write_an_id_otherwise_in_receipts(answered: str, reported
         ("regex:^OK: ([0-9]+)", b"OK: 123456\n", "123456", "123456"),
         ("form:id", b"code=0&id=123456", "123456", None),
         ("form:id", b"id=123456&code=0", "123456", "123456"),
+        ("form:id", b"\xef\xbb\xbfid=123456&code=0", "123456", "123456"),
+        ("regex:^OK: ([0-9]+)", b"\xef\xbb\xbfOK: 123456", "123456", None),
         ("/", b"123456", "123456", None),
         ("/", b'"123456"', "123456", "123456"),
         ("/id", b'{"id":"123456"}', "123456", "123456"),

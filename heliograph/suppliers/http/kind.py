@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 import hmac
+import json
 import re
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
@@ -348,10 +349,11 @@ def form_of(body: bytes, content_type: str) -> dict[str, str]:
 
 
 def text_in(body: bytes) -> str:
-    """A body as text, whatever its charset."""
+    """A body as text, whatever its charset, without byte order marks before it: a program in PHP writes one for each of
+    its files that begins with one."""
     for encoding in CHARSETS[:-1]:
         try:
-            return body.decode(encoding)
+            return body.decode(encoding).lstrip("\ufeff")
         except UnicodeDecodeError:
             continue
     return body.decode(CHARSETS[-1])
@@ -360,16 +362,16 @@ def text_in(body: bytes) -> str:
 def json_of(body: bytes) -> Any:
     """Decoded JSON; None if it is not JSON, or nested too deeply.
 
-    Gateways put a byte order mark before it, ISO-8859-1 in it, and half a surrogate pair where they cut a text into
-    parts: rejecting any of these would lose a whole callback or answer.
+    Gateways put a byte order mark before it, ISO-8859-1 and line breaks as they are in it, a NUL after it, and half a
+    surrogate pair where they cut a text into parts: rejecting any of these would lose a whole callback or answer.
     """
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        mended = _ESCAPE.sub(_mended, text_in(body).removeprefix("\ufeff"))
+        mended = _ESCAPE.sub(_mended, text_in(body).rstrip("\0"))
     try:
-        return msgspec.json.decode(mended)
-    except (msgspec.DecodeError, RecursionError):
+        return json.loads(mended, strict=False)
+    except (ValueError, RecursionError):
         return None
 
 
