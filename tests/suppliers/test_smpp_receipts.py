@@ -313,6 +313,20 @@ def test_a_text_that_ends_too_early_is_read_as_far_as_it_goes() -> None:
     assert receipt(read).keys == ("1526758174",)
 
 
+@pytest.mark.parametrize("more", [1, 20])
+def test_a_text_that_ends_before_its_length_is_read_as_far_as_it_goes(more: int) -> None:
+    """Some SMSCs count a NUL that they do not send. Such receipts and messages were refused for good."""
+    for text, esm_class in ((CLASSIC, 4), (b"STOP", 0)):
+        frame = deliver(text, esm_class=esm_class).encode()
+        at = len(frame) - len(text) - 1
+        assert frame[at] == len(text)
+        read = decode(frame[:at] + bytes((len(text) + more,)) + frame[at + 1 :])
+        assert isinstance(read, DeliverSm)
+        assert read.short_message == text
+        found = parse(read, b"raw", ReceiptRules())
+        assert found.keys == ("1526758174",) if isinstance(found, Receipt) else found.text == "STOP"
+
+
 def test_the_operator_says_which_states_are_final() -> None:
     accepted = {"ACCEPTD": ReceiptState.DELIVERED}
     assert receipt(deliver(b"id:1 stat:ACCEPTD")).state is ReceiptState.PENDING

@@ -294,7 +294,9 @@ def _read_short_message(kind: type[ShortMessage]) -> Decoder:
         message = end + 6
         after = message + frame[end + 5]
         if after > len(frame):
-            raise PduError("sm_length is longer than the PDU", status=0x01)
+            if not lenient:
+                raise PduError("sm_length is longer than the PDU", status=0x01)
+            after = len(frame)
         return kind(
             sequence,
             status,
@@ -383,7 +385,7 @@ _HEADER_ONLY: tuple[type[Pdu], ...] = (
     ReplaceSmResp,
     CancelSmResp,
 )
-# A receipt or a handset's message matters more than an unreadable TLV after it.
+# A receipt or a handset's message matters more than a wrong length in it, or an unreadable TLV after it.
 _FROM_SUPPLIERS = (DeliverSm, DataSm)
 _DECODERS: dict[int, Decoder] = {
     **{kind.command: _read_short_message(kind) for kind in (SubmitSm, DeliverSm)},
