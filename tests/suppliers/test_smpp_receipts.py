@@ -71,6 +71,7 @@ TEXTS = [
     ("quotes", CLASSIC.replace(b"1526758174", b'"1526758174"'), ("1526758174",), "delivered", "000"),
     ("apostrophes, and a blank", b"id: '00B8BE19' sub:001 stat:DELIVRD err:0", ("b8be19",), "delivered", "0"),
     ("quotes around nothing", b'id:"" stat:DELIVRD err:0', (), "delivered", "0"),
+    ("an underscore in GSM-7", CLASSIC.replace(b"1526758174", b"mt\x111a"), ("mt_1a",), "delivered", "000"),
     ("message id", b"message id:9 stat:REJECTD err:", ("9",), "rejected", ""),
     ("first of two", b"id:1 id:2 stat:DELIVRD stat:UNDELIV", ("1",), "delivered", ""),
     ("more fields than known", b"id:1 mcc:643 stat:ACCEPTD err:0 vendor:x", ("1",), "pending", "0"),

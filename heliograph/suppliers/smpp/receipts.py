@@ -99,6 +99,8 @@ def parse(pdu: DeliverSm | DataSm, raw: bytes, rules: ReceiptRules) -> Receipt |
     text = texts.sixteen_bits(body) if _is_wide(body, pdu.data_coding) else body.decode("latin-1")
     if "\0" in text:  # before it, after it, or between its fields
         text = text.replace("\0", " ")
+    if "\x11" in text:  # an underscore in GSM-7; everything else that ids consist of is as in ASCII
+        text = text.replace("\x11", "_")
     written: str | None
     sub: str | None
     dlvrd: str | None
