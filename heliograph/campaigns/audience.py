@@ -8,7 +8,7 @@ that each number is in it once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
@@ -25,6 +25,8 @@ MAX_RECIPIENTS = 10_000
 MOST_DAYS = 365
 #: Contacts examined per step of gathering: some 50 ms.
 GATHER = 5_000
+#: Until an import that is still running is looked at again for its next batch.
+GROWING = timedelta(seconds=2)
 #: Recipients deleted per statement.
 FORGET = 5_000
 #: Recipients deleted per round.
@@ -206,6 +208,8 @@ class GatheringStep(msgspec.Struct, frozen=True):
     #: Where the next step begins; None: no contacts are left.
     tag: int | None
     after: UUID
+    #: Until it can begin.
+    pause: timedelta = timedelta(0)
 
 
 async def gather(
@@ -237,7 +241,8 @@ async def gather(
     return GatheringStep(row["kept"], tag + 1 if tag + 1 < len(searched) else None, UUID(int=0))
 
 
-# A step for the people in one batch of the import.
+# A step for the people in one batch of the import. In one statement, which sees the last batch if it finds the import
+# finished. A command that was killed leaves a running import that nobody continues, so only a worker's is waited for.
 GATHER_IMPORTED = """
 WITH seen AS MATERIALIZED (
     SELECT batch, people FROM contact_import_batches
@@ -253,7 +258,9 @@ WITH seen AS MATERIALIZED (
         ON CONFLICT DO NOTHING
     RETURNING 1
 )
-SELECT (SELECT batch FROM seen) AS batch, (SELECT count(*) FROM kept)::int AS kept
+SELECT (SELECT batch FROM seen) AS batch, (SELECT count(*) FROM kept)::int AS kept,
+       EXISTS (SELECT FROM contact_imports
+                WHERE organization_id = $1 AND id = $3 AND state = 'running' AND is_uploaded) AS grows
 """
 
 
@@ -268,12 +275,14 @@ async def gather_imported(
     after: UUID,
     with_names: bool,
 ) -> GatheringStep:
-    """Add the recipients of the next batch of an import; `after`: its number, as an id. Runs in the caller's
-    transaction."""
+    """Add the recipients of the next batch of an import; `after`: its number, as an id. Batches that an import that is
+    still running has yet to write are waited for. Runs in the caller's transaction."""
     row = await conn.fetchrow(
         GATHER_IMPORTED, organization_id, campaign_id, imported, after.int, with_names, mode, without
     )
     assert row is not None
+    if row["batch"] is None and row["grows"]:
+        return GatheringStep(0, 0, after, GROWING)
     if row["batch"] is None:
         return GatheringStep(0, None, UUID(int=0))
     return GatheringStep(row["kept"], 0, UUID(int=row["batch"] + 1))

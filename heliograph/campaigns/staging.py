@@ -208,7 +208,8 @@ class Stager:
 
 GATHERED = f"""
 UPDATE campaigns SET total = total + $3, pending = pending + $3, gather_tag = $4, gather_after = $5,
-                     step_at = CASE WHEN $4::smallint = {COMPLETE} THEN step_at ELSE clock_timestamp() END
+                     step_at = CASE WHEN $4::smallint = {COMPLETE} THEN step_at
+                                    ELSE clock_timestamp() + $6::interval END
  WHERE organization_id = $1 AND id = $2
 """
 
@@ -246,7 +247,7 @@ async def _gather(conn: Connection, due: DueCampaign, *, most: int) -> None:
             most=most,
         )
     following = COMPLETE if found.tag is None else found.tag
-    await conn.execute(GATHERED, due.organization_id, due.id, found.added, following, found.after)
+    await conn.execute(GATHERED, due.organization_id, due.id, found.added, following, found.after, found.pause)
 
 
 # $9: the last recipient has been passed, and there is no further step.

@@ -1586,6 +1586,37 @@ async def test_the_people_of_an_import_get_it(pool: Pool, tmp_path: Path) -> Non
     assert found.counts == counts(queued=2, opted_out=1)
 
 
+@pytest.mark.parametrize("ends", ["finished", "stopped"])
+async def test_a_campaign_waits_for_the_rest_of_an_import_that_is_still_running(
+    pool: Pool, tmp_path: Path, ends: str
+) -> None:
+    """Whoever began it while a worker was importing the file wrote only to those who were imported by then."""
+    actor = await organization(pool)
+    id = await imported(pool, actor, tmp_path, *(f"{number(n)},P{n}," for n in (1, 2, 3)))
+    rest = "SELECT organization_id, batch, created, people, written_at FROM contact_import_batches WHERE batch = 2"
+    late = await pool.fetchrow(rest)
+    assert late is not None
+    await pool.execute("DELETE FROM contact_import_batches WHERE batch = 2")
+    await pool.execute("UPDATE contact_imports SET state = 'running', is_uploaded = true")
+    made = await create(pool, actor, audience_import=id)
+    for _ in range(2):
+        await run(pool)
+        assert await pool.fetchval("SELECT step_at > now() FROM campaigns")
+        await pool.execute("UPDATE campaigns SET step_at = now()")
+    assert ((await get(pool, actor, made.id)).status, await texts(pool)) == ("staging", {})
+    await pool.execute(
+        "INSERT INTO contact_import_batches (organization_id, import_id, batch, created, people, written_at)"
+        " VALUES ($1, $2, $3, $4, $5, $6)",
+        late["organization_id"],
+        id,
+        *tuple(late)[1:],
+    )
+    await pool.execute("UPDATE contact_imports SET state = $1", ends)
+    await run(pool)
+    assert set(await texts(pool)) == {number(1), number(2), number(3)}
+    assert (await get(pool, actor, made.id)).counts == counts(queued=3)
+
+
 async def test_a_list_is_kept_until_the_campaign_scheduled_for_it_begins(pool: Pool, tmp_path: Path) -> None:
     """Import lists are deleted with texts, after a month; a campaign may be scheduled a year ahead."""
     actor = await organization(pool)
