@@ -35,8 +35,9 @@ BATCH = 5_000
 
 #: A long number as rounded by a spreadsheet: 2.58841E+11, 3E+11.
 _is_rounded = re.compile(r"[0-9]+([.,][0-9]+)?[eE]\+?[0-9]+").fullmatch
-#: A date as spreadsheets write it, whose digits could be a domestic number: 27.11.2026, 27-11-2026, 27/11/2026,
-#: 11/27/2026, 2026-11-27.
+#: An integer as spreadsheets write it in a column with decimals, behind the apostrophe that marks a text.
+_without_decimals = re.compile(r"\A('?\+?[0-9]{7,})[.,]0+\Z").sub
+#: A date as spreadsheets write it, whose digits could be a domestic number: 27.11.2026, 11/27/2026, 2026-11-27.
 _is_date = re.compile(
     r"(0?[1-9]|[12][0-9]|3[01])([.-])(0?[1-9]|1[0-2])\2(19|20)[0-9]{2}"
     r"|[0-3]?[0-9]/[0-3]?[0-9]/(19|20)[0-9]{2}"
@@ -146,7 +147,7 @@ def _survey(path: Path, layout: Layout, options: Options) -> Survey:
                 found.rows += 1
                 cell = row.cells[phone] if phone < len(row.cells) else ""
                 try:
-                    number = _number(cell, options.country)
+                    number = read_number(cell, options.country)
                 except Invalid:
                     found.unread += 1
                     continue
@@ -349,7 +350,7 @@ def batch_of(rows: list[Row], layout: Layout, options: Options, position: int) -
 
 def _entry(phone: str, name: str, first: str, last: str, tags: str, options: Options) -> Entry:
     """Parse a row. Raises Invalid, whose message is the reason for its rejection."""
-    number = _number(phone, options.country)
+    number = read_number(phone, options.country)
     name, first, last = _name(name), _name(first), _name(last)
     whole = name or records.full_name(first, last)
     if max(len(whole or ""), len(first), len(last)) > MAX_NAME:
@@ -358,24 +359,23 @@ def _entry(phone: str, name: str, first: str, last: str, tags: str, options: Opt
     return Entry(number, whole, first or None, last or None, all_tags)
 
 
-def _number(cell: str, country: str | None) -> str:
-    if _is_date(cell.strip()):
+def read_number(cell: str, country: str | None) -> str:
+    """The phone number in a cell. `country`: as in `Options`. Raises Invalid, whose message is the reason."""
+    text = _without_decimals(r"\1", cell.strip())
+    if _is_date(text):
         raise Invalid(("phone", "pattern", DATE))
-    # Spreadsheets often write integers as decimals: 258841234567.0.
-    number = None if cell.endswith(".0") else phones.read(cell, region=country)
-    if number is not None:
+    if not text.endswith(".0") and (number := phones.read(text, region=country)):
         return number
-    text = unguarded(cell.strip()).removesuffix(".0")
+    text = unguarded(text).removeprefix("'").removesuffix(".0")
     if not text:
         raise Invalid(("phone", "required", NO_NUMBER))
     if _is_rounded(text):
         raise Invalid(("phone", "pattern", ROUNDED))
-    number = phones.read(text, region=country)
-    if number is None and country is None and phones.normalize(text) is not None:
+    if number := phones.read(text, region=country):
+        return number
+    if country is None and phones.normalize(text) is not None:
         raise Invalid(("phone", "country", NO_COUNTRY))
-    if number is None:
-        raise Invalid(("phone", "pattern", NO_SUCH))
-    return number
+    raise Invalid(("phone", "pattern", NO_SUCH))
 
 
 def _name(cell: str) -> str:

@@ -196,6 +196,18 @@ async def test_a_date_is_nobodys_number(pool: Pool, tmp_path: Path) -> None:
     assert [row[:2] for row in rejected(path)[1:]] == [[f"{n}", importing.DATE] for n in range(2, 10)]
 
 
+async def test_decimals_of_a_spreadsheet_are_not_digits_of_a_number(pool: Pool, tmp_path: Path) -> None:
+    """A column with two decimals: 1701234567.00 is a possible number in Germany, of somebody else or nobody."""
+    actor = await organization(pool)
+    path = tmp_path / "people.csv"
+    cells = ["1701234560.0 ", "1701234561.00", "1701234562,00", "+491701234563.00", "'1701234564", "'1701234565.00"]
+    kept = ["0170.123456.00", "0170.1234567.0"]  # points between groups of digits
+    path.write_text("\n".join(["phone;name", *(f"{one};" for one in (*cells, *kept))]))
+    assert (await import_(pool, actor, path, country="DE")).created == 8
+    wanted = {f"+49170123456{n}" for n in range(6)} | {"+4917012345600", "+491701234567"}
+    assert (await contacts(pool, actor)).keys() == wanted
+
+
 async def test_a_rounded_number_is_told_as_such_whatever_is_left_of_it(pool: Pool, tmp_path: Path) -> None:
     path = tmp_path / "people.csv"
     path.write_text("phone;name\n4.47E+11;\n4,47e11;\n4E+11;\n447E+9;\n")

@@ -184,6 +184,15 @@ async def test_a_pasted_sheet_without_a_header(pool: Pool, tenant: Tenant, owner
     assert await pool.fetchval("SELECT count(*) FROM contacts WHERE name IN ('Ana', 'Rui')") == 2
 
 
+async def test_numbers_are_shown_as_the_import_reads_them(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    """Not with the decimals that a spreadsheet adds, and not those that the import rejects."""
+    await pool.execute("UPDATE organizations SET country = 'DE' WHERE id = $1", tenant.id)
+    page = await send(owner, b'phone\n1701234567.0\n"=""1701234568"""\n27.11.2026\n')
+    page = await owner.submit(page, page.path)
+    for said, is_so in (("+491701234567", True), ("+4917012345670", False), ("+491701234568", True), ("+4927", False)):
+        assert (said in page.words) is is_so, (said, page.words)
+
+
 async def test_numbers_that_nobody_uses_have_to_be_confirmed(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     await pool.execute("UPDATE organizations SET country = 'MZ' WHERE id = $1", tenant.id)
     # The second is a Portuguese national number and the third lacks a digit: as Mozambican ones they have a possible

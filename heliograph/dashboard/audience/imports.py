@@ -16,7 +16,7 @@ from heliograph.accounts import organizations
 from heliograph.base import csv_files, phones
 from heliograph.base.database import clock
 from heliograph.base.errors import Invalid
-from heliograph.contacts import records, sheets
+from heliograph.contacts import importing, records, sheets
 from heliograph.contacts.imports import corrections, drafts
 from heliograph.contacts.imports.drafts import Draft, ImportMoved
 from heliograph.contacts.sheets import FIELDS, Layout
@@ -380,7 +380,7 @@ def _map_values(request: Request, draft: Draft, head: bytes, typed: Any) -> dict
         cells = [cell for row in rows if phone < len(row) and (cell := row[phone].strip())]
         written = [cell for cell in cells if not phones.is_international(cell.lstrip("'"))]
         known = country if country in phones.REGIONS.values() else None
-        national = [(cell, phones.read(cell, region=known) or "") for cell in written[:SAMPLES]]
+        national = [(cell, _read(cell, known)) for cell in written[:SAMPLES]]
     return {
         "draft": draft,
         "columns": columns,
@@ -390,6 +390,14 @@ def _map_values(request: Request, draft: Draft, head: bytes, typed: Any) -> dict
         "national": national,
         "has_numbers": bool(cells),
     }
+
+
+def _read(cell: str, country: str | None) -> str:
+    """The number that the import would take from a cell; "": none."""
+    try:
+        return importing.read_number(cell, country)
+    except Invalid:
+        return ""
 
 
 def _checked(request: Request, draft: Draft, refusal: Invalid | None = None) -> Answer:
