@@ -111,7 +111,7 @@ def _countries(text: str) -> frozenset[str]:
 LANGUAGES = {
     "pt": Language(
         _countries("PT BR MZ AO CV GW ST TL MO"),
-        stop=_words("parar pare remover interromper"),
+        stop=_words("parar pare remover interromper descadastrar desinscrever"),
         doubtful=_words("sair cancelar"),
         start=_words("iniciar começar retomar"),
         help=_words("ajuda"),
@@ -288,9 +288,9 @@ def _apart(text: str) -> list[str]:
 
 
 def _clear(words: list[str]) -> str | None:
-    """The clear word, if there are only a few words of courtesy around it."""
+    """The first clear word, if there are only others and a few words of courtesy around it: "STOP/PARAR"."""
     asked = [one for one in words if one and one not in COURTESY]
-    fits = len(set(asked)) == 1 and len(words) - len(asked) <= MOST_COURTESY and asked[0] in _STOP - _LOOSE
+    fits = asked and len(words) - len(asked) <= MOST_COURTESY and set(asked) <= _STOP - _LOOSE
     return asked[0] if fits else None
 
 

@@ -47,6 +47,12 @@ def test_the_standard_words_stop(word: str) -> None:
         ("Stop.Thanks", "stop", "stop"),
         ("stop/stop", "stop", "stop"),
         ("cancel cancel", "stop", "cancel"),
+        # As an invitation names them: "Responda STOP/PARAR".
+        ("STOP/PARAR", "stop", "stop"),
+        ("Parar, stop, por favor", "stop", "parar"),
+        ("unsubscribe stop", "stop", "unsubscribe"),
+        ("Descadastrar.", "stop", "descadastrar"),
+        ("Desinscrever, por favor", "stop", "desinscrever"),
         ("Stop promotions", "stop", "stop"),  # the button of WhatsApp's marketing templates
         ("Parar promoções", "stop", "parar"),
         ("Arrêter les promotions", "stop", "arreter"),
@@ -95,6 +101,7 @@ def test_forms_of_a_word(text: str, kind: str, word: str) -> None:
         "👍",
         "stop start",
         "stop/start",
+        "stop cancel",
         "stop.by",
         "start please",
         "stop the stop",
