@@ -18,8 +18,12 @@ from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.process.settings import Settings
+from heliograph.campaigns.channels import sms as sms_channel
+from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.consent import optouts
 from heliograph.consent.optouts import RecipientOptedOut
+from heliograph.contacts import records
+from heliograph.contacts.records import Entry
 from heliograph.inbox import threads
 from heliograph.queue import timers
 from heliograph.queue.backlog import Backlog
@@ -1086,6 +1090,36 @@ async def test_a_word_with_another_meaning_stops_after_a_campaign_and_is_asked_a
     assert await opted_out(pool, acme) is campaign
     text = [text for _, text in await reply(pool)][-1]
     assert "Responda START" in text if campaign else "STOP para deixar" in text
+
+
+@pytest.mark.parametrize("known_by", ["contact", "campaign", "not staged", "other message", "nothing"])
+async def test_a_word_stops_after_a_large_campaign(
+    pool: Pool, acme: Actor, monkeypatch: pytest.MonkeyPatch, known_by: str
+) -> None:
+    """Most of whose messages are not among the newest, whoever answers."""
+    monkeypatch.setattr(keyword_effects, "MOST_LOOKED", 2)
+    await pool.execute("UPDATE organizations SET country = 'MZ'")
+    acceptor, campaign = Acceptor(pool), uuid7()
+    await acceptor.accept(send(acme, campaign_id=None if known_by == "other message" else campaign))
+    for n in range(2):
+        await acceptor.accept(send(acme, to=f"+25885{n:07d}", campaign_id=campaign))
+    if known_by in ("contact", "other message"):
+        async with pool.acquire() as conn:
+            person = await records.create(conn, acme, entry=Entry(TO, "Ana"))
+        await pool.execute(
+            "INSERT INTO contact_last_messages (organization_id, mode, contact_id, message_id)"
+            " SELECT organization_id, 'live', $1, id FROM messages WHERE recipient = $2",
+            person.id,
+            TO,
+        )
+    elif known_by != "nothing":
+        async with pool.acquire() as conn, conn.transaction():
+            spec = SmsCampaignSpec(name="Sale", message_template="Hi", recipients=[TO])
+            made = await sms_channel.create(conn, acme, spec=spec, request_id="req")
+        staged_to = TO if known_by == "campaign" else ""
+        await pool.execute("UPDATE campaigns SET status = 'running', staged_to = $2 WHERE id = $1", made.id, staged_to)
+    await receive_and_process(pool, handset_message("SAIR"))
+    assert await opted_out(pool, acme) is (known_by in ("contact", "campaign"))
 
 
 async def test_a_text_in_a_national_alphabet_is_read_as_it_was_written(pool: Pool, acme: Actor) -> None:

@@ -39,6 +39,33 @@ SELECT DISTINCT ON (organization_id, person) organization_id, person, campaign_i
  WHERE (person IN (SELECT unnest($2::text[]))) IS TRUE
  ORDER BY organization_id, person, id DESC
 """
+# After a large campaign, most of its messages are not among the newest. So people who are not found there are looked up
+# by all spellings of their number: the last message to a contact, which is noted within three minutes, and campaigns
+# that are still being sent to them. LIMIT keeps each look-up a look-up.
+FURTHER = """
+SELECT organization_id, person, bool_or(campaign) AS campaign FROM (
+    SELECT one.organization_id, one.person, last.campaign
+      FROM unnest($1::uuid[], $2::text[], $3::text[]) AS one (organization_id, person, phone) CROSS JOIN LATERAL (
+           SELECT id FROM contacts
+            WHERE organization_id = one.organization_id AND phone = one.phone AND mode = 'live' LIMIT 1) contact
+           CROSS JOIN LATERAL (
+           SELECT message_id FROM contact_last_messages
+            WHERE organization_id = one.organization_id AND mode = 'live' AND contact_id = contact.id LIMIT 1) noted
+           CROSS JOIN LATERAL (
+           SELECT campaign_id IS NOT NULL AS campaign FROM messages
+            WHERE organization_id = one.organization_id AND id = noted.message_id LIMIT 1) last
+    UNION ALL
+    SELECT one.organization_id, one.person, true
+      FROM unnest($1::uuid[], $2::text[], $3::text[]) AS one (organization_id, person, phone) CROSS JOIN LATERAL (
+           SELECT id, staged_to FROM campaigns
+            WHERE organization_id = one.organization_id AND mode = 'live' AND channel = 'sms'
+              AND status IN ('staging', 'running', 'paused') LIMIT 100) sent
+           CROSS JOIN LATERAL (
+           SELECT FROM campaign_recipients
+            WHERE organization_id = one.organization_id AND campaign_id = sent.id
+              AND phone = one.phone COLLATE "C" AND phone <= sent.staged_to LIMIT 1) theirs) known
+ GROUP BY organization_id, person
+"""
 
 
 async def find(conn: Connection, messages: Sequence[Message]) -> None:
@@ -104,14 +131,21 @@ async def obey(conn: Connection, messages: Sequence[Message], at: datetime) -> t
 
 
 async def _last(conn: Connection, messages: Sequence[Message]) -> dict[Pair, bool]:
-    """For people to whom the organization has recently written: whether the last message was a campaign's."""
+    """For people to whom the organization has recently written, and those who wrote what may be the answer to a
+    campaign: whether the last message was a campaign's."""
     if not messages:
         return {}
     organizations = sorted({one.owner.organization_id for one in messages})
     people = sorted({person for _, person in (one.person for one in messages)})
     look = min(LOOK, MOST_LOOKED // len(organizations))
     rows = await conn.fetch(LAST, organizations, people, look)
-    return {(row["organization_id"], row["person"]): row["campaign"] for row in rows}
+    last = {(row["organization_id"], row["person"]): row["campaign"] for row in rows}
+    # On a shared number, whoever wrote to them longer ago does not reply.
+    asking = [one for one in messages if one.keyword == "doubtful" and one.person not in last]
+    if left := {(*one.person, phone) for one in asking for phone in phones.spellings(one.pair[1])}:
+        rows = await conn.fetch(FURTHER, *(list(column) for column in zip(*sorted(left), strict=True)))
+        last |= {(row["organization_id"], row["person"]): row["campaign"] for row in rows}
+    return last
 
 
 def _turns(messages: Sequence[Message]) -> list[list[Message]]:
