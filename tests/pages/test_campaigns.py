@@ -21,6 +21,7 @@ from heliograph.campaigns.staging import Stager
 from heliograph.campaigns.views import preview, progress
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
+from heliograph.dashboard.audience.composing import offers
 from heliograph.overview.exports import kinds
 from heliograph.pages.forms import local_times
 from heliograph.pages.languages import locale
@@ -711,6 +712,47 @@ async def test_a_campaign_is_copied_and_a_wrong_sender_is_told(pool: Pool, tenan
     copy = page.form("/campaigns")
     assert (copy["name"], copy["pace"], copy["without"]) == ("Sale", "1500", "odd")
     assert ">Hello {{name}}</textarea>" in page.text
+
+
+async def test_what_a_copy_had_chosen_is_not_replaced_by_what_happens_to_be_offered(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    """A choice without the chosen one shows its first: the campaign would have gone to the people of another import."""
+    ids = [uuid7() for _ in range(4)]
+    for n, id in enumerate(ids):
+        await pool.execute(
+            "INSERT INTO contact_imports (organization_id, id, file, started_at, mode, state, is_uploaded)"
+            " VALUES ($1, $2, $3, now(), 'live', $4, true)",
+            tenant.id,
+            id,
+            f"file {n}",
+            "running" if n == 3 else "finished",
+        )
+    chosen = {"import": str(ids[0]), "to": "import"}
+
+    async def offered() -> tuple[str, list[str]]:
+        page = await look(owner, **chosen)
+        found = re.search(r'<select id="import"[^>]*>(.*?)</select>', page.text, re.S)
+        assert found is not None
+        return page.form("/campaigns")["import"], re.findall(r"file \d|Choose one", found[1])
+
+    # One that is running has more people than the check would count.
+    assert await offered() == (str(ids[0]), ["file 2", "file 1", "file 0"])
+    # However many are newer.
+    await pool.execute("UPDATE contact_imports SET kind = 'opt_outs' WHERE id = $1", ids[1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(offers, "IMPORTS", 2)
+        assert (await offered())[0] == str(ids[0])
+    await pool.execute("UPDATE contact_imports SET state = 'undone' WHERE id = $1", ids[0])
+    assert await offered() == ("", ["Choose one", "file 2"])
+    await people(pool, tenant, 1)
+    page = await make(owner)
+    suspended = await pool.fetchval(
+        "UPDATE sender_ids SET status = 'suspended', is_default = false"
+        " WHERE id = (SELECT sender_id FROM campaigns) RETURNING id"
+    )
+    copy = await owner.get(f"/campaigns/new?copy={page.path.rpartition('/')[2]}")
+    assert copy.form("/campaigns")["sender"] == str(suspended)
 
 
 async def test_a_copy_has_the_class_of_the_original(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from heliograph.accounts import organizations, quota, send_defaults, spending
 from heliograph.base.database.pool import Connection
+from heliograph.base.ids import just_above, uuid_in
 from heliograph.campaigns import template
 from heliograph.campaigns.approval import rule
 from heliograph.campaigns.channels import sms, whatsapp
@@ -41,8 +42,7 @@ async def values(
         defaults = await send_defaults.get(conn, organization_id=request.actor.organization_id)
         home = (await organizations.get(conn, id=request.actor.organization_id)).country
         own = await own_numbers.get(conn, user_id=request.person.user_id)
-        sees = request.may("contacts:write")
-        imports = await drafts.list_page(conn, request.actor, after=None, limit=IMPORTS) if sees else []
+        imports = await _imports(request, conn, typed["import"]) if request.may("contacts:write") else []
         if typed["channel"] == "whatsapp":
             shown |= await _whatsapp_values(request, conn, typed)
         else:
@@ -50,15 +50,27 @@ async def values(
         limit = defaults.approval_above if request.mode == "live" else None
         above = None if limit is None else await _exceeded(request, conn, limit, seen, given)
     shown["home"] = request.locale.country(home) if home else ""
-    shown["imports"] = [
-        (str(one.id), f"{one.file} · {request.locale.moment(one.started_at)}") for one in imports if one.is_audience
-    ]
+    shown["imports"] = imports
     shown["above"] = above
     scope = "whatsapp:send" if typed["channel"] == "whatsapp" else "sms:send"
     shown["own"] = own.phone if request.may(scope) else None
     shown["may_prove"] = request.may("sms:send", mode="live")
     shown["cost"] = 0 if seen is None or request.mode == "test" else seen.would
     return shown
+
+
+async def _imports(request: Request, conn: Connection, chosen: str) -> list[tuple[str, str]]:
+    """Imports to choose from, except running ones, whose people a check cannot count, and the chosen one. If that is
+    gone, none is chosen: a list without it would show another one, and the campaign would go to those people."""
+    listed = await drafts.list_page(conn, request.actor, after=None, limit=IMPORTS)
+    offered = [one for one in listed if one.is_audience and one.state != "running"]
+    id = uuid_in(chosen)
+    if id is not None and all(one.id != id for one in offered):
+        found = await drafts.list_page(conn, request.actor, after=just_above(id), limit=1)
+        offered = [*(one for one in found if one.id == id and one.is_audience), *offered]
+    options = [(str(one.id), f"{one.file} · {request.locale.moment(one.started_at)}") for one in offered]
+    is_gone = chosen and all(one.id != id for one in offered)
+    return [("", request.text("Choose one")), *options] if is_gone else options
 
 
 async def _exceeded(
@@ -87,11 +99,14 @@ async def _sms_values(request: Request, conn: Connection, typed: dict[str, str])
     balance = await quota.get(conn, request.actor.organization_id)
     today = await spending.remaining(conn, request.actor.organization_id)
     approved = [one for one in listed if one.status == "approved"]
+    # That of a copy or a draft, even if it is no longer approved, which is said when the campaign is created: without
+    # it, the default would seem to be chosen.
+    usable = [one for one in listed if one in approved or str(one.id) == typed["sender"]]
     return {
         # Of the usual one, nothing is said.
         "class_name": None if typed["class"] == sms.USUAL_CLASS else GUARD_CLASSES.get(typed["class"]),
         "senders": approved,
-        "sender_options": [("", request.text("the default")), *((str(one.id), one.value) for one in approved)],
+        "sender_options": [("", request.text("the default")), *((str(one.id), one.value) for one in usable)],
         "left": balance.remaining,
         #: Segments left under today's limit; None: there is no limit.
         "left_today": today.get("organization") if request.mode == "live" else None,
@@ -105,8 +120,12 @@ async def _whatsapp_values(request: Request, conn: Connection, typed: dict[str, 
     chosen = None if entry is None else entry.template
     offered = await choosing.offered(conn, request, category=whatsapp.CATEGORY, chosen=chosen)
     sources = [(name, request.text(words.CAMPAIGN_COLUMNS[name])) for name in COLUMNS]
+    lines = [(str(one.number.id), one.number.display_phone_number) for one in numbers]
+    # One that was removed: another one must not seem to be chosen.
+    if lines and typed["number"] and typed["number"] not in dict(lines):
+        lines.insert(0, ("", request.text("Choose one")))
     return {
-        "numbers": [(str(one.number.id), one.number.display_phone_number) for one in numbers],
+        "numbers": lines,
         "templates": [("", request.text("Choose one")), *offered],
         "template": typed["template"] if chosen is None else str(chosen.id),
         "entry": entry,
