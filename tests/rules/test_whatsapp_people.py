@@ -160,6 +160,32 @@ async def test_a_word_with_another_meaning_stops_only_after_a_campaign(
         assert await optouts.current(conn, {(acme.organization_id, TO)})
 
 
+@pytest.mark.parametrize(
+    ("sent_to", "wrote"),
+    [
+        ("+551187654321", "+5511987654321"),
+        ("+5511987654321", "+551187654321"),
+        ("+5215512345678", "+525512345678"),
+        ("+541123456789", "+5491123456789"),
+        ("+5491123456789", "+541123456789"),
+        ("+5511987654321", "BR.1"),
+    ],
+)
+async def test_a_word_stops_after_a_campaign_to_any_of_a_persons_names(
+    pool: Pool, acme: Made, meta: Meta, sent_to: str, wrote: str
+) -> None:
+    """It was neither an answer to the campaign nor a question, if Meta writes the number in another way."""
+    id = await outbound(pool, acme, to=sent_to)
+    await pool.execute("UPDATE whatsapp_messages SET campaign_id = id WHERE id = $1", id)
+    async with pool.acquire() as conn, conn.transaction():
+        await conversations.link(conn, [(acme.organization_id, "+551187654321", "BR.1")])
+    by, user_id = (wrote, None) if wrote.startswith("+") else (None, wrote)
+    await pool.execute("UPDATE organizations SET country = 'BR'")
+    await meta.say(acme, message(acme, "Cancelar", by=by, user_id=user_id))
+    async with pool.acquire() as conn:
+        assert await optouts.current(conn, {(acme.organization_id, sent_to)})
+
+
 async def test_names_that_meet_by_a_third_that_is_new_merge_their_conversations(pool: Pool, acme: Made) -> None:
     """A new name alone has no conversation, but it may be what makes two others one person."""
     await conversation(pool, acme, to=TO)

@@ -50,12 +50,17 @@ async def additions(conn: Connection, organizations: Collection[UUID]) -> dict[U
     return {row["id"]: frozenset(map(keywords.fold, row["opt_out_words"])) for row in rows}
 
 
-# The number may be stored as dialed, while Meta writes it differently.
+NAMES = """
+SELECT item.n, names.name FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS item (organization_id, recipient, n)
+       CROSS JOIN LATERAL names_of_person(item.organization_id, item.recipient) names
+"""
+# The number may be stored in any spelling, as dialed, while Meta writes it differently; and whoever was written to at a
+# number may answer under a user id.
 LAST = """
 SELECT item.organization_id, item.recipient
-  FROM unnest($1::uuid[], $2::text[], $3::text[]) AS item (organization_id, recipient, dialed) CROSS JOIN LATERAL (
+  FROM unnest($1::uuid[], $2::text[], $3::text[]) AS item (organization_id, recipient, addresses) CROSS JOIN LATERAL (
        SELECT campaign_id FROM whatsapp_messages
-        WHERE organization_id = item.organization_id AND recipient = ANY (ARRAY[item.recipient, item.dialed])
+        WHERE organization_id = item.organization_id AND recipient = ANY (string_to_array(item.addresses, ' '))
           AND direction = 'outbound' ORDER BY id DESC LIMIT 1) last
  WHERE last.campaign_id IS NOT NULL
 """
@@ -65,12 +70,12 @@ async def after_campaign(conn: Connection, pairs: Sequence[Pair]) -> set[Pair]:
     """The pairs whose last message came from a campaign."""
     if not pairs:
         return set()
-    rows = await conn.fetch(
-        LAST,
-        [organization_id for organization_id, _ in pairs],
-        [recipient for _, recipient in pairs],
-        [phones.normalize(recipient) or recipient for _, recipient in pairs],
-    )
+    organizations, recipients = [one for one, _ in pairs], [one for _, one in pairs]
+    names = [[one] for one in recipients]
+    for row in await conn.fetch(NAMES, organizations, recipients):
+        names[row["n"] - 1].append(row["name"])
+    addresses = [" ".join(dict.fromkeys(each for one in known for each in phones.spellings(one))) for known in names]
+    rows = await conn.fetch(LAST, organizations, recipients, addresses)
     return {(row["organization_id"], row["recipient"]) for row in rows}
 
 
