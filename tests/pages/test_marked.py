@@ -243,6 +243,28 @@ async def test_all_contacts_that_fit_are_tagged_and_untagged(
     assert await pool.fetchval(tagged) == 1
 
 
+@pytest.mark.parametrize("wrong", ["tag=" + "x" * 65, "from=yesterday", "delivered=soon"])
+async def test_nothing_is_done_to_whoever_matches_a_filter_that_is_not_understood(
+    pool: Pool, tenant: Tenant, owner: Browser, wrong: str
+) -> None:
+    """Without it, everybody matched: all got the tag, the campaign or into the file."""
+    async with pool.acquire() as conn:
+        await records.create_many(conn, tenant.actor, entries=[Entry("+258840000001", "Ana")])
+    form = (await owner.get("/contacts/all?country=MZ")).form("/contacts/all?country=MZ")
+    listed = (await owner.get("/contacts")).form("/contacts/export")
+    filters = f"country=MZ&{wrong}"
+    field, _, value = wrong.partition("=")
+    for page in (
+        await owner.get(f"/contacts/all?{filters}"),
+        await owner.post(f"/contacts/all?{filters}", form | {"tag": "spring", "do": "tag"}),
+        await owner.get(f"/campaigns/new?people=1&{filters}"),
+        await owner.post("/contacts/export", listed | {"format": "csv", "country": "MZ", field: value}),
+    ):
+        assert (page.path.partition("?")[0], '<div class="notice"' in page.text) == ("/contacts", False), page.words
+        assert f"{field}={value}" in page.path
+    assert await pool.fetchval("SELECT count(*) FROM exports") == 0
+
+
 async def test_a_step_and_how_far_it_came_are_one_commit(
     api: Api, pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:

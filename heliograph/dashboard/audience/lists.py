@@ -46,18 +46,22 @@ def sees_numbers(request: Request) -> bool:
     return request.may(permission=CONTENT) or request.may("contacts:write")
 
 
-async def filters_of(conn: Connection, request: Request, kept: dict[str, str]) -> tuple[Filters, str]:
-    """(filters, what could not be understood)"""
-    problem = ""
+async def filters_of(conn: Connection, request: Request, kept: dict[str, str]) -> tuple[Filters, dict[str, str]]:
+    """(filters, what could not be understood, by field: it is ignored, so nothing may be done to whoever matches)"""
+    problems: dict[str, str] = {}
     try:
         tags = records.tags(csv_files.split(kept["tag"]), "tag")
     except Invalid:
-        tags, problem = (), request.text("A tag must have 1 to 64 characters. Separate several with commas.")
+        tags, problems["tag"] = (), request.text("A tag must have 1 to 64 characters. Separate several with commas.")
     home = None
     if kept["q"] and any(character.isdigit() for character in kept["q"]):
         home = (await organizations.get(conn, id=request.actor.organization_id)).country
     asked = ranges.read(request, given=kept)
     created, written = (Range(name=""), asked) if kept["times"] == WRITTEN else (asked, Range(name=""))
+    problems |= asked.problems
+    delivered = _day(request, kept["delivered"])
+    if kept["delivered"] and delivered is None:
+        problems["delivered"] = request.text("Enter a time as 2027-01-31 or 2027-01-31 14:30.")
     match: Literal["any", "all"] = "all" if kept["match"] == "all" else "any"
     wanted = Filters(
         tags=tags,
@@ -69,13 +73,13 @@ async def filters_of(conn: Connection, request: Request, kept: dict[str, str]) -
         opted_out={"yes": True, "no": False}.get(kept["opted"]),
         never_written=kept["written"] == "never",
         unwritten_days=next((days for days in UNWRITTEN if kept["written"] == str(days)), None),
-        delivered_before=_day(request, kept["delivered"]),
+        delivered_before=delivered,
         created_from=created.since,
         created_until=created.until,
         written_from=written.since,
         written_until=written.until,
     )
-    return wanted, problem
+    return wanted, problems
 
 
 def _day(request: Request, text: str) -> datetime | None:

@@ -52,7 +52,7 @@ async def show_list(request: Request) -> Answer:
     after = uuid_in(request.query.get("after", ""))
     change_id = uuid_in(request.query.get("change", ""))
     async with request.reading() as conn:
-        filters, problem = await lists.filters_of(conn, request, kept)
+        filters, problems = await lists.filters_of(conn, request, kept)
         found = await search.search(conn, request.actor, filters=filters, after=after, limit=limit)
         change = None if change_id is None else await marked.find(conn, request.actor, id=change_id)
         rows = found.contacts[:limit]
@@ -63,7 +63,7 @@ async def show_list(request: Request) -> Answer:
     limited = {"limit": request.query.get("limit")}
     values = {
         "kept": kept,
-        "problem": problem,
+        "problem": problems.get("tag", ""),
         "rows": rows,
         "whole": lists.sees_numbers(request),
         "is_filtered": any(kept[name] for name in FIELDS if name not in HOW),
@@ -264,24 +264,32 @@ async def export(request: Request) -> Answer:
     """Export everybody who matches, or the selected people."""
     kept = lists.kept(request.form, FIELDS)
     form: Literal["csv", "jsonl"] = "jsonl" if lists.as_json(request) else "csv"
+    ids = tuple(_marked(request)[: marked.MOST])
     async with request.reading() as conn:
-        filters, _ = await lists.filters_of(conn, request, kept)
-    wanted = Contacts(
-        form=form, delimiter=exporting.separator(request), filters=filters, ids=tuple(_marked(request)[: marked.MOST])
-    )
+        filters, problems = await lists.filters_of(conn, request, kept)
+    if problems and not ids:
+        return _back_to_filters(request, kept, problems)
+    wanted = Contacts(form=form, delimiter=exporting.separator(request), filters=filters, ids=ids)
     return await exporting.ask(request, request.actor, wanted)
 
 
 async def show_all(request: Request) -> Answer:
     """Before everybody who matches the filters is tagged: how many there are, as far as one query reaches."""
+    kept = lists.kept(request.query, FIELDS)
+    async with request.reading() as conn:
+        _, problems = await lists.filters_of(conn, request, kept)
+    if problems:
+        return _back_to_filters(request, kept, problems)
     return Page(template="audience/people_all.html", values=await _fitting(request, ""))
 
 
 async def change_all(request: Request) -> Answer:
     """Have everybody who matches the filters tagged or untagged, and show the progress."""
-    typed = request.form.get("tag", "")
+    typed, kept = request.form.get("tag", ""), lists.kept(request.query, FIELDS)
     async with request.reading() as conn:
-        filters, _ = await lists.filters_of(conn, request, lists.kept(request.query, FIELDS))
+        filters, problems = await lists.filters_of(conn, request, kept)
+    if problems:
+        return _back_to_filters(request, kept, problems)
     try:
         value = records.tag(typed, "tag")
     except Invalid:
@@ -323,21 +331,29 @@ def _campaign(request: Request, kept: dict[str, str]) -> str:
     return request.to("/campaigns/new", people="1", **asked)
 
 
-async def audience_of(request: Request) -> dict[str, str] | None:
+async def audience_of(request: Request) -> dict[str, str] | Redirect:
     """The fields of a campaign's form, filled in from the address's filters: tags alone as tags, so that anybody tagged
-    before the start is included; otherwise the numbers of everybody who matches now. None: too many to list, and a
-    partial list would be an audience that nobody chose."""
+    before the start is included; otherwise the numbers of everybody who matches now. Back to the list if there are too
+    many to list, or a filter is not understood: it would be an audience that nobody chose."""
     kept = lists.kept(request.query, FIELDS)
     if kept["tag"] and not any(kept[name] for name in FIELDS if name not in ("tag", *HOW)):
         return {"to": "tags", "tags": kept["tag"], "match": kept["match"]}
     async with request.reading() as conn:
-        filters, _ = await lists.filters_of(conn, request, kept)
+        filters, problems = await lists.filters_of(conn, request, kept)
+    if problems:
+        return _back_to_filters(request, kept, problems)
     found: list[str] = []
     async for page in search.pages(request.reading_in_turn, request.actor, filters=filters, size=LOOKED):
         found += [one.phone for one in page]
         if len(found) > MAX_RECIPIENTS:
-            return None
+            said = request.text("More than 10,000 people match these filters. Give them a tag, and write to that.")
+            return Redirect(location=request.to("/contacts", **kept), notice=said, is_refusal=True)
     return {"to": "numbers", "numbers": "\n".join(found)}
+
+
+def _back_to_filters(request: Request, kept: dict[str, str], problems: Mapping[str, str]) -> Redirect:
+    """Go to the list with the problem if a filter is not understood: without it, everybody would match."""
+    return Redirect(location=request.to("/contacts", **kept), notice=next(iter(problems.values())), is_refusal=True)
 
 
 def _may_opt(request: Request) -> bool:

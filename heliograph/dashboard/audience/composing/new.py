@@ -15,7 +15,7 @@ from heliograph.campaigns import drafts, filling, template
 from heliograph.campaigns.channels import sms, whatsapp
 from heliograph.campaigns.views import preview
 from heliograph.campaigns.views.preview import Preview
-from heliograph.dashboard.audience import lists, people
+from heliograph.dashboard.audience import people
 from heliograph.dashboard.audience.composing import drafts as campaign_drafts
 from heliograph.dashboard.audience.composing import form, meaning, offers
 from heliograph.dashboard.audience.composing.meaning import Given
@@ -38,11 +38,8 @@ _FIELDS = {"message": "text", "sender": "sender", "number": "number", "template"
 async def show(request: Request) -> Answer:
     """The form, prefilled from the address."""
     listed = await people.audience_of(request) if request.query.get("people") else {}
-    if listed is None:
-        said = request.text("More than 10,000 people match these filters. Give them a tag, and write to that.")
-        return Redirect(
-            location=request.to("/contacts", **lists.kept(request.query, people.FIELDS)), notice=said, is_refusal=True
-        )
+    if isinstance(listed, Redirect):
+        return listed
     typed = await form.prefilled(request) | listed
     if (draft := uuid_in(typed["draft"])) is not None:
         typed |= await campaign_drafts.read(request, draft)
