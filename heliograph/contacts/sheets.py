@@ -142,9 +142,10 @@ def detect_layout(
     except UnicodeError as error:
         raise _unreadable(encoding, error) from None
     found = _looked(text, encoding, delimiter, has_titles=has_header is not False)
-    is_header = not any(map(_is_number, found.columns)) if has_header is None else has_header
-    if is_header:
-        fields = _known(found.columns, {})
+    fields = _known(found.columns, {})
+    # Other columns may have dates for headers: `Phone; Balance; 2026-10-31`.
+    is_header = "phone" in fields or not any(map(_is_number, found.columns))
+    if is_header if has_header is None else has_header:
         return msgspec.structs.replace(found, fields=fields)
     numbers = [at for at, cell in enumerate(found.columns) if _is_number(cell)]
     fields = {"phone": numbers[0]} if numbers else {}

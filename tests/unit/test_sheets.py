@@ -402,3 +402,13 @@ def test_white_space_and_the_end_of_a_file_from_dos_are_text(tmp_path: Path) -> 
         ["+258841234567", "Ana\x0bB"],
         ["\f\x1a"],
     ]
+
+
+@pytest.mark.parametrize("date", ["2026-10-31", "31/10/2026", "31.10.2026"])
+def test_a_date_in_a_header_makes_it_no_row(date: str) -> None:
+    """The header was imported as a person, and its date was taken for the column of the numbers."""
+    found = sheets.detect_layout(f"Telefone;Nome;{date}\n841234567;Ana;100,00\n".encode(), encoding="utf-8")
+    assert (found.has_header, found.fields) == (True, {"phone": 0, "name": 1})
+    # Without a word for it, it may be a row.
+    found = sheets.detect_layout(b"841234567;Ana;100,00\n", encoding="utf-8")
+    assert (found.has_header, found.fields) == (False, {"phone": 0})
