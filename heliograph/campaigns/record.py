@@ -271,6 +271,19 @@ async def waiting_for_tag(conn: Connection, actor: Actor, *, tag: str) -> list[s
     return [row["name"] for row in rows]
 
 
+WAITING_FOR_IMPORT = """
+SELECT name FROM campaigns
+ WHERE organization_id = $1 AND channel IS NOT NULL AND mode = $2 AND step_at IS NOT NULL
+   AND status IN ('scheduled', 'staging') AND audience_import = $3
+ ORDER BY scheduled_at LIMIT 20
+"""
+
+
+async def waiting_for_import(conn: Connection, actor: Actor, *, imported: UUID) -> list[str]:
+    """Names of campaigns that have yet to gather the people of an import."""
+    return [row["name"] for row in await conn.fetch(WAITING_FOR_IMPORT, actor.organization_id, actor.mode, imported)]
+
+
 async def read(conn: Connection, organization_id: UUID, rows: Sequence[asyncpg.Record]) -> list[Campaign]:
     """Campaigns from an organization's rows that have COLUMNS."""
     stored = [(row["id"], row["message_template"]) for row in rows]

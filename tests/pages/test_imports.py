@@ -16,6 +16,8 @@ import pytest
 
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7_floor
+from heliograph.campaigns.channels import sms
+from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.campaigns.staging import Stager
 from heliograph.consent.importing import OptOutImports
 from heliograph.contacts import importing, records
@@ -170,6 +172,28 @@ async def test_an_import_that_a_later_one_overlaps_is_undone_after_it(
     await owner.submit(page, first)
     await work(pool)
     assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
+
+
+async def test_before_an_import_is_undone_campaigns_that_go_to_its_people_are_named(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    page = await to_check(pool, owner, b"phone\n+258841234567\n")
+    id = page.path.split("/")[3]
+    await owner.submit(page, f"/contacts/imports/{id}/run")
+    await work(pool)
+    spec = SmsCampaignSpec(
+        name="Spring sale",
+        message_template="Hi",
+        audience_import=UUID(id),
+        scheduled_at=datetime.now(UTC) + timedelta(hours=1),
+    )
+    async with pool.acquire() as conn, conn.transaction():
+        await sms.create(conn, tenant.actor, spec=spec, request_id="req")
+    said = "go to the people of this import: Spring sale. Once it is undone, they find nobody."
+    where = f"/contacts/imports/{id}/undo"
+    assert said in (await owner.get(where)).words
+    await pool.execute("UPDATE campaigns SET status = 'running'")
+    assert "Spring sale" not in (await owner.get(where)).words
 
 
 async def test_a_pasted_sheet_without_a_header(pool: Pool, tenant: Tenant, owner: Browser) -> None:

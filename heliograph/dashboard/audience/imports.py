@@ -16,6 +16,7 @@ from heliograph.accounts import organizations
 from heliograph.base import csv_files, phones
 from heliograph.base.database import clock
 from heliograph.base.errors import Invalid
+from heliograph.campaigns import record
 from heliograph.contacts import importing, records, sheets
 from heliograph.contacts.imports import corrections, drafts
 from heliograph.contacts.imports.drafts import Draft, ImportMoved
@@ -228,13 +229,15 @@ async def show_undo(request: Request) -> Answer:
     async with request.reading() as conn:
         draft = await drafts.get(conn, request.actor, id=request.id())
         later = await drafts.list_page(conn, request.actor, after=None, limit=LATER)
+        waiting = await record.waiting_for_import(conn, request.actor, imported=draft.id)
     if not draft.can_undo:
         return Redirect(location=request.to(f"{HERE}/{draft.id}"))
     mends, ended = draft.kind == "contacts", draft.finished_at or draft.started_at
     # What the latest of these changed cannot be restored below it, not even by undoing this one again.
     changed = [one for one in later if one.kind == draft.kind and one.can_undo and one.updated]
     above = next((one for one in changed if (one.finished_at or one.started_at) > ended), None) if mends else None
-    return Page(template="audience/import_undo.html", values={"draft": draft, "mends": mends, "above": above})
+    values = {"draft": draft, "mends": mends, "above": above, "waiting": waiting}
+    return Page(template="audience/import_undo.html", values=values)
 
 
 async def undo(request: Request) -> Answer:
