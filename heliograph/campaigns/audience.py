@@ -89,9 +89,10 @@ def excluded(tags: Sequence[str] | None, *, is_listed: bool) -> list[str]:
 
 
 async def spelled(listed: Sequence[str]) -> list[str]:
-    """The distinct listed recipients, numbers in E.164."""
+    """The distinct listed recipients, numbers in E.164: as they are dialed today, like those of contacts, whose names
+    they have."""
     return list(
-        dict.fromkeys(await phones.in_turns(lambda text: phones.parse(text) or phones.normalize(text) or text, listed))
+        dict.fromkeys(await phones.in_turns(lambda text: phones.normalize(text) or phones.parse(text) or text, listed))
     )
 
 

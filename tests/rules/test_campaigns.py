@@ -143,6 +143,23 @@ async def test_listed_recipients_get_it_once_each(pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM usage_entries WHERE campaign_id = $1", made.id) == 2
 
 
+async def test_listed_numbers_are_dialed_and_named_like_those_of_contacts(pool: Pool) -> None:
+    """Written without a space, they kept an old form, or a zero that belongs to national numbers: nobody's number."""
+    actor = await organization(pool)
+    forms = {
+        "+551181234567": "+5511981234567",
+        "+5215512345678": "+525512345678",
+        "+270821234567": "+27821234567",
+        "+4917012345678": "+4917012345678",
+        "+2581": "+2581",
+    }
+    for n, number in enumerate(list(forms.values())[:4]):
+        await contact(pool, actor, number, name=f"P{n}")
+    await create(pool, actor, "Hi {{name}}", recipients=list(forms))
+    await run(pool)
+    assert await texts(pool) == {number: f"Hi P{n}" for n, number in enumerate(list(forms.values())[:4])}
+
+
 async def test_reasons_say_that_not_all_was_examined_also_if_nothing_examined_failed(pool: Pool) -> None:
     actor = await organization(pool)
     made = await create(pool, actor, recipients=[number(1), number(2)])
