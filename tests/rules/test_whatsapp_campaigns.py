@@ -21,6 +21,7 @@ from heliograph.campaigns.channels.whatsapp import WhatsAppCampaignSpec
 from heliograph.campaigns.filling import Filling
 from heliograph.campaigns.record import Campaign
 from heliograph.campaigns.staging import Stager
+from heliograph.campaigns.views import recipients
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.whatsapp.callbacks import expiry
@@ -523,6 +524,14 @@ async def test_what_lost_its_answer_is_not_sent_again_once_its_campaign_ended(po
     assert len(bench.only.submitted) == 2
     for id in ids:
         assert await status_of(pool, id) == ("failed", "unknown", "released")
+    # Nor by a campaign to those who did not get it, until it is known.
+    await pool.execute("UPDATE campaigns SET started_at = started_at - interval '1 hour'")  # `later` moved its messages
+    found = await get(pool, known, campaign.id)
+    async with pool.acquire() as conn:
+        assert await recipients.again(conn, known.actor, campaign=found) == []
+        await pool.execute("UPDATE whatsapp_messages SET failure_evidence = '131026' WHERE id = $1", ids[1])
+        missed = await pool.fetchval("SELECT recipient FROM whatsapp_messages WHERE id = $1", ids[1])
+        assert await recipients.again(conn, known.actor, campaign=found) == [missed]
     await bench.hear(known, status_item(known, ids[0], "delivered"))
     assert await status_of(pool, ids[0]) == ("delivered", None, "consumed")
     await check_wallets(pool, [known.organization_id])

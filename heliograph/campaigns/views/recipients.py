@@ -81,6 +81,17 @@ async def reasons(conn: Connection, actor: Actor, *, campaign: Campaign, look: i
     return Reasons(listed, rows[0]["looked"] == look)
 
 
+# A WhatsApp message whose answer was lost may have arrived, although it failed, unless Meta reported the failure. An
+# SMS like that is `unknown`.
+DOUBTFUL = """
+SELECT m.id FROM unnest($2::uuid[]) AS one (id) CROSS JOIN LATERAL (
+       SELECT id FROM whatsapp_messages
+        WHERE organization_id = $1 AND id = one.id AND failure_evidence IS NULL LIMIT 1) m CROSS JOIN LATERAL (
+       SELECT FROM attempts
+        WHERE organization_id = $1 AND message_id = m.id AND state = 'unknown' LIMIT 1) lost
+"""
+
+
 async def again(conn: Connection, actor: Actor, *, campaign: Campaign) -> list[str]:
     """Numbers of recipients who did not get a campaign and may be tried again, at most as many as a campaign may
     list."""
@@ -93,7 +104,11 @@ async def again(conn: Connection, actor: Actor, *, campaign: Campaign) -> list[s
     while len(numbers) < MAX_RECIPIENTS:
         found = await read(conn, actor, filters=wanted, after=after, limit=PAGE, look=bounded_scan.LOOK)
         listed = found.messages[:PAGE]
-        numbers |= {one.recipient: None for one in listed if one.failure_code not in FORBIDDEN}
+        ids = [one.id for one in listed] if campaign.channel == "whatsapp" else []
+        doubtful = {row["id"] for row in await conn.fetch(DOUBTFUL, actor.organization_id, ids)} if ids else set()
+        numbers |= {
+            one.recipient: None for one in listed if one.failure_code not in FORBIDDEN and one.id not in doubtful
+        }
         after = listed[-1].id if len(found.messages) > PAGE else found.seen
         if after is None:
             break
