@@ -342,7 +342,7 @@ def example(region: str | None) -> str:
 
 
 def spellings(number: str) -> list[str]:
-    """All spellings of a number, in E.164: all have the same `person`."""
+    """All spellings of a number, in E.164: all have the same `person`. Of anything else, itself."""
     key = person(number)
     other = {
         "+55": key[:5] + "9" + key[5:],
@@ -351,8 +351,7 @@ def spellings(number: str) -> list[str]:
         "+22": key[:4] + key[6:],
     }.get(key[:3], key)
     known = [number, key, other]
-    if number.startswith("+"):
-        code = calling_code(key)
+    if (code := _CODES.get(key[:4])) is not None:  # WhatsApp's are kept as received
         known += [f"+{code}0{one[len(code) + 1 :]}" for one in (key, other)]
     return [one for one in dict.fromkeys(known) if person(one) == key]
 

@@ -338,3 +338,9 @@ def test_spellings(key: str, others: list[str]) -> None:
         assert {phones.person(one) for one in found} == {key}
         assert found[0] == number
         assert len(found) >= min(2, 1 + len(others))
+
+
+@pytest.mark.parametrize("address", ["+2101234567", "+0123456", "+", "MZ.1349", "36180", "ACME"])
+def test_what_is_no_number_has_one_spelling(address: str) -> None:
+    """WhatsApp's addresses and senders of SMS are kept as received."""
+    assert phones.spellings(address) == [address]
