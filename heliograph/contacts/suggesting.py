@@ -10,6 +10,7 @@ import msgspec
 from heliograph.base import naming
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
+from heliograph.base.phones import spellings
 
 #: Contacts scanned, newest first: about 5 ms. Names have no index.
 LOOK = 5_000
@@ -28,9 +29,12 @@ NAMES = "SELECT phone, name FROM contacts WHERE organization_id = $1 AND phone =
 
 
 async def names(conn: Connection, actor: Actor, *, phones: Collection[str]) -> dict[str, str]:
-    """Names by number, of those numbers that are contacts."""
-    rows = await conn.fetch(NAMES, actor.organization_id, list(phones), actor.mode) if phones else []
-    return {row["phone"]: row["name"] for row in rows}
+    """Names by number, of those numbers that are contacts, in any spelling: Meta writes some in another one."""
+    forms = {number: spellings(number) for number in phones}
+    wanted = list({form for each in forms.values() for form in each})
+    rows = await conn.fetch(NAMES, actor.organization_id, wanted, actor.mode) if wanted else []
+    known = {row["phone"]: row["name"] for row in rows}
+    return {number: known[form] for number, each in forms.items() for form in reversed(each) if form in known}
 
 
 BY_NUMBER = """

@@ -136,6 +136,24 @@ async def test_who_calls_themselves_by_an_invisible_name_is_shown_by_their_numbe
     assert '<h2 id="who">+258 84 222 2222</h2>' in page.text
 
 
+async def test_a_contact_is_called_by_name_however_meta_writes_the_number(
+    pool: Pool, tenant: Tenant, owner: Browser, made: Made
+) -> None:
+    """Without the ninth digit of Brazil it was a stranger's, and could not be added as a contact, who existed."""
+    entry = Entry("+5511987654321", "Bia Contacto")
+    async with pool.acquire() as conn:
+        await records.create(conn, tenant.actor, entry=entry)
+    meta = Meta(pool)
+    await meta.say(made, callback(made, "Olá", by="+551187654321"))
+    await meta.say(made, callback(made, "Hm", by="+2101234567"))
+    page = await owner.get("/inbox")
+    assert "Bia Contacto" in page.words, page.words
+    for id in await pool.fetch("SELECT id, peer FROM inbox_threads ORDER BY peer"):
+        page = await owner.get(f"/inbox/{id['id']}")
+        is_known = id["peer"] == "+551187654321"
+        assert (page.status, f"/inbox/{id['id']}/contact" in page.text) == (200, not is_known), page.words
+
+
 async def test_an_answer_that_may_not_be_given_says_why(pool: Pool, owner: Browser, made: Made) -> None:
     await Meta(pool).say(made, callback(made, "Hello", clock.now() - timedelta(hours=30), by=RUI))
     id = await first(pool, "whatsapp")
