@@ -39,7 +39,8 @@ class Book:
 
     def __init__(self, *, kinds: Sequence[str] = ("cost", "price")) -> None:
         self._kinds = kinds
-        self._tariffs: dict[UUID, tuple[datetime, Tariff]] = {}
+        #: When each was changed last, and when it was loaded.
+        self._tariffs: dict[UUID, tuple[datetime, datetime, Tariff]] = {}
         self._cards: Mapping[UUID, Tariff] = {}
         self._lists: Mapping[UUID, Tariff] = {}
         self._default: Tariff | None = None
@@ -59,21 +60,23 @@ class Book:
         rows = await conn.fetch(KNOWN, self._kinds)
         if not rows and not self._tariffs:
             return
-        tariffs = {}
+        at, tariffs = clock.now(), {}
         for row in rows:
             known = self._tariffs.get(row["id"])
-            if known is not None and known[0] == row["changed_at"] and known[1].name == row["name"]:
+            is_same = known is not None and known[0] == row["changed_at"] and known[2].name == row["name"]
+            # One loaded in times to come, before the clock was set back, lacks rates that have not ended.
+            if known is not None and is_same and known[1] - at < LATE:
                 tariffs[row["id"]] = known
                 continue
-            rates = await conn.fetch(RATES, row["id"], row["currency"], clock.now() - LATE)
+            rates = await conn.fetch(RATES, row["id"], row["currency"], at - LATE)
             # In a thread, so that other requests are answered meanwhile: a hundred thousand rates take half a second.
-            tariffs[row["id"]] = (row["changed_at"], await asyncio.to_thread(_compiled, row, rates))
+            tariffs[row["id"]] = (row["changed_at"], at, await asyncio.to_thread(_compiled, row, rates))
         self._tariffs = tariffs
-        self._cards = {row["supplier_id"]: tariffs[row["id"]][1] for row in rows if row["kind"] == "cost"}
-        self._default = next((tariffs[row["id"]][1] for row in rows if row["is_default"]), None)
+        self._cards = {row["supplier_id"]: tariffs[row["id"]][2] for row in rows if row["kind"] == "cost"}
+        self._default = next((tariffs[row["id"]][2] for row in rows if row["is_default"]), None)
         lists = {row["id"] for row in rows if row["kind"] == "price"}
         assigned = await conn.fetch(ASSIGNED) if lists else []
-        self._lists = {id: tariffs[of][1] for id, of in assigned if of in tariffs}
+        self._lists = {id: tariffs[of][2] for id, of in assigned if of in tariffs}
 
     def card(self, supplier_id: UUID) -> Tariff | None:
         """A supplier's rate card, if it has one."""

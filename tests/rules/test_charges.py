@@ -144,6 +144,25 @@ async def test_an_import_counts_within_seconds_also_where_nobody_asked_for_long(
     await acceptor.drain()
 
 
+async def test_a_rate_that_had_ended_only_by_a_clock_that_was_ahead_counts_once_it_is_set_back(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process had loaded the list while the clock was ahead."""
+    actor = await organization(pool)
+    ends = (clock.now() + timedelta(days=1)).date()
+    await default(
+        pool, f"country,price,currency,effective_from,effective_to\nMZ,0.05,EUR,,{ends}\nMZ,0.06,EUR,{ends},\n"
+    )
+    acceptor, at = Acceptor(pool), clock.now
+    with monkeypatch.context() as ahead:
+        ahead.setattr(clock, "now", lambda: at() + timedelta(days=3))
+        held = await acceptor.charges.get()
+    await held.book.refresh(pool)
+    await acceptor.accept(send(actor, to=TO))
+    assert await charged(pool, "price") == [(50_000,)]
+    await acceptor.drain()
+
+
 async def test_where_the_price_list_rejects_nothing_is_accepted(pool: Pool) -> None:
     actor = await organization(pool)
     await default(pool, "country,price,currency,reject\nMZ,0.05,EUR,yes\nPT,0.05,EUR,\n")
