@@ -128,19 +128,21 @@ async def of_message(conn: Connection, actor: Actor, *, id: UUID) -> Paid | None
     return None if row is None else Paid(*row)
 
 
-# Scans a partition that is about to be dropped, by its key. It gets no new messages: its month is long over.
+# Scans a partition that is about to be dropped, by its key. It gets no new messages: its month is long over. The last
+# of them may have been accepted in the next month, in which they count: ids are generated before.
 COUNT = """
 WITH looked_at AS MATERIALIZED (
-    SELECT organization_id, id, mode, segments, balance_after FROM {partition}
-     WHERE (organization_id, id) > ($2, $3) ORDER BY organization_id, id LIMIT $4
+    SELECT organization_id, id, mode, segments, balance_after, accepted_at,
+           date_trunc('month', accepted_at AT TIME ZONE 'UTC')::date AS month
+      FROM {partition} WHERE (organization_id, id) > ($2, $3) ORDER BY organization_id, id LIMIT $4
 ), summed AS (
-    INSERT INTO usage_months AS known (organization_id, month, source, messages, segments, balance_after)
-    SELECT organization_id, $1::date, '{partition}', count(*), sum(segments),
-           (array_agg(balance_after ORDER BY id DESC))[1]
-      FROM looked_at WHERE mode = 'live' GROUP BY organization_id
+    INSERT INTO usage_months AS known (organization_id, month, source, messages, segments, balance_after, last_at)
+    SELECT organization_id, month, '{partition}', count(*), sum(segments),
+           (array_agg(balance_after ORDER BY id DESC))[1], CASE WHEN month <> $1::date THEN max(accepted_at) END
+      FROM looked_at WHERE mode = 'live' GROUP BY organization_id, month
     ON CONFLICT (organization_id, month, source) DO UPDATE
        SET messages = known.messages + excluded.messages, segments = known.segments + excluded.segments,
-           balance_after = excluded.balance_after
+           balance_after = excluded.balance_after, last_at = greatest(known.last_at, excluded.last_at)
 )
 SELECT (SELECT count(*) FROM looked_at) AS rows, organization_id, id FROM looked_at
  ORDER BY organization_id DESC, id DESC LIMIT 1

@@ -500,3 +500,43 @@ async def test_what_was_used_adds_up_after_its_messages_are_gone(pool: Pool, mon
     assert (summed.type, summed.quantity, summed.segments, summed.balance_after) == ("usage", -10, 20, 40)
     assert (summed.message_id, summed.reason) == (None, f"sum of {past:%Y-%m}")
     assert f"{summed.created_at.astimezone(UTC):%Y-%m}" == f"{past:%Y-%m}"
+
+
+async def test_messages_that_are_gone_are_listed_in_the_month_in_which_they_were_accepted(pool: Pool) -> None:
+    """A message's id is generated before it is accepted, so the last one of a month may count in the next."""
+    ends = (NOW - timedelta(days=500)).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    begins, last = (ends - timedelta(days=1)).replace(day=1), (ends + timedelta(days=31)).replace(day=1)
+    async with pool.acquire() as conn:
+        await make_partitions(conn, begins.date(), ahead=1)
+    actor, moment = await organization(pool, quota=10), timedelta(milliseconds=20)
+    for left, (made, at) in enumerate(
+        [(ends + moment, ends + moment), (ends - moment, ends + moment / 2), (ends - 2 * moment, ends - moment)],
+        start=7,
+    ):
+        id = UUID(int=uuid7_floor(made).int + 1)
+        await pool.execute(STORE, actor.organization_id, id, "live", left, at)
+    await pool.execute("UPDATE quotas SET used = 3 WHERE organization_id = $1", actor.organization_id)
+
+    async def listed() -> list[tuple[int, int]]:
+        """The messages listed in each of the two months, and the balance after them."""
+        found = []
+        for since, until in ((begins, ends), (ends, last)):
+            async with pool.acquire() as conn:
+                entries = (await usage.list_page(conn, actor, date_from=since, date_to=until)).entries
+            found.append((sum(-one.quantity for one in entries), entries[0].balance_after))
+        return found
+
+    async def drop(month: datetime) -> None:
+        partition = f"messages_{month:%Y_%m}"
+        async with pool.acquire() as conn, conn.transaction():
+            after = UUID(int=0), UUID(int=0)
+            while done := await usage.count(conn, partition=partition, month=month.date(), after=after, limit=1):
+                after = done.last
+            await usage.close(conn, source=partition)
+            await conn.execute(f"DELETE FROM {partition}")
+
+    assert await listed() == [(1, 9), (2, 7)]
+    for month in (begins, ends):
+        await drop(month)
+        assert await listed() == [(1, 9), (2, 7)]
+        assert await books(pool, actor.organization_id) == (7, 7)
