@@ -118,13 +118,14 @@ def calendar(tariff: Tariff, rates: Sequence[Rate]) -> tuple[list[Row[Rate]], li
     for one in rates:
         by.setdefault(one.destination, []).append(one)
     rows = [
-        Row(own[0], [Span(one.begins, one.ends, one) for one in own], partial(_is_found, tariff, own[0]))
+        Row(own[0], [Span(one.begins, one.ends, one) for one in own], partial(is_found, tariff, own[0]))
         for own in by.values()
     ]
     return rows, sorted({time for one in rates for time in (one.begins, one.ends)})
 
 
-def _is_found(tariff: Tariff, rate: Rate, at: datetime) -> bool:
+def is_found(tariff: Tariff, rate: Rate, at: datetime) -> bool:
+    """Whether the look-up finds a rate for this one's whole destination at a given time: its own, or a broader one."""
     kind = rate.sender_type
     return tariff.find(_place(rate), at, message_class=rate.message_class, sender_type=kind) is not None
 

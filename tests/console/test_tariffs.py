@@ -142,6 +142,34 @@ async def test_a_rate_that_ends_is_told_before_it_does(pool: Pool, root: Browser
     assert "main USD 2 1 1 Jun 2036, 00:00 ● none" in line, line
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("MZ,,,,otp,0.04,,2026-01-01\nMZ,,,,,0.05,,", "none"),
+        ("MZ,,,,otp,0.04,,2036-06-01\nMZ,,,,,0.05,,", "none"),
+        ("MZ,,,,,0.05,,2026-01-01\nMZ,,,,otp,0.04,,", "? no rate applies to MZ"),
+        ("MZ,643,04,,,0.04,,2026-01-01\n,643,04,,,0.05,2026-01-01,", "none"),
+        (",643,04,,,0.04,,2026-01-01\nMZ,,,,,0.05,,", "none"),
+        (",643,04,,,0.04,,2036-06-01\nMZ,,,,,0.05,,2036-01-01", "? the rate for 64304, MZ ends, and none follows"),
+        (",,,25887,,0.04,,2026-01-01\n,,,2588,,0.05,2036-01-01,", "? no rate applies to 2588, 25887"),
+        (",,,25887,,0.04,,2026-01-01\n,,,,,0.05,,", "none"),
+    ],
+)
+async def test_only_destinations_that_have_no_broader_rate_either_are_gaps(
+    pool: Pool, root: Browser, settings: Settings, text: str, said: str
+) -> None:
+    await add(pool, settings, "main")
+    file = "country,mcc,mnc,prefix,class,price,effective_from,effective_to,currency\n"
+    file += "".join(f"{line},USD\n" for line in text.splitlines())
+    async with pool.acquire() as conn:
+        supplier_id = await conn.fetchval("SELECT id FROM suppliers")
+        await tariffs.import_rates(
+            conn, rows.read(file.splitlines(keepends=True)), kind="cost", name="main", supplier_id=supplier_id
+        )
+    line = (await root.get("/console/rates")).words.partition("Suppliers' rate cards")[2]
+    assert said in line.partition("Price lists")[0], line
+
+
 async def test_a_price_list_whose_name_cannot_be_seen_is_refused_in_the_forms_words(pool: Pool, root: Browser) -> None:
     for name, said in (
         ("", "A price list's name must have 1 to 64 characters."),

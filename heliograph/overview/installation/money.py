@@ -5,12 +5,19 @@ The rule nobody may break: amounts in different currencies are never added.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
+from heliograph.prices import tariffs
+from heliograph.prices.tariff import Rate, Tariff
+from heliograph.sms import charges
 from heliograph.whatsapp.money.rates import ELSEWHERE, PRICED
 
 #: Rows per page; upcoming renewals listed; destinations named per tariff.
@@ -180,26 +187,24 @@ class Card(msgspec.Struct, frozen=True):
     holding: int
     coming: int
     next_at: datetime | None
-    #: Destinations without a rate now: at most NAMED.
+    #: Destinations for which no rate applies now, not even a broader one: at most NAMED.
     gaps: list[str]
-    #: Those whose rate ends, and none follows: at most NAMED.
+    #: Those for which none does once their last rate ends: at most NAMED.
     ending: list[str]
 
 
-CARDS = f"""
+# `unheld`: the rates of destinations of which none is in effect; `last`: those that end last, if they do.
+CARDS = """
 SELECT t.id, t.kind, t.name, t.currency, t.is_default,
        (SELECT count(*) FROM organizations o WHERE o.price_list_id = t.id) AS organizations,
-       r.holding, r.coming, r.next_at, coalesce(r.gaps[:{NAMED}], '{{}}') AS gaps,
-       coalesce(r.ending[:{NAMED}], '{{}}') AS ending
+       r.holding, r.coming, r.next_at, coalesce(r.unheld, '{}') AS unheld, coalesce(r.last, '{}') AS last
   FROM tariffs t CROSS JOIN LATERAL (
        SELECT count(*) FILTER (WHERE is_held) AS holding, count(*) FILTER (WHERE effective_from > now()) AS coming,
               least(min(effective_from) FILTER (WHERE effective_from > now()),
                     min(effective_to) FILTER (WHERE effective_to > now())) AS next_at,
-              array_agg(DISTINCT destination ORDER BY destination) FILTER (
-                  WHERE last_to > now() AND last_to < 'infinity') AS ending,
-              array_agg(DISTINCT destination ORDER BY destination) FILTER (WHERE NOT ever_held) AS gaps
+              array_agg(id) FILTER (WHERE last_to > now() AND effective_to = last_to) AS last,
+              array_agg(id) FILTER (WHERE NOT ever_held) AS unheld
          FROM (SELECT *, coalesce(effective_from <= now(), true) AND coalesce(effective_to > now(), true) AS is_held,
-                      trim(country || ' ' || mcc || mnc || prefix) AS destination,
                       bool_or(coalesce(effective_from <= now(), true) AND coalesce(effective_to > now(), true)) OVER (
                           PARTITION BY country, mcc, mnc, prefix, message_class, sender_type) AS ever_held,
                       max(coalesce(effective_to, 'infinity')) OVER (
@@ -211,4 +216,35 @@ SELECT t.id, t.kind, t.name, t.currency, t.is_default,
 
 async def cards(conn: Connection) -> list[Card]:
     """Suppliers' rate cards and organizations' price lists, with what is in effect now."""
-    return [Card(**row) for row in await conn.fetch(CARDS)]
+    at, found = clock.now(), []
+    for row in await conn.fetch(CARDS):
+        values = dict(row)
+        unheld, last = values.pop("unheld"), values.pop("last")
+        gaps: list[str] = []
+        ending: list[str] = []
+        # All of its rates are only needed where a broader one may apply instead.
+        if unheld or last:
+            rates = await conn.fetch(tariffs.RATES, row["id"], row["currency"])
+            gaps, ending = await asyncio.to_thread(_missing, row, rates, set(unheld), set(last), at)
+        found.append(Card(**values, gaps=gaps, ending=ending))
+    return found
+
+
+def _missing(
+    row: asyncpg.Record,
+    listed: Iterable[asyncpg.Record],
+    unheld: Collection[UUID],
+    last: Collection[UUID],
+    at: datetime,
+) -> tuple[list[str], list[str]]:
+    """The destinations for which the look-up finds no rate at a time, and those for which it finds none when their last
+    one ends."""
+    rates = [Rate(**one) for one in listed]
+    tariff = Tariff(row["id"], row["name"], row["currency"], rates)
+    gaps = {_destination(one) for one in rates if one.id in unheld and not charges.is_found(tariff, one, at)}
+    ending = {_destination(one) for one in rates if one.id in last and not charges.is_found(tariff, one, one.ends)}
+    return sorted(gaps)[:NAMED], sorted(ending)[:NAMED]
+
+
+def _destination(one: Rate) -> str:
+    return f"{one.country} {one.mcc}{one.mnc}{one.prefix}".strip()
