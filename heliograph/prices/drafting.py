@@ -49,6 +49,6 @@ def draft(
     for rate in rates:
         price = half_up(rate.price * by * exchange / step) * step
         if price > MOST_PRICE:
-            raise Invalid(("exchange", "range", "a price would be more than a million"))
+            raise Invalid(("exchange", "large", "a price would be more than a million"))
         drafted.append(msgspec.structs.replace(rate, price=price, currency=currency or rate.currency, id=None))
     return drafted

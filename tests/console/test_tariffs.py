@@ -119,7 +119,10 @@ async def test_differences_are_shown_before_a_card_is_imported(pool: Pool, root:
     assert "0.090000,USD" in made.text
     for query, field in (
         ("markup=much", "markup"),
+        ("markup=-101", "markup"),
+        ("margin=100", "margin"),
         ("markup=1&margin=1", "margin"),
+        ("markup=3000000000", "exchange"),
         ("currency=MZN", "exchange"),
         ("exchange=-1&currency=MZN", "exchange"),
         ("places=9", "places"),
@@ -127,6 +130,7 @@ async def test_differences_are_shown_before_a_card_is_imported(pool: Pool, root:
         wrong = await root.get(f"{card}/draft?{query}")
         assert wrong.status == 422, query
         assert f'href="#{field}"' in wrong.text, (query, wrong.words)
+    assert "A price would be more than a million." in (await root.get(f"{card}/draft?markup=3000000000")).words
 
 
 async def test_a_rate_that_ends_is_told_before_it_does(pool: Pool, root: Browser, settings: Settings) -> None:

@@ -130,6 +130,7 @@ def texts() -> set[str]:
     }
     found |= {*REPLY_LANGUAGES.values(), *configuring.HOW.values(), *configuring.WRONG.values()}
     found |= {*typed.WRONG.values(), *wallets.WRONG.values(), *installation.WRONG.values()}
+    found |= {*tariffs.WRONG_DRAFT.values()}
     found |= {*keying.WRONG.values(), *ruling.WRONG.values()}
     for names in (users, keeping, drafts, tariffs):
         found |= {*names.WRONG_NAME.values()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal
 from uuid import UUID
@@ -19,7 +19,7 @@ from heliograph.base.money import is_currency
 from heliograph.console.acting import acting_for
 from heliograph.console.money import rate_calendar
 from heliograph.networks import plan
-from heliograph.pages.answers import Answer, Download, Page, Redirect, refused
+from heliograph.pages.answers import Answer, Download, Page, Redirect, form_errors, refused
 from heliograph.pages.pieces import pasted
 from heliograph.pages.pieces.charts import MARK
 from heliograph.pages.requests import Request
@@ -38,8 +38,14 @@ WRONG_NAME = {
     "length": "A price list's name must have 1 to 64 characters.",
     "pattern": "A name must not contain control characters.",
 }
-#: Fields of the drafting form.
+#: Fields of the drafting form, and the rules' refusals in its wording.
 DRAFTED = ("markup", "margin", "currency", "exchange", "places")
+WRONG_DRAFT: Mapping[str | tuple[str, str], str] = {
+    ("margin", "conflict"): "Enter a markup or a margin, not both.",
+    ("markup", "range"): "A markup must be at least -100 percent.",
+    ("margin", "range"): "A margin must be less than 100 percent.",
+    ("exchange", "large"): "A price would be more than a million.",
+}
 
 
 async def show(request: Request) -> Answer:
@@ -71,9 +77,12 @@ async def draft(request: Request) -> Answer:
         places = typed["places"] or "6"
         if places not in "0123456" or len(places) != 1:
             raise Invalid(("places", "range", "Choose 0 to 6 decimal places."))
+        made = drafting.draft(
+            rates, by, exchange=exchange or Fraction(1), currency=currency or None, places=int(places)
+        )
     except Invalid as refusal:
-        return refused("money/tariff.html", refusal, _values(request, one, rates) | {"typed": typed})
-    made = drafting.draft(rates, by, exchange=exchange or Fraction(1), currency=currency or None, places=int(places))
+        values = _values(request, one, rates) | {"typed": typed}
+        return refused("money/tariff.html", form_errors(refusal, WRONG_DRAFT), values)
     return _file(f"prices-from-{one.name}", made)
 
 
