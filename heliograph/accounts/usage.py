@@ -172,11 +172,11 @@ def stray(deletion: str) -> str:
     """A statement that deletes individual messages, replacing them with their sums at once."""
     return f"""
 WITH gone AS (
-    {deletion} RETURNING organization_id, mode, segments, balance_after, accepted_at
+    {deletion} RETURNING organization_id, id, mode, segments, balance_after, accepted_at
 ), summed AS (
     INSERT INTO usage_months AS known (organization_id, month, source, messages, segments, balance_after, last_at)
     SELECT organization_id, date_trunc('month', accepted_at AT TIME ZONE 'UTC')::date, 'stray', count(*), sum(segments),
-           (array_agg(balance_after ORDER BY accepted_at DESC))[1], max(accepted_at)
+           (array_agg(balance_after ORDER BY accepted_at DESC, id DESC))[1], max(accepted_at)
       FROM gone WHERE mode = 'live' GROUP BY 1, 2
     ON CONFLICT (organization_id, month, source) DO UPDATE
        SET messages = known.messages + excluded.messages, segments = known.segments + excluded.segments,

@@ -339,3 +339,15 @@ async def test_months_stay_when_their_messages_go(pool: Pool) -> None:
             await ledger.close(conn, source=partition)
         assert await usage.months(conn, actor) == before
     await check(pool, [actor])
+
+
+async def test_the_sum_of_removed_messages_has_the_balance_after_the_last_of_them(pool: Pool) -> None:
+    """Those of a chunk were all accepted at the same time."""
+    actor = await granted_organization(pool, amount=10)
+    async with pool.acquire() as conn, conn.transaction():
+        await stage(conn, actor, 3, uuid7())
+    ids = [row["id"] for row in await pool.fetch("SELECT id FROM messages ORDER BY id")]
+    await pool.execute(removing.REMOVE_SMS, actor.organization_id, ids, ids[0], ids[-1])
+    async with pool.acquire() as conn:
+        summed = (await ledger.list_page(conn, actor)).entries[0]
+    assert (summed.quantity, summed.balance_after) == (-3, 7)
