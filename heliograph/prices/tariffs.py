@@ -173,11 +173,16 @@ async def _insert(conn: Connection, tariff_id: UUID, rates: Sequence[Rate]) -> N
     )
 
 
-LIST = """
-SELECT id, name, kind, currency, supplier_id, is_default,
-       (SELECT count(*) FROM tariff_rates WHERE tariff_id = tariffs.id) AS rates,
-       (SELECT count(*) FROM organizations WHERE price_list_id = tariffs.id) AS organizations, changed_at
-  FROM tariffs WHERE kind = $1 ORDER BY lower(name)
+# A rate card has the name of its supplier, which may have been renamed since it was made.
+NAMED = """
+(SELECT t.id, coalesce(s.name, t.name) AS name, t.kind, t.currency, t.supplier_id, t.is_default, t.changed_at
+   FROM tariffs t LEFT JOIN suppliers s ON s.id = t.supplier_id)
+"""
+LIST = f"""
+SELECT t.id, t.name, t.kind, t.currency, t.supplier_id, t.is_default,
+       (SELECT count(*) FROM tariff_rates WHERE tariff_id = t.id) AS rates,
+       (SELECT count(*) FROM organizations WHERE price_list_id = t.id) AS organizations, t.changed_at
+  FROM {NAMED} t WHERE t.kind = $1 ORDER BY lower(t.name), t.id
 """
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+from uuid import UUID
 
 import aiohttp
 import pytest
@@ -172,6 +173,23 @@ async def test_only_destinations_that_have_no_broader_rate_either_are_gaps(
         )
     line = (await root.get("/console/rates")).words.partition("Suppliers' rate cards")[2]
     assert said in line.partition("Price lists")[0], line
+
+
+async def test_a_card_has_the_name_of_its_supplier_also_once_that_is_renamed(
+    pool: Pool, root: Browser, settings: Settings
+) -> None:
+    """Another supplier may have the former name by then."""
+    former = str(await add(pool, settings, "main"))
+    assert "Imported: 3 added" in (await sent(root, CARD, target=former, do="import")).words
+    await pool.execute("UPDATE suppliers SET name = 'old'")
+    card = await sent(root, CARD, target=str(await add(pool, settings, "main")), do="import")
+    assert await listed(pool, "cost") == [("main", 3), ("old", 3)]
+    page = await root.get("/console/rates")
+    names = page.words.partition("Suppliers' rate cards")[2].partition("Price lists")[0]
+    assert (names.count("main USD"), names.count("old USD")) == (1, 1), names
+    former_card = await pool.fetchval("SELECT id FROM tariffs WHERE supplier_id = $1", UUID(former))
+    for path, name in ((card.path, "main"), (f"/console/rates/cards/{former_card}", "old")):
+        assert f"<h1>{name}</h1>" in (await root.get(path)).text
 
 
 async def test_a_price_list_whose_name_cannot_be_seen_is_refused_in_the_forms_words(pool: Pool, root: Browser) -> None:

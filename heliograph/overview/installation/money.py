@@ -194,11 +194,11 @@ class Card(msgspec.Struct, frozen=True):
 
 
 # `unheld`: the rates of destinations of which none is in effect; `last`: those that end last, if they do.
-CARDS = """
+CARDS = f"""
 SELECT t.id, t.kind, t.name, t.currency, t.is_default,
        (SELECT count(*) FROM organizations o WHERE o.price_list_id = t.id) AS organizations,
-       r.holding, r.coming, r.next_at, coalesce(r.unheld, '{}') AS unheld, coalesce(r.last, '{}') AS last
-  FROM tariffs t CROSS JOIN LATERAL (
+       r.holding, r.coming, r.next_at, coalesce(r.unheld, '{{}}') AS unheld, coalesce(r.last, '{{}}') AS last
+  FROM {tariffs.NAMED} t CROSS JOIN LATERAL (
        SELECT count(*) FILTER (WHERE is_held) AS holding, count(*) FILTER (WHERE effective_from > now()) AS coming,
               least(min(effective_from) FILTER (WHERE effective_from > now()),
                     min(effective_to) FILTER (WHERE effective_to > now())) AS next_at,
@@ -210,7 +210,7 @@ SELECT t.id, t.kind, t.name, t.currency, t.is_default,
                       max(coalesce(effective_to, 'infinity')) OVER (
                           PARTITION BY country, mcc, mnc, prefix, message_class, sender_type) AS last_to
                  FROM tariff_rates WHERE tariff_id = t.id) one) r
- ORDER BY t.kind, lower(t.name)
+ ORDER BY t.kind, lower(t.name), t.id
 """
 
 
