@@ -444,6 +444,37 @@ async def test_what_is_free_goes_whatever_the_wallet_holds(pool: Pool) -> None:
     assert (await get(pool, known, campaign.id)).counts == counts(queued=2)
 
 
+OPEN = """
+SELECT whatsapp_open_conversations(now(), array_fill($1::uuid, ARRAY[cardinality($3::text[])]),
+                                   array_fill($2::uuid, ARRAY[cardinality($3::text[])]), $3, $4)
+"""
+
+
+async def test_who_came_through_an_advertisement_gets_it_whatever_the_wallet_holds(pool: Pool) -> None:
+    """As with single messages: those of the free hours reserve nothing."""
+    known = await made(pool, balance=PRICE)
+    await contacts(pool, known.actor, 4)
+    users = [number(n) for n in range(4)]
+    await pool.execute(OPEN, known.organization_id, known.number_id, users, [uuid7() for _ in users])
+    await pool.execute(
+        "UPDATE whatsapp_conversations SET referred_at = now(), free_until = now() + make_interval(hours => CASE"
+        " recipient WHEN $1 THEN 0 WHEN $2 THEN 0 ELSE 72 END)",
+        number(1),
+        number(3),
+    )
+    campaign = await create(pool, known)
+    await run(pool)
+    found = await get(pool, known, campaign.id)
+    assert (found.status_reason, found.counts) == ("wallet_insufficient_funds", counts(queued=3, pending=1))
+    rows = await pool.fetch("SELECT recipient, reserved FROM whatsapp_messages ORDER BY recipient")
+    assert [(row["recipient"], row["reserved"]) for row in rows] == [
+        (number(0), 0),
+        (number(1), PRICE),
+        (number(2), 0),
+    ]
+    await check_wallets(pool, [known.organization_id])
+
+
 async def test_a_rate_that_changes_counts_from_the_next_chunk(pool: Pool) -> None:
     known = await made(pool)
     await contacts(pool, known.actor, 4)

@@ -192,6 +192,14 @@ PRICES = """
 SELECT DISTINCT ON (country) country, price FROM whatsapp_rates
  WHERE currency = $1 AND category = $2 AND valid_from <= $3 ORDER BY country, valid_from DESC
 """
+# Recipients whose conversation with this number is free beyond a time, because of an advertisement: for 72 hours from
+# an answer that came within a day.
+FREE = """
+SELECT c.recipient FROM whatsapp_conversations c
+       CROSS JOIN LATERAL whatsapp_conversation_of($1, $2, c.recipient) known
+ WHERE c.referred_at > $3::timestamptz - interval '4 days' AND c.organization_id = $1 AND c.number_id = $2
+   AND c.free_until > $3 AND known.conversation_id = c.id
+"""
 # A message whose attempt may have been accepted is left to the worker that finds out. Written so that a plan cached
 # while there were no messages still searches by id: LATERAL is not reordered, and the condition on the state is phrased
 # so that the planner does not choose the index of deadlines, which contains every open message.
@@ -248,8 +256,14 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
         if template.parameter_count != len(parameters):
             return StagingStop(MISMATCH, fails=True)
         prices = await _prices(conn, due.mode, row["currency"], due.at)
+        free: frozenset[str] = frozenset()
+        # Only if the wallet may not cover a chunk.
+        if row["available"] < self.most * max(prices.values(), default=0):
+            until = max(due.at, due.due_at or due.at) + plan.LEAD
+            rows = await conn.fetch(FREE, due.organization_id, row["number_id"], until)
+            free = frozenset(one["recipient"] for one in rows)
         sealing = await Sealing.of(conn, {due.organization_id})
-        return WhatsAppBatch(due, row, template, parameters, prices, sealing)
+        return WhatsAppBatch(due, row, template, parameters, prices, sealing, free)
 
     async def unsent(self, conn: Connection, due: DueCampaign, first_id: UUID, last_id: UUID) -> list[UUID]:
         """Ids of these messages that Meta does not have."""
@@ -266,10 +280,11 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
 
 
 class Values(StagedMessage, frozen=True, gc=False):
-    """One recipient's values for the template, and their country."""
+    """One recipient's values for the template, their country, and the list price in millionths."""
 
     parameters: tuple[str, ...]
     country: str
+    price: int
 
 
 class WhatsAppBatch:
@@ -283,15 +298,18 @@ class WhatsAppBatch:
         parameters: Sequence[Filling],
         prices: Mapping[str, int],
         sealing: Sealing,
+        free: frozenset[str],
     ) -> None:
-        self._sealing = sealing
-        self.key = (template, parameters, prices, due.mode)
+        """`free`: recipients whose messages cost nothing now, if the wallet may be short."""
+        self._sealing, self._free = sealing, free
+        self.key = (template, parameters, prices, due.mode, free)
         self._due, self._row = due, row
         self._make = _maker(template, parameters, prices)
 
     def make(self, recipient: Recipient) -> Values | None:
         """The recipient's values; None: the template refuses one, or there is no price for their country."""
-        return self._make(recipient)
+        made = self._make(recipient)
+        return msgspec.structs.replace(made, cost=0) if made is not None and recipient[0] in self._free else made
 
     def short(self, messages: int, cost: int) -> str | None:
         """FUNDS if the wallet does not cover this. Free messages are sent whatever the balance."""
@@ -319,7 +337,7 @@ class WhatsAppBatch:
                 ids=ids,
                 recipients=recipients,
                 parameters=[one.parameters for one in made],
-                prices=[one.cost for one in made],
+                prices=[one.price for one in made],
                 countries=[one.country for one in made],
                 due=due,
             ),
@@ -341,7 +359,7 @@ def _maker(
         if price is None:
             return None
         values = fill(recipient)
-        return Values(price, values, country) if takes(values) else None
+        return Values(price, values, country, price) if takes(values) else None
 
     return make
 
