@@ -65,7 +65,13 @@ DELETE FROM whatsapp_reached WHERE (portfolio, recipient) IN (
 
 RULES = Rules(
     tables=(
-        Table(name="whatsapp_messages", time="accepted_at", bound=lambda at: at.metadata, text="content"),
+        # While Meta may report on them they may still be charged, or hold a reservation.
+        Table(
+            name="whatsapp_messages",
+            time="accepted_at",
+            bound=lambda at: min(at.metadata, at.now - WAMIDS),
+            text="content",
+        ),
         Table(name="whatsapp_wamids", time="created_at", bound=lambda at: at.now - WAMIDS),
         # After the messages that caused them.
         Table(

@@ -15,8 +15,10 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.process.settings import Settings
 from heliograph.retention import forgetting
+from heliograph.whatsapp import status
 from heliograph.whatsapp.callbacks.intake import KIND
 from heliograph.whatsapp.money import wallet
+from heliograph.whatsapp.status import Move
 from tests.rules.callback_factories import Meta, message
 from tests.rules.factories import TO, endpoint
 from tests.rules.whatsapp_factories import Made, conversation, made
@@ -208,3 +210,25 @@ async def test_movements_stay_while_a_message_could_still_move_money(pool: Pool)
         await forget(pool)
         assert await conn.fetchval("SELECT count(*) FROM wallet_movements WHERE message_id = $1", id) == 2
         assert await conn.fetchval("SELECT count(*) FROM wallet_months") == 0
+
+
+async def test_messages_stay_while_meta_may_still_charge_for_them(pool: Pool) -> None:
+    """However short messages are kept: one that arrives after its lifetime is charged, too."""
+    who = await made(pool)
+    now = clock.now()
+    kept, gone = uuid7(), uuid7()
+    for id, days in ((kept, 31), (gone, 62)):
+        # Of the last month that ended this long ago, the end.
+        ends = (now - timedelta(days=days)).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        at = ends - timedelta(hours=1)
+        async with pool.acquire() as conn:
+            await make_partitions(conn, at.date(), ahead=0)
+        made_as = await outbound(pool, who, age=now - at, queued=False)
+        place = UUID(int=uuid7_floor(at).int | id.int & (2**62 - 1))
+        await pool.execute("UPDATE whatsapp_messages SET id = $2 WHERE id = $1", made_as, place)
+    await forget(pool, metadata_retention_months=1)
+    (left,) = await pool.fetch("SELECT id FROM whatsapp_messages")
+    assert left["id"].int & (2**62 - 1) == kept.int & (2**62 - 1)
+    async with pool.acquire() as conn, conn.transaction():
+        await status.move_many(conn, [Move(who.organization_id, left["id"], "delivered", now)], rates=None)
+        assert (await wallet.show(conn, who.actor)).consumed == 10_000
