@@ -37,3 +37,35 @@ async def test_an_outage_during_a_check_loses_no_rows(pool: Pool, database_url: 
         checked = await drafts.get(conn, actor, id=id)
     assert checked.survey is not None
     assert (checked.state, checked.survey.rows, checked.survey.created) == ("checked", 6, 6)
+
+
+async def test_what_a_check_showed_of_people_is_not_kept_with_their_import(pool: Pool) -> None:
+    actor = await organization(pool)
+    content = b"phone,name\n+258841234567,Ana\n84 123,Bia\n+258001234567,Cleo\n"
+    runner = Runner(pool, {})
+    try:
+        async with pool.acquire() as conn:
+            id = await drafts.begin(conn, actor, file="people.csv")
+            await drafts.put(conn, actor, id=id, number=0, chunk=content)
+            found = await drafts.uploaded(conn, actor, id=id, size=len(content), encoding="utf-8")
+            await drafts.check(conn, actor, id=id, fields=found.fields, country=None, tags=[], on_duplicate="update")
+        while await runner.round():
+            pass
+        async with pool.acquire() as conn:
+            checked = (await drafts.get(conn, actor, id=id)).survey
+            assert checked is not None
+            assert checked.unused_examples == [(4, "+258001234567", "+258001234567")]
+            assert [one.examples for one in checked.reasons.values()] == [[(3, ["84 123", "Bia"])]]
+            await drafts.run(conn, actor, id=id, confirmed=checked.doubts)
+        while await runner.round():
+            pass
+        async with pool.acquire() as conn:
+            ended = await drafts.get(conn, actor, id=id)
+            kept = await conn.fetchval("SELECT survey FROM contact_imports WHERE id = $1", id)
+    finally:
+        await runner.close()
+    assert (ended.state, ended.rows, ended.rejected) == ("finished", 3, 1)
+    assert ended.survey is not None
+    assert (ended.survey.rows, ended.survey.unused) == (3, 1)
+    assert [one.count for one in ended.survey.reasons.values()] == [1]
+    assert not [one for one in ("Bia", "84 123", "258001234567") if one in kept]

@@ -25,17 +25,15 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.contacts import sheets
-from heliograph.contacts.imports.survey import Survey
+from heliograph.contacts.imports.survey import Survey, forget_examples
 from heliograph.contacts.sheets import Layout
 
 #: Maximum bytes of a file, and bytes of a chunk.
 LONGEST, CHUNK = 200_000_000, 262_144
-#: Maximum files of unfinished imports per organization, each of up to LONGEST.
-MOST_OPEN = 20
+#: Maximum files of unfinished imports per organization, each of up to LONGEST; minimum seconds before a pace is told.
+MOST_OPEN, EARLY = 20, 2
 #: How long an import can be undone by its organization, and how long a file and its rejected rows are kept.
 UNDONE_FOR, KEPT = timedelta(hours=24), timedelta(days=7)
-#: Minimum seconds before an import's pace is estimated.
-EARLY = 2
 #: Kinds of imports: contacts, or numbers that must not be messaged.
 KINDS = ("contacts", "opt_outs")
 #: States before anything was written.
@@ -333,6 +331,7 @@ async def run(conn: Connection, actor: Actor, *, id: UUID, confirmed: Collection
         found = _moved(await conn.fetchrow(RUN, actor.organization_id, actor.mode, id))
         if found.survey is not None and (left := [one for one in found.survey.doubts if one not in confirmed]):
             raise Invalid(*((one, "required", f"Unconfirmed: {one}.") for one in left))
+        await forget_examples(conn, actor, id=id, found=found.survey)
         told = {"state": "begun", "tags": found.tags, "on_duplicate": found.on_duplicate, "kind": found.kind}
         await audit.record(conn, actor, "contacts.imported", object_id=id, name=found.file, after=told)
     return found

@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from array import array
 from collections.abc import Sequence
+from uuid import UUID
 
 import msgspec
 
@@ -203,3 +204,16 @@ def _reject(survey: Survey, rejected: Sequence[tuple[importing.Row, str]]) -> No
         kind.count += 1
         if len(kind.examples) < EXAMPLES:
             kind.examples.append((row.number, [cell[:LONGEST_CELL] for cell in row.cells[:12]]))
+
+
+FORGET_EXAMPLES = "UPDATE contact_imports SET survey = $3 WHERE organization_id = $1 AND id = $2"
+
+
+async def forget_examples(conn: Connection, actor: Actor, *, id: UUID, found: Survey | None) -> None:
+    """Keep only the counts of an import's survey, once nobody has to decide by it anymore: its examples are rows of
+    people, and the import stays listed after its file, its rejected rows and the people themselves are erased."""
+    if found is None:
+        return
+    reasons = {reason: Rejected(count=one.count, examples=[]) for reason, one in found.reasons.items()}
+    counts = msgspec.structs.replace(found, unused_examples=[], reasons=reasons)
+    await conn.execute(FORGET_EXAMPLES, actor.organization_id, id, msgspec.json.encode(counts).decode())
