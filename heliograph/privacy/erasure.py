@@ -56,6 +56,8 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
     kept: dict[str, int]
 
 
+_DRAFTED = f"""CASE WHEN one LIKE '+%' THEN one = ANY ($2::text[])
+                 ELSE '+' || one = ANY ($2::text[]) OR {naming.typed_in("one")} END"""
 CONTACTS = f"""
 WITH gone AS (
     DELETE FROM contacts WHERE organization_id = $1 AND phone = ANY ($2) RETURNING id, tags, mode
@@ -90,12 +92,11 @@ WITH gone AS (
                          WHERE '+' || one <> ALL ($2::text[]) ORDER BY n)
      WHERE organization_id = $1
 ), drafted AS (
-    -- A number that has not been parsed yet may lack its plus.
+    -- What was not read as a number is stored as its digits: all national numbers, if the organization has no country.
     UPDATE campaign_drafts
        SET numbers = ARRAY(SELECT one FROM unnest(numbers) WITH ORDINALITY AS item (one, n)
-                            WHERE '+' || ltrim(one, '+') <> ALL ($2::text[]) ORDER BY n)
-     WHERE organization_id = $1
-       AND EXISTS (SELECT FROM unnest(numbers) AS item (one) WHERE '+' || ltrim(one, '+') = ANY ($2::text[]))
+                            WHERE NOT {_DRAFTED} ORDER BY n)
+     WHERE organization_id = $1 AND EXISTS (SELECT FROM unnest(numbers) AS item (one) WHERE {_DRAFTED})
     RETURNING 1
 ), said AS (
     DELETE FROM consent_history
