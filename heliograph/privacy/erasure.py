@@ -61,15 +61,15 @@ _DRAFTED = f"""CASE WHEN one LIKE '+%' THEN one = ANY ($2::text[])
 CONTACTS = f"""
 WITH gone AS (
     DELETE FROM contacts WHERE organization_id = $1 AND phone = ANY ($2) RETURNING id, tags, mode
-), untagged AS ({records.untag("gone")}), images AS (
-    DELETE FROM contact_import_images USING gone
-     WHERE contact_import_images.organization_id = $1 AND contact_import_images.contact_id = gone.id RETURNING 1
-), rejected AS (
+), untagged AS ({records.untag("gone")}), rejected AS (
     DELETE FROM contact_import_rejects
      WHERE organization_id = $1 AND {naming.typed_in("cells")}
     RETURNING 1
 ), changed AS (
-    DELETE FROM contact_changes WHERE organization_id = $1 AND phone = ANY ($2) RETURNING 1
+    DELETE FROM contact_changes WHERE organization_id = $1 AND phone = ANY ($2) RETURNING contact_id
+), images AS (
+    DELETE FROM contact_import_images i USING (SELECT id FROM gone UNION SELECT contact_id FROM changed) past (id)
+     WHERE i.organization_id = $1 AND i.contact_id = past.id RETURNING 1
 ), noted AS (
     DELETE FROM organization_notes
      WHERE organization_id = $1 AND {naming.typed_in("body")}
