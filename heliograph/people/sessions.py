@@ -22,7 +22,6 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
 from heliograph.notices import Notice
-from heliograph.notices.reading import first_to_come
 from heliograph.people import roles
 from heliograph.people.noticing.choices import silent
 from heliograph.people.operators import roles as operator_roles
@@ -180,8 +179,8 @@ async def open_for(
         )
         if looked_at is not None and user["was_here"] and not is_known:
             facts = {"address": address, "device": printable(agent)[:300]}
-            # A thief's is another cause than the person's own within the same hour.
-            cause = "/".join((str(user_id), *facts.values()))
+            # Another address or device is another cause: that of a stranger is told even right after their own.
+            cause = f"{user_id}/{hash_secret(' '.join(facts.values())).hex()[:16]}"
             await notices.record(conn, Notice(looked_at, "sign_in.new", cause, address, facts=facts, user_id=user_id))
     return token
 
@@ -203,10 +202,9 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
        ARRAY(SELECT kind FROM notices
               WHERE organization_id = m.organization_id
                 AND (notices.user_id IS NULL OR notices.user_id = s.user_id)
-                AND id < $7
                 AND id > coalesce((SELECT read_to FROM notice_reads
-                                    WHERE organization_id = m.organization_id AND user_id = s.user_id
-                                      AND read_to < $7 LIMIT 1), '00000000-0000-0000-0000-000000000000')
+                                    WHERE organization_id = m.organization_id AND user_id = s.user_id LIMIT 1),
+                                  '00000000-0000-0000-0000-000000000000')
               ORDER BY id DESC LIMIT $3) AS unread,
        ARRAY(SELECT other.organization_id FROM memberships other WHERE other.user_id = s.user_id
               ORDER BY other.created_at, other.organization_id LIMIT $6) AS ids,
@@ -235,7 +233,7 @@ async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> dict[b
     found = {}
     lookers = operator_roles.holders(operator_roles.LOOK)
     for row in await conn.fetch(
-        AUTHENTICATE, list(hashes), PROVED, UNREAD, roles.VIEWING.name, lookers, MOST_IN_MENU + 1, first_to_come()
+        AUTHENTICATE, list(hashes), PROVED, UNREAD, roles.VIEWING.name, lookers, MOST_IN_MENU + 1
     ):
         made = ("organizations", "has_more_organizations", "silent")
         values = {name: row[name] for name in SignedInUser.__struct_fields__ if name not in made}
