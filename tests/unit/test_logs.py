@@ -71,6 +71,20 @@ def test_keys_passwords_and_rows_are_hidden_in_any_text() -> None:
     )
 
 
+def test_a_row_is_hidden_whose_text_has_several_lines() -> None:
+    row = "DETAIL:  Failing row contains (1, Dear (Ana).\nyour code is geheim\n\n(thanks), +258841234567)."
+    key = "DETAIL:  Key (organization_id, name)=(1, Dear\nAna geheim) already exists."
+    after = "\n\nDuring handling of the above exception, another exception occurred:\n\nin f\n    g(1)\nValueError: (2)"
+    assert cleaned(f"null value\n{row}\nHINT:  None.") == "null value\nHINT:  None."
+    assert cleaned(f"null value\n{row}{after}") == f"null value{after}"
+    assert cleaned(f"duplicate key\n{key}{after}") == f"duplicate key{after}"
+    group = "\n  +---------------- 2 ----------------\n  | ValueError: (2)"
+    assert cleaned(f"  | null value\n  | {row}{group}") == f"  | null value\n  | {group}"
+    told = "invalid input for query argument $2: 'Dear Ana (you), geheim' (an integer is required (got type str))"
+    assert "geheim" not in cleaned(told)
+    assert cleaned(told).startswith("invalid input for query argument $2: … (")
+
+
 @pytest.mark.parametrize(
     "told",
     [

@@ -49,8 +49,14 @@ DROPPED = frozenset(
 NUMBERS = frozenset({"to", "from", "recipient", "sender", "phone", "source", "destination", "msisdn"})
 
 _KEY = re.compile(r"\bhg_(live|test)_\w+")
-# PostgreSQL's message about a rejected row contains all of its values.
-_ROW = re.compile(r"\n?DETAIL:[^\n]*")
+# PostgreSQL's message about a rejected row contains all of its values, and a text may have several lines: it ends with
+# the last parenthesis, but before another exception of the same traceback.
+_ROW = re.compile(
+    r"\n?DETAIL:(?:  (?:Failing row contains|Key) \("
+    r"(?:(?!\n\n(?:The above exception|During handling)|\n[ |]*\+-)[\s\S]){0,8000}\)[^\n]*|[^\n]*)"
+)
+# asyncpg's message about a value that it cannot send begins with the value.
+_ARGUMENT = re.compile(r"(invalid input for query argument \$\d+: )[^\n]* (?=\()")
 # Meta's tokens: by prefix, or by position.
 _TOKEN = re.compile(r"\bEAA\w{16,}|(?<=\bBearer )\S+|(?<=_token=)[^&\s'\"]+")
 _PASSWORD = re.compile(r"(\b\w++://[^:@/\s]*+):[^@/\s]++@")
@@ -154,7 +160,8 @@ def clean(logger: Any, method: str, entry: Any) -> Any:
 
 def cleaned(text: str, *, numbers: bool = True) -> str:
     """`text` without API keys, bearer tokens, passwords in URLs, database rows and (`numbers`) phone numbers."""
-    text = _PASSWORD.sub(r"\1:…@", _ROW.sub("", _TOKEN.sub("…", _KEY.sub(r"hg_\1_…", text))))
+    text = _ARGUMENT.sub(r"\1… ", _ROW.sub("", text))
+    text = _PASSWORD.sub(r"\1:…@", _TOKEN.sub("…", _KEY.sub(r"hg_\1_…", text)))
     return _NUMBER.sub(lambda found: masked(found[0]), text) if numbers else text
 
 
