@@ -92,13 +92,22 @@ async def count(conn: Connection, *, account: str, address: str | None = None, i
     return tries
 
 
-STANDING = "SELECT subject, tries FROM sign_in_tries WHERE subject = ANY ($1) AND tried_at >= now() - $2::interval"
+# Whoever guesses at codes waits for up to an hour between two of them, and has not given up meanwhile: after FORGOTTEN,
+# or twice the delay that their next attempt has. $3: the longest delay.
+STANDING = f"""
+SELECT subject, tries FROM sign_in_tries
+ WHERE subject = ANY ($1) AND tried_at < now() + interval '{SLACK} seconds'
+   AND tried_at >= now() - greatest($2::interval, 2 * make_interval(
+           secs => least($3::float8, 2.0 ^ least(greatest(tries - {FREE_ACCOUNT}, 0), 20))))
+"""
 
 
-async def standing(conn: Connection, accounts: Sequence[str]) -> dict[str, int]:
-    """Consecutive recent failures by account; accounts without any are omitted."""
+async def standing(conn: Connection, accounts: Sequence[str], *, are_codes: bool = False) -> dict[str, int]:
+    """Consecutive recent failures by account; accounts without any are omitted. `are_codes`: they count codes."""
     subjects = {_subject("account", account): account for account in accounts}
-    return {subjects[row["subject"]]: row["tries"] for row in await conn.fetch(STANDING, list(subjects), FORGOTTEN)}
+    longest = LONGEST_CODE if are_codes else LONGEST_ACCOUNT
+    rows = await conn.fetch(STANDING, list(subjects), FORGOTTEN, longest)
+    return {subjects[row["subject"]]: row["tries"] for row in rows}
 
 
 FORGIVE = "DELETE FROM sign_in_tries WHERE subject = $1"

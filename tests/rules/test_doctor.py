@@ -343,6 +343,15 @@ async def test_guesses_at_an_operators_account_are_told(pool: Pool, database_url
         assert (found.state, "knows the password of eva@example.com" in found.detail) == ("failed", True)
     await pool.execute("UPDATE sign_in_tries SET tried_at = now() - interval '16 minutes'")
     assert (await named(pool, settings, "sign-ins")).state == "ok"
+    # Each further code has to wait longer, up to an hour: whoever guesses at them is still there in between.
+    for count, minutes, state in ((16, 16, "failed"), (16, 70, "ok"), (40, 110, "failed"), (40, 121, "ok")):
+        await pool.execute(
+            "UPDATE sign_in_tries SET tries = $1, tried_at = now() - make_interval(mins => $2)", count, minutes
+        )
+        assert (await named(pool, settings, "sign-ins")).state == state, (count, minutes)
+    # What was counted before the database's clock was set back says nothing.
+    await pool.execute("UPDATE sign_in_tries SET tried_at = now() + interval '3 days'")
+    assert (await named(pool, settings, "sign-ins")).state == "ok"
 
 
 FAILS = """

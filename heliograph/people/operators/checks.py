@@ -17,8 +17,9 @@ async def run(conn: Connection, settings: Settings) -> list[Check]:
     """Checks consecutive failures, as counted and kept by `tries`. A wrong code implies a correct password."""
     name = said("sign-ins")
     people = {row["id"]: row["email"] for row in await conn.fetch(OPERATORS)}
-    known = await tries.standing(conn, [*people.values(), *(tries.of_code(id) for id in people)])
-    codes = {email: known.get(tries.of_code(id), 0) for id, email in people.items()}
+    known = await tries.standing(conn, list(people.values()))
+    of_codes = await tries.standing(conn, [tries.of_code(id) for id in people], are_codes=True)
+    codes = {email: of_codes.get(tries.of_code(id), 0) for id, email in people.items()}
     remedy = said(
         "Ask them whether it was them. `heliograph user link EMAIL --operator` makes a link to set a new password and "
         "second factor; each further try has to wait longer meanwhile."
