@@ -65,7 +65,10 @@ async def sample(conn: Connection, *, free: int | None) -> None:
     await conn.execute(SAMPLE, free)
 
 
-LATEST = "SELECT day, bytes, free FROM database_sizes ORDER BY day DESC LIMIT $1"
+# Days to come were sampled before the clock was set back: until then, none of them would be the last.
+LATEST = """
+SELECT day, bytes, free FROM database_sizes WHERE day <= (now() AT TIME ZONE 'UTC')::date ORDER BY day DESC LIMIT $1
+"""
 
 
 async def latest(conn: Connection) -> list[Sample]:

@@ -117,8 +117,11 @@ async def test_a_sample_a_day_stays(pool: Pool) -> None:
         await conn.execute(
             "INSERT INTO database_sizes SELECT day - n, n, NULL FROM database_sizes, generate_series(1, 40) n"
         )
+        # The clock was ahead, and has been set back.
+        await conn.execute("INSERT INTO database_sizes VALUES (current_date + 90, 1, NULL)")
         listed = await sizes.latest(conn)
     assert len(listed) == sizes.LOOKED
+    assert listed[-1] == one
     assert [one.day for one in listed] == sorted(one.day for one in listed)
 
 
