@@ -27,14 +27,14 @@ from heliograph.base.ids import time_of, uuid7, uuid7_floor
 from heliograph.consent import people, skipped
 from heliograph.contacts import records
 from heliograph.networks import asked, learned
-from heliograph.privacy import naming, withdrawing
+from heliograph.privacy import answers, naming, withdrawing
 from heliograph.sms import timeline
 
 #: How many messages or typed texts are scanned per step: they have no index by recipient.
 STEP = 20_000
 _FIRST = UUID(int=0)
-#: How many receivers' responses, of some kilobytes each, are scanned per step; and pieces of files deleted at once.
-STEP_OF_ANSWERS, PIECES_AT_ONCE = 1_000, 200
+#: How many pieces of files are deleted at once.
+PIECES_AT_ONCE = 200
 #: All parts of a message arrive within this time.
 AROUND = timedelta(days=2)
 
@@ -229,23 +229,6 @@ WITH gone AS (
 )
 SELECT count(*)::int FROM gone
 """
-# A receiver's response to a webhook may repeat its text.
-ANSWERS_OF_RECEIVERS = """
-WITH looked_at AS MATERIALIZED (
-    SELECT ctid AS place, tableoid AS part, event_id, body FROM webhook_attempt_evidence
-     WHERE organization_id = $1 AND begun_on = $2 AND event_id > $3 ORDER BY event_id FETCH FIRST ($4) ROWS WITH TIES
-), gone AS (
-    DELETE FROM webhook_attempt_evidence
-     WHERE organization_id = $1 AND begun_on = $2
-       AND (tableoid, ctid) IN (SELECT part, place FROM looked_at
-                                 WHERE EXISTS (SELECT FROM unnest($5::text[]) AS known (name)
-                                                WHERE position(convert_to(ltrim(known.name, '+'), 'UTF8') IN body) > 0))
-    RETURNING 1
-)
-SELECT (SELECT event_id FROM looked_at ORDER BY event_id DESC LIMIT 1) AS last,
-       (SELECT count(*) FROM gone)::int AS gone
-"""
-DAYS = "SELECT generate_series(current_date - 9, current_date + 1, interval '1 day')::date"
 # The person may be in any file, and files can be requested again.
 EXPORTS = """
 WITH gone AS (
@@ -329,7 +312,7 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> ErasureRecei
     erased["texts_in_events"] += row["told"]
     # Answers are not filtered by time: a late one may repeat what the former owner of a number wrote.
     ever = sorted({*periods[0]})
-    erased["answers_of_receivers"] = await _answers_of_receivers(conn, actor, ever)
+    erased["answers_of_receivers"], erased["answers_in_lists"] = await answers.erase(conn, actor, ever)
     erased["stored_answers"] = (await _steps(conn, ANSWERED, actor, ever))["gone"]
     # Last, because exports requested from here on find nothing about the person.
     erased["files_exported"] = await conn.fetchval(EXPORTS, organization_id)
@@ -387,14 +370,3 @@ async def _sent(conn: Connection, actor: Actor, theirs: list[UUID]) -> dict[str,
     rows = await conn.fetch(RECEIPTS, actor.organization_id, theirs, since)
     receipts = await timeline.erase_written(conn, [(row["fingerprint"], row["at"]) for row in rows])
     return {"withdrawn": withdrawn, "gone": gone, "receipts": receipts}
-
-
-async def _answers_of_receivers(conn: Connection, actor: Actor, names: list[str]) -> int:
-    gone = 0
-    for (day,) in await conn.fetch(DAYS):
-        after = _FIRST
-        while after is not None:
-            row = await conn.fetchrow(ANSWERS_OF_RECEIVERS, actor.organization_id, day, after, STEP_OF_ANSWERS, names)
-            assert row is not None
-            gone, after = gone + row["gone"], row["last"]
-    return gone

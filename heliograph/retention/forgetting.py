@@ -347,9 +347,10 @@ def _swept(table: Table) -> str:
     # stays in its page, and costs no more than its deletion would (HOT).
     waits = f" AND ({table.later} IS NULL OR {table.later} < $2)" if table.later else ""
     return f"""
-UPDATE {table.name} SET {table.text} = NULL WHERE (organization_id, id) IN (
-    SELECT organization_id, id FROM {table.name}
-     WHERE {table.time} >= $1 AND {table.time} < $2 AND {table.text} IS NOT NULL{waits} LIMIT $3)
+UPDATE {table.name} SET {table.text} = {table.erased} WHERE ({table.key}) IN (
+    SELECT {table.key} FROM {table.name}
+     WHERE {table.time} >= $1 AND {table.time} < $2 AND {table.text} IS DISTINCT FROM {table.erased}
+       AND {table.holds_text}{waits} LIMIT $3)
 """
 
 

@@ -141,7 +141,16 @@ SHARED = Rules(
     tables=(
         Table(name="attempts", time="ended_at", bound=lambda at: at.metadata),
         Table(name="events", time="created_at", bound=lambda at: max(at.metadata, at.now - EVENTS)),
-        Table(name="webhook_attempts", time="started_at", bound=lambda at: at.now - WEBHOOKS),
+        Table(
+            name="webhook_attempts",
+            time="started_at",
+            bound=lambda at: at.now - WEBHOOKS,
+            # The beginning of an unsuccessful response, which may repeat a text.
+            text="detail",
+            erased="''",
+            key="organization_id, event_id, endpoint_id, attempt",
+            holds_text="status IS NOT NULL",
+        ),
         Table(name="webhook_successes", time="started_to", bound=lambda at: at.now - WEBHOOKS),
         Table(name="webhook_attempt_evidence", time="started_at", bound=lambda at: at.now - EVIDENCE, by="day"),
         Table(name="requests", time="at", bound=lambda at: at.now - timedelta(days=requests.DAYS), by="day"),

@@ -54,12 +54,20 @@ UPDATE events SET data = jsonb_set(data::jsonb, '{message,text}', 'null')::text
      WHERE organization_id = $1 AND id >= $2 AND id < $3 AND kind = 'message.received' AND data LIKE '%"text":"%'
      LIMIT $4))
 """,
+    # The beginning of a receiver's response, which may repeat the text.
+    "webhook_attempts": """
+UPDATE webhook_attempts SET detail = '' WHERE organization_id = $1 AND (event_id, endpoint_id, attempt) IN (
+    SELECT event_id, endpoint_id, attempt FROM webhook_attempts
+     WHERE organization_id = $1 AND event_id >= $2 AND event_id < $3 AND status IS NOT NULL AND detail <> '' LIMIT $4)
+""",
     "whatsapp_messages": """
 UPDATE whatsapp_messages SET content = NULL WHERE organization_id = $1 AND id = ANY (ARRAY(
     SELECT id FROM whatsapp_messages
      WHERE organization_id = $1 AND id >= $2 AND id < $3 AND content IS NOT NULL AND status <> 'accepted' LIMIT $4))
 """,
 }
+#: Tables whose rows are swept by another id than their own.
+ROWS = {"webhook_attempts": "(SELECT organization_id, event_id AS id FROM webhook_attempts)"}
 # A receipt's raw bytes may repeat the beginning of the text. The first receipt of a message is recorded in its row.
 QUOTED = """
 WITH past AS MATERIALIZED (
@@ -103,7 +111,11 @@ async def forget(conn: Connection) -> bool:
 def _turn(conn: Connection, row: asyncpg.Record, now: datetime) -> Turn:
     organization_id: UUID = row["id"]
     swept = [
-        SweptRows(table, f"texts of {organization_id} in {table}", partial(_erase, conn, organization_id, table))
+        SweptRows(
+            ROWS.get(table, table),
+            f"texts of {organization_id} in {table}",
+            partial(_erase, conn, organization_id, table),
+        )
         for table in ERASE
     ]
     return Turn(organization_id, now - timedelta(days=row["days"]), swept, ALSO)

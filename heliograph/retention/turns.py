@@ -59,6 +59,7 @@ Change = Callable[[datetime, datetime, Budget], Awaitable[int]]
 class SweptRows(msgspec.Struct, frozen=True):
     """One organization's rows of a table, to be processed in the order of their ids."""
 
+    #: Its name, or a query in parentheses, with the columns organization_id and id.
     table: str
     #: The name under which the last round's position is stored.
     name: str
@@ -96,7 +97,7 @@ SELECT name, done_until, (mark ->> 'whole')::timestamptz AS whole,
        make_interval(secs => (mark ->> 'longest')::float8) AS longest
   FROM retention_places WHERE name = ANY ($1::text[])
 """
-FIRST = "SELECT id FROM {table} WHERE organization_id = $1 ORDER BY id LIMIT 1"
+FIRST = "SELECT id FROM {table} one WHERE organization_id = $1 ORDER BY id LIMIT 1"
 # Which of the organizations $1 have any rows between the ids $2 and $3; and which have any that expired before $2. The
 # limit keeps each from being joined with the whole table.
 ANY_SWEPT = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from heliograph.base.database.pool import Pool
@@ -9,7 +11,10 @@ from heliograph.base.ids import uuid7
 from heliograph.campaigns import drafts
 from heliograph.contacts import marked, records
 from heliograph.contacts.records import Entry
-from heliograph.privacy import erasure
+from heliograph.privacy import answers, erasure
+from heliograph.sealing import text_keys
+from heliograph.sealing.text_keys import Sealing
+from heliograph.webhooks.recording import at_rest
 from tests.rules.factories import organization
 
 ANA, BIA = "+258841234567", "+258841234568"
@@ -42,3 +47,51 @@ async def test_a_contact_that_was_just_deleted_goes_as_it_was_before_an_import_t
         done = await erasure.erase(conn, actor, address=ANA)
     assert done.erased == {"contacts_before": 1, "rows_of_imports": 1}
     assert [row[0] for row in await pool.fetch("SELECT contact_id FROM contact_import_images")] == [kept.id]
+
+
+ATTEMPT = """
+INSERT INTO webhook_attempts (organization_id, event_id, endpoint_id, attempt, started_at, duration_ms, status, result,
+                              detail)
+VALUES ($1, $2, $2, 1, now(), 1, 500, 'refused', $3)
+"""
+
+
+async def test_the_beginnings_of_answers_that_name_a_person_go(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "STEP_OF_BEGINNINGS", 1)
+    actor, other = await organization(pool), await organization(pool)
+    for who, told in ((actor, f"cannot store {ANA}"), (actor, f"to={ANA[1:]}: no"), (actor, BIA), (other, ANA)):
+        await pool.execute(ATTEMPT, who.organization_id, uuid7(), told)
+    async with pool.acquire() as conn:
+        assert (await erasure.erase(conn, actor, address=ANA)).erased == {"answers_in_lists": 2}
+        assert (await erasure.erase(conn, actor, address=ANA)).erased == {}
+    left = await pool.fetch("SELECT detail FROM webhook_attempts ORDER BY event_id")
+    assert [row["detail"] for row in left] == ["", "", BIA, ANA]
+
+
+ANSWERED = """
+INSERT INTO webhook_attempt_evidence (organization_id, begun_on, event_id, endpoint_id, started_at, url, sent, head,
+                                      body)
+VALUES ($1, (now() AT TIME ZONE 'UTC')::date, $2, $2, now(), '', '', $3, $4)
+"""
+
+
+@pytest.mark.usefixtures("armed")
+async def test_sealed_answers_that_name_a_person_go(pool: Pool) -> None:
+    actor = await organization(pool)
+    events = [uuid7() for _ in range(5)]
+    async with pool.acquire() as conn:
+        await text_keys.switch(conn, organization_id=actor.organization_id, on=True)
+        sealing = await Sealing.of(conn, [actor.organization_id])
+
+        async def keep(id: UUID, head: str, body: str, *, under: UUID) -> None:
+            told = [sealing.sealed(actor.organization_id, at_rest.ANSWERS, under, one).encode() for one in (head, body)]
+            await conn.execute(ANSWERED, actor.organization_id, id, *told)
+
+        await keep(events[0], "HTTP/1.1 500", f"no {ANA}", under=events[0])
+        await keep(events[1], f"X-To: {ANA[1:]}", "no", under=events[1])
+        await keep(events[2], "HTTP/1.1 500", f"no {BIA}", under=events[2])
+        await keep(events[3], "HTTP/1.1 500", "it cannot be opened here", under=events[4])
+        await conn.execute(ANSWERED, actor.organization_id, events[4], f"X-To: {ANA}".encode(), b"open")
+        assert (await erasure.erase(conn, actor, address=ANA)).erased == {"answers_of_receivers": 4}
+        left = await conn.fetch("SELECT event_id FROM webhook_attempt_evidence")
+    assert [row[0] for row in left] == [events[2]]

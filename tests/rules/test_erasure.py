@@ -25,7 +25,7 @@ from heliograph.contacts import notes, records
 from heliograph.contacts.imports import running
 from heliograph.contacts.records import Entry
 from heliograph.contacts.sheets import Row
-from heliograph.privacy import erasure, holdings
+from heliograph.privacy import answers, erasure, holdings
 from heliograph.queue import timers
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.received import inbound, inbox
@@ -199,7 +199,7 @@ async def test_what_suppliers_and_receivers_wrote_of_a_persons_messages_goes(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Receipts repeat the beginning of a text, and a receiver may respond with everything it got."""
-    monkeypatch.setattr(erasure, "STEP_OF_ANSWERS", 1)
+    monkeypatch.setattr(answers, "STEP", 1)
     actor, other = await organization(pool), await organization(pool)
     fingerprints = [uuid7() for _ in range(4)]
     for who, to, (first, *later) in (

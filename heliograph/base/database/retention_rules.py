@@ -78,6 +78,10 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     by: Literal["month", "day"] = "month"
     #: The column with texts, which are erased long before their month is dropped.
     text: str | None = None
+    #: What it becomes, the table's key, and a condition on rows whose texts are erased.
+    erased: str = "NULL"
+    key: str = "organization_id, id"
+    holds_text: str = "true"
     #: A column with a later time, which then decides: rows that wait for that time stay, with their texts.
     later: str | None = None
     sums: Sums | None = None
