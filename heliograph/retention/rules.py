@@ -21,6 +21,7 @@ from heliograph.people.operators import noticing
 from heliograph.people.operators import sessions as operator_sessions
 from heliograph.people.passkeys import keeping
 from heliograph.sms import retention as sms_retention
+from heliograph.sms.by_hand import own_numbers
 from heliograph.traces import contexts
 from heliograph.webhooks.catcher import OPEN_FOR
 from heliograph.whatsapp import retention as whatsapp_retention
@@ -188,6 +189,7 @@ SHARED = Rules(
         Deletion("sign-in links", links.FORGET, lambda at: at.now),
         Deletion("expired invitations", invitations.FORGET, lambda at: at.now - invitations.KEPT),
         Deletion("unconfirmed e-mail addresses", email_change.FORGET, lambda at: at.now),
+        Deletion("unverified numbers", own_numbers.FORGET_UNVERIFIED, lambda at: at.now - own_numbers.GOOD_FOR),
         Deletion("mails", outbox.FORGET, lambda at: at.now - outbox.KEPT),
         Deletion("used challenges", keeping.FORGET, lambda at: at.now - keeping.REMEMBERED),
         Deletion("failed sign-ins", tries.FORGET, lambda at: at.now - tries.CODES_FORGOTTEN),

@@ -102,6 +102,11 @@ async def prove(conn: Connection, by: Actor | Principal, *, user_id: UUID, code:
     return phone
 
 
+# For retention: $1 is when GOOD_FOR began, $2 the batch size. Anybody's number can be typed.
+FORGET_UNVERIFIED = """
+UPDATE own_numbers SET asked = NULL, asked_at = NULL, code_hash = NULL
+ WHERE user_id IN (SELECT user_id FROM own_numbers WHERE asked_at < $1 LIMIT $2)
+"""
 FORGET = "DELETE FROM own_numbers WHERE user_id = $1 AND phone IS NOT NULL RETURNING phone"
 
 
