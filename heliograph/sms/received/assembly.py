@@ -76,9 +76,9 @@ class Group(msgspec.Struct):
 def assemble(known: Sequence[Row], new: Sequence[Row]) -> tuple[list[Group], list[Row]]:
     """Add new parts to the known ones. Both in order of arrival.
 
-    Returns all groups, and which of the rows are repetitions. A single message is a group of its own. The known parts
-    may not be all there are, so some of a message may have been shown while others waited: these change it. For the
-    same reason two of them may have one number.
+    Returns all groups, and which of the rows are repetitions, with their message. A single message is a group of its
+    own. The known parts may not be all there are, so some of a message may have been shown while others waited: these
+    change it. For the same reason two of them may have one number.
     """
     newest: dict[tuple[object, ...], Group] = {}
     groups: dict[UUID, Group] = {}
@@ -112,7 +112,7 @@ def assemble(known: Sequence[Row], new: Sequence[Row]) -> tuple[list[Group], lis
                 group.changed = True
                 continue
             if there.body == row.body and (group.missing or row.received_at - there.received_at < AGAIN):
-                repeated.append(row)
+                repeated.append(msgspec.structs.replace(row, message_id=group.id))
                 continue
         # It belongs to no known message, or the reference was reused: a new message begins.
         groups[row.id] = newest[_key(row)] = Group(row.id, row, total, {number: row}, changed=True)

@@ -80,7 +80,8 @@ SAME = """
 SELECT item.id, earlier.* FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[],
                                       $7::timestamptz[], $8::timestamptz[])
        AS item (id, supplier_id, sender, recipient, form, body, after, until) CROSS JOIN LATERAL (
-       SELECT id AS earlier_id, organization_id, CASE WHEN sealed THEN body END AS body FROM (
+       SELECT id AS earlier_id, organization_id, CASE WHEN sealed THEN body END AS body,
+              coalesce(message_id, id) AS message_id FROM (
               SELECT * FROM inbound_messages
                WHERE sender = item.sender AND recipient = item.recipient
                  AND received_at BETWEEN item.after AND item.until AND concatenation IS NULL AND NOT acknowledged
@@ -206,7 +207,7 @@ async def _assembled(conn: Connection, due: Sequence[Row], at: datetime) -> _Bat
     again = await _repeated(conn, [row for row in new if row.concatenation is None])
     known = await _parts(conn, [row for row in due if row.concatenation is not None])
     groups, repeated = assemble(known, [row for row in new if row.id not in again])
-    repeated += [row for row in new if row.id in again]
+    repeated += [msgspec.structs.replace(row, message_id=again[row.id]) for row in new if row.id in again]
     waiting = [group for group in groups if group.missing and group.until > at and not group.shown]
     held = {group.id for group in waiting}
     ready = [group for group in groups if (group.changed or not group.shown) and group.id not in held]
@@ -231,7 +232,8 @@ async def _settle(conn: Connection, batch: _Batch, *, taken: Collection[UUID], s
     for row in batch.repeated:
         owner = batch.sole_owner(row)
         kept.append((row, owner))
-        settled.append((row.id, "duplicate", None, None, batch.sealed_for(row, owner)))
+        # Its text goes with that of its message, when that is erased.
+        settled.append((row.id, "duplicate", None, row.message_id, batch.sealed_for(row, owner)))
     for group in batch.waiting:
         for row in group.parts.values():
             owner = batch.sealed_for(row, batch.sole_owner(group.first))
@@ -257,10 +259,10 @@ async def _settle(conn: Connection, batch: _Batch, *, taken: Collection[UUID], s
         log.warning("inbound messages unassigned", count=unassigned)
 
 
-async def _repeated(conn: Connection, rows: Sequence[Row]) -> set[UUID]:
-    """The messages that a supplier repeated because our answer was lost."""
+async def _repeated(conn: Connection, rows: Sequence[Row]) -> Mapping[UUID, UUID]:
+    """The messages that a supplier repeated because our answer was lost, each with the message that it repeats."""
     if not rows:
-        return set()
+        return {}
     found = await conn.fetch(
         SAME,
         [row.id for row in rows],
@@ -274,12 +276,15 @@ async def _repeated(conn: Connection, rows: Sequence[Row]) -> set[UUID]:
         MOST_SAME,
         MOST_LOOKED // len(rows),
     )
-    equal = {row["id"] for row in found if row["body"] is None}
+    equal = {row["id"]: row["message_id"] for row in found if row["body"] is None}
     sealed = [row for row in found if row["body"] is not None and row["id"] not in equal]
     if sealed:
         bodies = {row.id: row.body for row in rows}
         said = await at_rest.bodies(conn, [(row["organization_id"], row["earlier_id"], row["body"]) for row in sealed])
-        equal |= {row["id"] for row, body in zip(sealed, said, strict=True) if body == bodies[row["id"]]}
+        pairs = zip(sealed, said, strict=True)
+        equal |= {row["id"]: row["message_id"] for row, body in pairs if body == bodies[row["id"]]}
+    for id in sorted(equal):  # of several that came together, some repeat repetitions, which are older
+        equal[id] = equal.get(equal[id], equal[id])
     return equal
 
 
