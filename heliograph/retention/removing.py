@@ -69,14 +69,13 @@ DELETE FROM receipts WHERE organization_id = $1 AND message_id = ANY ($2::uuid[]
 REMOVE_SUPPLIERS_IDS = """
 DELETE FROM sms_parts WHERE organization_id = $1 AND message_id = ANY ($2::uuid[]) AND answered_on >= $3
 """
-# Includes the parts as delivered by the supplier, and their repetitions. $5: the earliest time at which they may have
-# arrived.
+# Includes the parts as delivered by the supplier, and their repetitions. $6, $7: range of their ids.
 REMOVE_RECEIVED = """
 WITH past AS MATERIALIZED (
-    SELECT id FROM received_messages WHERE organization_id = $1 AND id >= $2 AND id < $3 AND received_at < $6 LIMIT $4
+    SELECT id FROM received_messages WHERE organization_id = $1 AND id >= $2 AND id < $3 AND received_at < $5 LIMIT $4
 ), parts AS (
     DELETE FROM inbound_messages
-     WHERE id >= $5 AND id < $3 AND message_id = ANY (ARRAY(SELECT id FROM past))
+     WHERE id >= $6 AND id < $7 AND message_id = ANY (ARRAY(SELECT id FROM past))
 )
 DELETE FROM received_messages WHERE organization_id = $1 AND id = ANY (ARRAY(SELECT id FROM past))
 """
@@ -168,9 +167,9 @@ async def _whatsapp(conn: Connection, organization_id: UUID, start: datetime, en
 
 
 async def _received(conn: Connection, organization_id: UUID, start: datetime, end: datetime, until: datetime) -> int:
-    first = uuid7_floor(start - PARTS)
     between = (uuid7_floor(start), uuid7_floor(end))
-    done = await conn.execute(REMOVE_RECEIVED, organization_id, *between, turns.STEP, first, until)
+    parts = (uuid7_floor(start - PARTS), uuid7_floor(end + PARTS))
+    done = await conn.execute(REMOVE_RECEIVED, organization_id, *between, turns.STEP, until, *parts)
     return int(done.rpartition(" ")[2])
 
 

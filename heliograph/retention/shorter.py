@@ -19,7 +19,7 @@ from heliograph.retention import turns
 from heliograph.retention.turns import Budget, ExpiredRows, SweptRows, Turn
 from heliograph.sms import timeline
 
-#: Parts of a message arrive at most this long before the last of them.
+#: All parts of a message, and their repetitions, arrive within this time. Its id is that of the first to be processed.
 PARTS = timedelta(days=2)
 
 # Organizations that remove messages after a time must have erased their texts by then: a text is in more places than
@@ -29,8 +29,7 @@ SELECT id, least(text_days, message_days) AS days FROM organizations
  WHERE (text_days IS NOT NULL OR message_days IS NOT NULL) AND id > $1 ORDER BY id
 """
 NAME = "texts of organizations"
-# $1: organization; $2, $3: range of ids; $4: maximum number of rows; $5: the earliest time at which parts may have
-# arrived.
+# $1: organization; $2, $3: range of ids; $4: maximum number of rows; $5, $6: range of the parts' ids.
 ERASE = {
     "messages": """
 UPDATE messages SET body = NULL WHERE organization_id = $1 AND id = ANY (ARRAY(
@@ -43,7 +42,7 @@ WITH past AS MATERIALIZED (
     SELECT id FROM received_messages WHERE organization_id = $1 AND id >= $2 AND id < $3 AND body IS NOT NULL LIMIT $4
 ), parts AS (
     UPDATE inbound_messages SET body = '', raw = ''
-     WHERE id >= $5 AND id < $3 AND message_id = ANY (ARRAY(SELECT id FROM past))
+     WHERE id >= $5 AND id < $6 AND message_id = ANY (ARRAY(SELECT id FROM past))
 )
 UPDATE received_messages SET body = NULL WHERE organization_id = $1 AND id = ANY (ARRAY(SELECT id FROM past))
 """,
@@ -126,7 +125,7 @@ async def _erase(
 ) -> int:
     bounds: list[object] = [organization_id, uuid7_floor(start), uuid7_floor(end), turns.STEP]
     if table == "received_messages":
-        bounds.append(uuid7_floor(start - PARTS))
+        bounds += [uuid7_floor(start - PARTS), uuid7_floor(end + PARTS)]
     elif table == "messages":
         budget.spend(await _erase_quoted(conn, [*bounds, start.astimezone(UTC).date()]))
     return int((await conn.execute(ERASE[table], *bounds)).rpartition(" ")[2])

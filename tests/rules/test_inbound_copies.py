@@ -1,16 +1,25 @@
-"""What a supplier delivered of a message from a handset goes with its text, also what it repeated."""
+"""What a supplier delivered of a message from a handset goes with its text: late parts, and what it repeated."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
 import pytest
 
+from heliograph.accounts import send_defaults
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7_floor
+from heliograph.base.process.settings import Settings
 from heliograph.privacy import erasure
-from tests.rules.factories import TO
+from heliograph.retention import removing, shorter
+from tests.rules.factories import TO, organization
 from tests.rules.test_inbound import acme, handset_message, part, receive_and_process, states, timer
 
 __all__ = ["acme", "timer"]
+
+SETTINGS = Settings(secret_key="a secret key for tests, long enough")
 
 
 async def left(pool: Pool) -> list[bytes]:
@@ -39,3 +48,34 @@ async def test_a_part_that_was_repeated_goes_with_its_person(pool: Pool, acme: A
     async with pool.acquire() as conn:
         await erasure.erase(conn, acme, address=TO)
     assert await left(pool) == []
+
+
+RECEIVED = """
+INSERT INTO received_messages (organization_id, id, supplier_id, sender, recipient, sender_id, segments, body,
+                               received_at)
+VALUES ($1, $2, $2, '1', '2', $2, 2, 'x', $3)
+"""
+PART = """
+INSERT INTO inbound_messages (id, supplier_id, sender, recipient, body, raw, received_at, state, due_at, message_id)
+VALUES ($1, $2, '1', '2', 'x', $3, $4, 'received', NULL, $2)
+"""
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_a_late_part_goes_after_the_organizations_own_time(pool: Pool, whole: bool) -> None:
+    """Though its message is the last one before that time."""
+    days, actor, now = 40 if whole else 7, await organization(pool), datetime.now(UTC)
+    async with pool.acquire() as conn:
+        await send_defaults.change(
+            conn, organization_id=actor.organization_id, **{"message_days" if whole else "text_days": days}
+        )
+    for place, after in enumerate((timedelta(hours=-1), timedelta(hours=30))):
+        came = now - timedelta(days=days) + after
+        id = UUID(int=uuid7_floor(came).int + 1)
+        await pool.execute(RECEIVED, actor.organization_id, id, came)
+        for late in (timedelta(), timedelta(hours=20)):
+            it = UUID(int=uuid7_floor(came + late).int + 1)
+            await pool.execute(PART, it, id, f"{place} {late}".encode(), came + late)
+    async with pool.acquire() as conn:
+        assert await (removing.forget(conn, SETTINGS) if whole else shorter.forget(conn))
+    assert await left(pool) == [b"1 0:00:00", b"1 20:00:00"]
