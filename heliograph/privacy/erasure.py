@@ -101,6 +101,12 @@ WITH gone AS (
 ), said AS (
     DELETE FROM consent_history
      WHERE organization_id = $1 AND person IN (SELECT person_of(one) FROM unnest($2::text[]) AS item (one)) RETURNING 1
+), worded AS (
+    -- The latest word of WhatsApp, too; a STOP stays with the opt-out, which an older START that arrives late must not
+    -- lift.
+    DELETE FROM whatsapp_words
+     WHERE organization_id = $1 AND word = 'start'
+       AND person IN (SELECT person_of(one) FROM unnest($2::text[]) AS item (one))
 ), unlinked AS (
     -- The remaining opt-out no longer belongs to a file: other statements, which would outlive an undo, are gone.
     UPDATE opt_outs SET import_id = NULL

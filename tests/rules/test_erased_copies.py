@@ -95,3 +95,17 @@ async def test_sealed_answers_that_name_a_person_go(pool: Pool) -> None:
         assert (await erasure.erase(conn, actor, address=ANA)).erased == {"answers_of_receivers": 4}
         left = await conn.fetch("SELECT event_id FROM webhook_attempt_evidence")
     assert [row[0] for row in left] == [events[2]]
+
+
+WORD = "INSERT INTO whatsapp_words (organization_id, recipient, word, said_at) VALUES ($1, $2, $3, now())"
+
+
+async def test_a_start_goes_with_its_person_and_a_stop_stays_with_the_opt_out(pool: Pool) -> None:
+    actor, other = await organization(pool), await organization(pool)
+    for who, to, word in ((actor, ANA, "start"), (actor, BIA, "stop"), (other, ANA, "start")):
+        await pool.execute(WORD, who.organization_id, to, word)
+    async with pool.acquire() as conn:
+        for one in (ANA, BIA):
+            await erasure.erase(conn, actor, address=one)
+    left = await pool.fetch("SELECT organization_id, recipient FROM whatsapp_words")
+    assert {tuple(row) for row in left} == {(actor.organization_id, BIA), (other.organization_id, ANA)}
