@@ -235,11 +235,11 @@ WITH gone AS (
 )
 SELECT count(*)::int FROM gone
 """
-# The person may be in any file, and files can be requested again.
+# The person may be in any file, and files can be requested again. Changes to a list go on: their files name nobody.
 EXPORTS = """
 WITH gone AS (
     UPDATE exports SET state = 'erased', finished_at = coalesce(finished_at, now()), lease_until = NULL
-     WHERE organization_id = $1 AND state IN ('running', 'finished') RETURNING 1
+     WHERE organization_id = $1 AND state IN ('running', 'finished') AND kind NOT IN ('cancel', 'tag') RETURNING 1
 )
 SELECT count(*)::int FROM gone
 """

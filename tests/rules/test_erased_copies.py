@@ -109,3 +109,20 @@ async def test_a_start_goes_with_its_person_and_a_stop_stays_with_the_opt_out(po
             await erasure.erase(conn, actor, address=one)
     left = await pool.fetch("SELECT organization_id, recipient FROM whatsapp_words")
     assert {tuple(row) for row in left} == {(actor.organization_id, BIA), (other.organization_id, ANA)}
+
+
+EXPORT = """
+INSERT INTO exports (organization_id, id, mode, kind, user_id, author, wanted, state, created_at)
+VALUES ($1, $2, 'live', $3, $2, 'Ana', $4, $5, now())
+"""
+
+
+async def test_changes_to_a_whole_list_go_on_when_a_person_is_erased(pool: Pool) -> None:
+    """Half of the messages that somebody cancels would be sent otherwise."""
+    actor = await organization(pool)
+    for kind, state in (("messages", "running"), ("cancel", "running"), ("tag", "running"), ("cancel", "finished")):
+        await pool.execute(EXPORT, actor.organization_id, uuid7(), kind, "{}", state)
+    async with pool.acquire() as conn:
+        assert (await erasure.erase(conn, actor, address=ANA)).erased == {"files_exported": 1}
+    states = [tuple(row) for row in await pool.fetch("SELECT kind, state FROM exports ORDER BY id")]
+    assert states == [("messages", "erased"), ("cancel", "running"), ("tag", "running"), ("cancel", "finished")]
