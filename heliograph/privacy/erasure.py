@@ -238,7 +238,11 @@ SELECT count(*)::int FROM gone
 # The person may be in any file, and files can be requested again. Changes to a list go on: their files name nobody.
 EXPORTS = """
 WITH gone AS (
-    UPDATE exports SET state = 'erased', finished_at = coalesce(finished_at, now()), lease_until = NULL
+    UPDATE exports SET state = 'erased', finished_at = coalesce(finished_at, now()), lease_until = NULL,
+                       -- A list may have been searched for them.
+                       wanted = CASE WHEN kind IN ('messages', 'contacts') AND strpos(wanted, '\\u0000') = 0
+                                     THEN (wanted::jsonb #- '{filters,recipient}' #- '{filters,text}')::text
+                                     ELSE wanted END
      WHERE organization_id = $1 AND state IN ('running', 'finished') AND kind NOT IN ('cancel', 'tag') RETURNING 1
 )
 SELECT count(*)::int FROM gone

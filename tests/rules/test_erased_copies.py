@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.campaigns import drafts
-from heliograph.contacts import marked, records
+from heliograph.contacts import marked, records, search
 from heliograph.contacts.records import Entry
+from heliograph.overview import messages
+from heliograph.overview.exports import jobs, kinds
 from heliograph.privacy import answers, erasure
 from heliograph.sealing import text_keys
 from heliograph.sealing.text_keys import Sealing
@@ -120,9 +123,31 @@ VALUES ($1, $2, 'live', $3, $2, 'Ana', $4, $5, now())
 async def test_changes_to_a_whole_list_go_on_when_a_person_is_erased(pool: Pool) -> None:
     """Half of the messages that somebody cancels would be sent otherwise."""
     actor = await organization(pool)
-    for kind, state in (("messages", "running"), ("cancel", "running"), ("tag", "running"), ("cancel", "finished")):
+    for kind, state in (("audit", "running"), ("cancel", "running"), ("tag", "running"), ("cancel", "finished")):
         await pool.execute(EXPORT, actor.organization_id, uuid7(), kind, "{}", state)
     async with pool.acquire() as conn:
         assert (await erasure.erase(conn, actor, address=ANA)).erased == {"files_exported": 1}
     states = [tuple(row) for row in await pool.fetch("SELECT kind, state FROM exports ORDER BY id")]
-    assert states == [("messages", "erased"), ("cancel", "running"), ("tag", "running"), ("cancel", "finished")]
+    assert states == [("audit", "erased"), ("cancel", "running"), ("tag", "running"), ("cancel", "finished")]
+
+
+async def test_what_a_list_was_searched_for_goes_with_its_files(pool: Pool) -> None:
+    actor = await organization(pool)
+    asked = [
+        kinds.Messages(form="csv", filters=messages.Filters(recipient=ANA, country="MZ"), sees="all"),
+        kinds.Contacts(form="csv", filters=search.Filters(text=ANA, country="MZ")),
+        kinds.Contacts(form="csv", filters=search.Filters(text="Ana\0", country="MZ")),
+    ]
+    async with pool.acquire() as conn:
+        for one in asked:
+            kind = type(one).__struct_config__.tag
+            told = msgspec.json.encode(one).decode()
+            await conn.execute(EXPORT, actor.organization_id, uuid7(), kind, told, "finished")
+        assert (await erasure.erase(conn, actor, address=ANA)).erased == {"files_exported": 3}
+        rows = await conn.fetch(f"SELECT {jobs.COLUMNS} FROM exports ORDER BY id")
+    found = [jobs.of_row(row).wanted for row in rows]
+    assert found == [
+        msgspec.structs.replace(asked[0], filters=messages.Filters(country="MZ")),
+        msgspec.structs.replace(asked[1], filters=search.Filters(country="MZ")),
+        asked[2],
+    ]
