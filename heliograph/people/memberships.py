@@ -163,8 +163,10 @@ SELECT count(*) FROM memberships WHERE organization_id = $1 AND role = 'owner' A
 """
 ROLE = "SELECT role FROM memberships WHERE organization_id = $1 AND user_id = $2"
 CHANGE = "UPDATE memberships SET role = $3 WHERE organization_id = $1 AND user_id = $2"
+# Notices for this person alone say from where they signed in.
 REMOVE = """
-WITH read AS (DELETE FROM notice_reads WHERE organization_id = $1 AND user_id = $2)
+WITH read AS (DELETE FROM notice_reads WHERE organization_id = $1 AND user_id = $2), told AS (
+    DELETE FROM notices WHERE organization_id = $1 AND user_id = $2)
 DELETE FROM memberships WHERE organization_id = $1 AND user_id = $2
 """
 # Sessions in this organization end; those in another one continue.

@@ -128,6 +128,12 @@ async def list_everywhere(conn: Connection, *, organization_id: UUID | None, lim
     ]
 
 
+# What belongs to their memberships, which end with the person.
+END_NOTICES = """
+WITH theirs AS MATERIALIZED (SELECT organization_id FROM memberships WHERE user_id = $1), read AS (
+    DELETE FROM notice_reads WHERE organization_id IN (SELECT organization_id FROM theirs) AND user_id = $1)
+DELETE FROM notices WHERE organization_id IN (SELECT organization_id FROM theirs) AND user_id = $1
+"""
 REMOVE = "DELETE FROM users WHERE id = $1 RETURNING email"
 # Before owners are counted, as for every change to a team: two owners who are removed at once are not each other's
 # remaining owner.
@@ -161,6 +167,7 @@ async def remove(conn: Connection, by: Actor | Principal, *, id: UUID) -> list[s
         if await accounts.is_one(conn, user_id=id):
             who = by.principal if isinstance(by, Actor) else by
             await accounts.remove(conn, who, user_id=id, email=(await get(conn, id=id)).email)
+        await conn.execute(END_NOTICES, id)
         email = await conn.fetchval(REMOVE, id)
         if email is not None:
             await _end_invitations(conn, by, id)
