@@ -101,6 +101,7 @@ UNRECORDED = {
     "heliograph.contacts.imports.drafts.discard": NOTHING_YET,
     "heliograph.contacts.imports.drafts.read_as": NOTHING_YET,
     "heliograph.contacts.imports.drafts.uploaded": NOTHING_YET,
+    "heliograph.contacts.imports.survey.forget_examples": "its caller records that the import began",
     "heliograph.contacts.records.create_many": "its callers record the contact or the import",
     "heliograph.routes.rules.store_shares": "shares move by measurements; why stands in their rows",
     "heliograph.prices.tariffs._insert": "its caller records the import",
