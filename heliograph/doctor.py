@@ -274,20 +274,19 @@ def disk(room: DiskSpace | DiskUnknown | None, settings: Settings) -> Check:
 async def _certificates(conn: Connection, settings: Settings) -> list[Check]:
     """Whether configured certificate files expire soon: those for the database's connection, and for suppliers'."""
     target = database_url.parse(settings.database_url)
-    files: list[tuple[str, str]] = [
-        (said("the database"), path) for name, path in target.files if name in ("sslcert", "sslrootcert")
-    ]
+    presented, trusted = ("sslcert", "tls_certificate_file"), ("sslrootcert", "tls_ca_file")
+    files: list[tuple[str, str, str]] = [(said("the database"), name, path) for name, path in target.files]
     for one in await routing.load(conn):
-        names = ("tls_certificate_file", "tls_ca_file")
-        files += [(one.name, one.settings[name]) for name in names if one.settings.get(name)]
-    checks = [_certificate(whose, path) for whose, path in files]
+        files += [(one.name, name, path) for name, path in one.settings.items() if path]
+    names = (*presented, *trusted)
+    checks = [_certificate(whose, path, name in trusted) for whose, name, path in files if name in names]
     return checks or [Check(said("certificates"), "ok", said("no configured file contains one"))]
 
 
-def _certificate(whose: str, path: str) -> Check:
+def _certificate(whose: str, path: str, is_trusted: bool) -> Check:
     name = said("certificate of %(whose)s", whose=whose)
     try:
-        ends = certificates.ends_at(path)
+        ends = certificates.ends_at(path, trusted=is_trusted)
     except (OSError, ValueError) as error:
         reason = quoted(error.strerror or "") if isinstance(error, OSError) else said("it contains no certificate")
         detail = said("%(path)s cannot be read: %(reason)s", path=path, reason=reason)

@@ -320,6 +320,21 @@ async def test_a_supplier_that_no_worker_can_open_says_which_file_is_to_blame(
     assert (found.detail, "Start a worker" in found.remedy) == ("no session bound", True)
 
 
+async def test_of_several_trusted_certificates_the_last_counts(pool: Pool, database_url: str, tmp_path: Path) -> None:
+    """As while an authority is being replaced, or in a list of all the world's."""
+    settings = Settings(database_url=database_url, secret_key="k" * 40)
+    authority, file = Authority(tmp_path), tmp_path / "trusted"
+    ended, good = (Path(authority.issue(name, days=days)).read_text() for name, days in (("ended", -1), ("good", 400)))
+    file.write_text(ended + good)
+    async with pool.acquire() as conn:
+        values = {"host": "127.0.0.1", "port": 2775, "system_id": "a", "tls": True, "tls_ca_file": str(file)}
+        await suppliers.add(conn, KEY, name="main", kind="smpp", settings=values, secret="s")
+    assert (await named(pool, settings, "certificate of main")).state == "ok"
+    file.write_text(ended)
+    os.utime(file, (1, 1))
+    assert (await named(pool, settings, "certificate of main")).state == "failed"
+
+
 async def test_guesses_at_an_operators_account_are_told(pool: Pool, database_url: str) -> None:
     settings = Settings(database_url=database_url, secret_key="k" * 40)
     async with pool.acquire() as conn:

@@ -9,13 +9,16 @@ from functools import lru_cache
 from cryptography import x509
 
 
-def ends_at(path: str) -> datetime:
-    """When the first certificate in a PEM file expires. Raises OSError; ValueError if the file has none."""
-    return _ends_at(path, os.stat(path).st_mtime_ns)
+def ends_at(path: str, *, trusted: bool = False) -> datetime:
+    """When the first certificate in a PEM file expires, without which it cannot be presented; of `trusted` ones the
+    last, since a file of several is good as long as one of them is, as while an authority is being replaced. Raises
+    OSError; ValueError if the file has none."""
+    ends = _ends(path, os.stat(path).st_mtime_ns)
+    return max(ends) if trusted else min(ends)
 
 
 @lru_cache(maxsize=256)
-def _ends_at(path: str, _changed: int) -> datetime:
+def _ends(path: str, _changed: int) -> tuple[datetime, ...]:
     with open(path, "rb") as file:
         found = x509.load_pem_x509_certificates(file.read())
-    return min(one.not_valid_after_utc for one in found)
+    return tuple(one.not_valid_after_utc for one in found)
