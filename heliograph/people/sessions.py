@@ -22,6 +22,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
 from heliograph.notices import Notice
+from heliograph.notices.reading import first_to_come
 from heliograph.people import roles
 from heliograph.people.noticing.choices import silent
 from heliograph.people.operators import roles as operator_roles
@@ -202,9 +203,10 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
        ARRAY(SELECT kind FROM notices
               WHERE organization_id = m.organization_id
                 AND (notices.user_id IS NULL OR notices.user_id = s.user_id)
+                AND id < $7
                 AND id > coalesce((SELECT read_to FROM notice_reads
-                                    WHERE organization_id = m.organization_id AND user_id = s.user_id LIMIT 1),
-                                  '00000000-0000-0000-0000-000000000000')
+                                    WHERE organization_id = m.organization_id AND user_id = s.user_id
+                                      AND read_to < $7 LIMIT 1), '00000000-0000-0000-0000-000000000000')
               ORDER BY id DESC LIMIT $3) AS unread,
        ARRAY(SELECT other.organization_id FROM memberships other WHERE other.user_id = s.user_id
               ORDER BY other.created_at, other.organization_id LIMIT $6) AS ids,
@@ -233,7 +235,7 @@ async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> dict[b
     found = {}
     lookers = operator_roles.holders(operator_roles.LOOK)
     for row in await conn.fetch(
-        AUTHENTICATE, list(hashes), PROVED, UNREAD, roles.VIEWING.name, lookers, MOST_IN_MENU + 1
+        AUTHENTICATE, list(hashes), PROVED, UNREAD, roles.VIEWING.name, lookers, MOST_IN_MENU + 1, first_to_come()
     ):
         made = ("organizations", "has_more_organizations", "silent")
         values = {name: row[name] for name in SignedInUser.__struct_fields__ if name not in made}
