@@ -97,7 +97,7 @@ async def spelled(listed: Sequence[str]) -> list[str]:
 
 
 async def numbers(listed: Sequence[str]) -> ListedNumbers:
-    """The listed recipients in E.164, each person once, in the first spelling; and the texts that are not numbers."""
+    """The listed recipients in E.164, each person once, as the first is dialed; and the texts that are not numbers."""
     found = await spelled(listed)
     keys = await phones.in_turns(lambda one: phones.person(one) if phones.parse(one) == one else None, found)
     people: dict[str, str] = {}

@@ -270,12 +270,12 @@ async def test_a_campaign_writes_to_nobody_who_was_erased_before_their_turn(
         stager = Stager(pool, chunk=1)
     async with pool.acquire() as conn:
         held = [
-            row["phone"] async for row in holdings.held(conn, known.actor, address=ANA) if row["what"] == "campaign"
+            row["phone"] async for row in holdings.held(conn, known.actor, address=ANA_8) if row["what"] == "campaign"
         ]
-        assert held == [ANA_8]
-        receipt = await erasure.erase(conn, known.actor, address=ANA)
+        assert held == [ANA]
+        receipt = await erasure.erase(conn, known.actor, address=ANA_8)
         assert (receipt.erased, receipt.withdrawn) == ({"recipients_of_campaigns": 1}, {})
-        again = await erasure.erase(conn, known.actor, address=ANA)
+        again = await erasure.erase(conn, known.actor, address=ANA_8)
         assert (again.erased, again.withdrawn) == ({}, {})
     await pool.execute("UPDATE campaigns SET step_at = now() WHERE status = 'scheduled'")
     while await stager.round():
