@@ -149,7 +149,7 @@ async def test_what_was_taken_is_not_sent_again(pool: Pool) -> None:
 
 async def test_what_happened_before_it_was_made_is_not_recovered(pool: Pool) -> None:
     actor = await organization(pool)
-    await record(pool, actor, 2)
+    await recorded_before(pool, actor, 2)
     id, _ = await endpoint(pool, actor, URL)
     (waiting,) = await record(pool, actor)
     paused = await change(pool, actor, id, paused=True)
