@@ -76,8 +76,9 @@ async def recorded_before(pool: Pool, actor: Actor, count: int = 1) -> None:
 
 
 async def until_millisecond_over(pool: Pool, id: UUID) -> None:
-    """Wait until an event's millisecond is over: times of events are no more exact."""
-    while await pool.fetchval("SELECT clock_timestamp()") < time_of(id) + timedelta(milliseconds=1):
+    """Wait until an event's millisecond is over, by the database's clock and by ours: times of events are no more
+    exact."""
+    while min(await pool.fetchval("SELECT clock_timestamp()"), clock.now()) < time_of(id) + timedelta(milliseconds=1):
         pass
 
 
