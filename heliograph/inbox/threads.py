@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
 import asyncpg
@@ -23,8 +23,6 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7_floor
 
-#: How far ahead the id of a message may be, since processes generate ids.
-AHEAD = timedelta(minutes=1)
 #: Maximum number of threads scanned for one page.
 LOOK = 2_000
 _LAST = UUID(int=2**128 - 1)
@@ -99,7 +97,7 @@ async def note(conn: Connection, heard: Sequence[InboundMessage]) -> None:
         [one.peer for _, one in rows],
         [one.message_id for _, one in rows],
         [one.at for _, one in rows],
-        uuid7_floor(clock.now() + AHEAD),
+        uuid7_floor(clock.now() + clock.AHEAD),
     )
 
 

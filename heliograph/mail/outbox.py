@@ -17,6 +17,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.crypto import Key, derive_key, seal, unseal
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.base.network.smtp import Mail
@@ -65,7 +66,7 @@ def seal_key(settings: Settings) -> Key:
 
 
 # A mail of times to come is from before the clock was set back: it counts no longer.
-_NOT_AHEAD = "created_at < now() + interval '1 minute'"
+_NOT_AHEAD = f"created_at < {clock.LATEST}"
 # Both counts stop at their limit. Other kinds do not count: notices that wait for a server for hours must not keep
 # anybody from getting a new password.
 _WAITING = """(SELECT count(*) FROM (

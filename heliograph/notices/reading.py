@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
@@ -15,8 +15,6 @@ from heliograph.base.ids import uuid7_floor
 
 #: Days for which notices are kept.
 DAYS = 90
-#: How far ahead the id of a notice may be, since processes generate ids.
-AHEAD = timedelta(minutes=1)
 
 
 class Noticed(msgspec.Struct, frozen=True):
@@ -61,7 +59,7 @@ async def list_page(
 
 def first_to_come() -> UUID:
     """An id above those of all notices that were recorded by now."""
-    return uuid7_floor(clock.now() + AHEAD)
+    return uuid7_floor(clock.now() + clock.AHEAD)
 
 
 READ = """

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.notices.kinds import KINDS
@@ -18,7 +19,7 @@ QUIET = timedelta(hours=1)
 LONGEST = 200
 #: An SQL condition: the notice `known` was recorded within the interval {}. One in times to come is from before the
 #: clock was set back.
-IS_RECENT = "(known.created_at > now() - {} AND known.created_at < now() + interval '1 minute')"
+IS_RECENT = f"(known.created_at > now() - {{}} AND known.created_at < {clock.LATEST})"
 
 
 class Notice(msgspec.Struct, frozen=True):

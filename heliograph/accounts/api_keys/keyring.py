@@ -17,6 +17,7 @@ from heliograph.accounts.api_keys.authentication import KeyOwner, Unauthorized, 
 from heliograph.accounts.api_keys.spelling import is_well_formed
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import hash_secret
+from heliograph.base.database import clock
 from heliograph.base.database.batching import Batcher
 from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.loading_cache import LoadingCache
@@ -49,7 +50,7 @@ WITH held AS MATERIALIZED (
            CROSS JOIN LATERAL (
            SELECT organization_id, id, networks FROM api_keys
             WHERE id = item.id AND (last_used_at IS NULL OR last_used_at < now() - interval '1 minute'
-                                    OR last_used_at > now() + interval '1 minute')
+                                    OR last_used_at > {clock.LATEST})
               FOR NO KEY UPDATE SKIP LOCKED) key
 ), touched AS (
     UPDATE api_keys key

@@ -17,6 +17,10 @@ from functools import lru_cache
 BEGINNING, END = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
+#: No time of this clock that was written down is further ahead than this, since processes track it to milliseconds,
+#: unless the clock was set back since: it proves nothing then, and outweighs nothing. Also as an SQL expression.
+AHEAD = timedelta(minutes=1)
+LATEST = f"now() + interval '{AHEAD.total_seconds():.0f} seconds'"
 #: A process whose own clock differs from the database's by more than this does not start, seconds.
 MOST = 5.0
 

@@ -16,6 +16,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Principal
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.notices.kinds import OWN_WAYS, Way
@@ -105,11 +106,11 @@ async def choose(
 
 # Causes that began after they were last mailed, unless that was within APART. Times to come are from before the clock
 # was set back: what was mailed then is mailed once more, and so is what began then.
-NEWS = """
+NEWS = f"""
 SELECT one.cause FROM unnest($1::text[], $2::timestamptz[]) AS one (cause, since)
  WHERE NOT EXISTS (SELECT FROM operator_tellings told
-                    WHERE told.cause = one.cause AND told.told_at < now() + interval '1 minute'
-                      AND (told.told_at >= one.since OR one.since > now() + interval '1 minute'
+                    WHERE told.cause = one.cause AND told.told_at < {clock.LATEST}
+                      AND (told.told_at >= one.since OR one.since > {clock.LATEST}
                            OR told.told_at > now() - $3::interval))
 """
 

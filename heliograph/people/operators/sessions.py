@@ -16,6 +16,7 @@ import msgspec
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Principal
 from heliograph.base.crypto import hash_secret
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
@@ -107,11 +108,11 @@ async def open_for(
 
 
 # What was read in times to come was read before the clock was set back.
-AUTHENTICATE = """
+AUTHENTICATE = f"""
 SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, u.password IS NOT NULL AS has_password,
        u.totp IS NOT NULL AS has_totp,
        u.totp IS NOT NULL OR EXISTS (SELECT FROM passkeys p WHERE p.user_id = s.user_id) AS has_factor,
-       o.role, o.notice_ways, CASE WHEN o.told_at < now() + interval '1 minute' THEN o.told_at END AS told_at,
+       o.role, o.notice_ways, CASE WHEN o.told_at < {clock.LATEST} THEN o.told_at END AS told_at,
        s.created_at, s.seen_at, s.ends_at,
        s.proved_at > now() - $2::interval AS is_proved
   FROM unnest($1::bytea[]) AS asked (token_hash)

@@ -16,6 +16,7 @@ import msgspec
 from heliograph.audit import recording as audit
 from heliograph.base import phones
 from heliograph.base.actor import Actor, Principal
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
 
@@ -50,7 +51,7 @@ async def get(conn: Connection, *, user_id: UUID) -> OwnNumber:
 
 
 # An hour that is over, or that began while the clock was ahead, before it was set back.
-_OVER = "known.codes_since NOT BETWEEN now() - interval '1 hour' AND now() + interval '1 minute'"
+_OVER = f"known.codes_since NOT BETWEEN now() - interval '1 hour' AND {clock.LATEST}"
 # An hour begins with its first code. The statement changes nothing once all codes of the hour have been sent.
 ASK = f"""
 INSERT INTO own_numbers AS known (user_id, asked, asked_at, code_hash, codes, codes_since)

@@ -23,6 +23,7 @@ import asyncpg
 import msgspec
 import structlog
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.process import measures
 from heliograph.sms.circuits.breaker import Breaker
@@ -41,9 +42,9 @@ LONGEST = 60.0
 # A probe that is further ahead than one can be was put off before the clock was set back: it is due.
 _PROBE_DUE = f"(probe_at <= now() OR probe_at > now() + interval '{Breaker.PROBE + 60} seconds')"
 # Findings from before the settings last changed are ignored, unless that was before the clock was set back.
-_CHANGED = "CASE WHEN s.changed_at <= now() + interval '1 minute' THEN s.changed_at ELSE '-infinity' END"
+_CHANGED = f"CASE WHEN s.changed_at <= {clock.LATEST} THEN s.changed_at ELSE '-infinity' END"
 # Throttling of times to come was before the clock was set back.
-_NOT_AHEAD = "h.throttled_at <= now() + interval '1 minute'"
+_NOT_AHEAD = f"h.throttled_at <= {clock.LATEST}"
 READ = f"""
 SELECT h.supplier_id, CASE WHEN h.opened_at >= {_CHANGED} THEN h.opened_at END AS opened_at,
        extract(epoch FROM now() - h.opened_at)::float8 AS open_for, {_PROBE_DUE} AS probe_due, h.probed_by,

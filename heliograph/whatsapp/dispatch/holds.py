@@ -22,6 +22,7 @@ from uuid import UUID
 
 from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Principal
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.whatsapp.mirror import numbers
 
@@ -89,10 +90,10 @@ async def hold_number(
 
 # Statuses come by the hundred; one of a moment ago says the same. One that is late says nothing about the present rate.
 # A time to come is from before the clock was set back.
-SLOW_NUMBER = """
+SLOW_NUMBER = f"""
 UPDATE whatsapp_numbers SET slowed_at = now()
  WHERE organization_id = $1 AND id = $2 AND $3 > now() - interval '1 minute'
-   AND (slowed_at IS NULL OR slowed_at < now() - interval '1 second' OR slowed_at > now() + interval '1 minute')
+   AND (slowed_at IS NULL OR slowed_at < now() - interval '1 second' OR slowed_at > {clock.LATEST})
 """
 
 
@@ -103,12 +104,12 @@ async def slow_number(conn: Connection, organization_id: UUID, number_id: UUID, 
 
 # Locked rows are skipped: the transaction with the lock decides about the same hold, and this is tried again. A try in
 # times to come is from before the clock was set back. $3 and $4: UNUSED and UNHEARD.
-_FREE = """
-({0}.held_until IS NULL
-  OR {0}.held_until <= now()
-     AND ({0}.trying_at IS NULL OR {0}.trying_at < now() - make_interval(
-          secs => CASE WHEN {0}.trying_id IS NULL THEN $3::float8 ELSE $4 END)
-          OR {0}.trying_at > now() + interval '1 minute'))
+_FREE = f"""
+({{0}}.held_until IS NULL
+  OR {{0}}.held_until <= now()
+     AND ({{0}}.trying_at IS NULL OR {{0}}.trying_at < now() - make_interval(
+          secs => CASE WHEN {{0}}.trying_id IS NULL THEN $3::float8 ELSE $4 END)
+          OR {{0}}.trying_at > {clock.LATEST}))
 """
 LEAVE = f"""
 WITH account AS MATERIALIZED (

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.whatsapp.dispatch.claimed import ClaimedMessage
 
@@ -21,13 +22,13 @@ SILENCE = 5
 # looks like silence until callbacks arrive again, and Meta repeats those it could not deliver. (Callbacks of the last
 # second are being processed, and under traffic there are always some. One in times to come is from before the clock was
 # set back.)
-HEARD = """
+HEARD = f"""
 SELECT asked.message_id FROM unnest($1::uuid[], $2::uuid[], $3::timestamptz[], $4::boolean[], $5::uuid[])
        AS asked (organization_id, id, started_at, is_long, message_id)
   JOIN whatsapp_numbers n ON n.organization_id = asked.organization_id AND n.id = asked.id
   JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
   JOIN whatsapp_apps app ON app.id = a.app
- WHERE (app.last_callback_at > asked.started_at AND app.last_callback_at < now() + interval '1 minute'
+ WHERE (app.last_callback_at > asked.started_at AND app.last_callback_at < {clock.LATEST}
         OR asked.is_long AND (app.verified_at IS NOT NULL OR app.last_callback_at IS NOT NULL))
    AND NOT EXISTS (SELECT FROM whatsapp_callbacks waiting
                     WHERE waiting.app = app.id AND waiting.received_at < now() - interval '1 second')

@@ -13,9 +13,6 @@ import msgspec
 
 from heliograph.base.database import clock
 
-#: What is known as of a time further ahead than this was learned before the clock was set back, and outweighs nothing.
-AHEAD = timedelta(minutes=1)
-
 
 def quality(word: str | None) -> str:
     """Meta's rating in its stored form."""
@@ -24,7 +21,7 @@ def quality(word: str | None) -> str:
 
 def is_newer(at: datetime, known_at: datetime | None) -> bool:
     """Whether a report of `at` outweighs what is known as of `known_at`; None: nothing is."""
-    return known_at is None or not at < known_at <= clock.now() + AHEAD
+    return known_at is None or not at < known_at <= clock.now() + clock.AHEAD
 
 
 def merge(
