@@ -26,8 +26,11 @@ class Entry(msgspec.Struct, frozen=True):
 # $3: `successes.since` of each event.
 WEBHOOKS = f"""
 SELECT w.event_id, w.endpoint_id, e.url, w.attempt, w.started_at, w.duration_ms, w.status, w.result, w.detail
-  FROM (SELECT event_id, endpoint_id, attempt, started_at, duration_ms, status, result, detail FROM webhook_attempts
-         WHERE organization_id = $1 AND event_id = ANY ($2)
+  FROM (SELECT tried.*
+          FROM unnest($2::uuid[]) AS item (id) CROSS JOIN LATERAL (
+               SELECT event_id, endpoint_id, attempt, started_at, duration_ms, status, result, detail
+                 FROM webhook_attempts WHERE organization_id = $1 AND event_id = item.id
+               OFFSET 0) tried
         UNION ALL
         SELECT item.id, s.endpoint_id, 1, {successes.STARTED.format(at="at")}, s.duration_ms[at], s.status[at],
                '{DELIVERED}', ''

@@ -247,7 +247,7 @@ STATEMENTS = {
     ),
     "who knows a number": (
         everywhere.KNOWING_IT,
-        {"contacts": "organization_id phone mode", "opt_outs": "organization_id person"},
+        {"contacts": "organization_id phone", "opt_outs": "organization_id person"},
     ),
     "a message by Meta's id": (finding.BY_FOREIGN_ID, {"whatsapp_wamids": "number_id wamid"}),
     "whatever has a name, or Meta's id": (finding.BY_NAME, {"whatsapp_wamids": "number_id wamid"}),

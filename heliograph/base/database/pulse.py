@@ -4,10 +4,10 @@ It queries once a second on its own connection. A database that hangs (its proce
 silently gone) closes no connection, so its clients would wait forever: once a beat is missed, the pool's connections
 are discarded, which ends every wait, and new ones are refused until the next successful beat.
 
-Each beat also reports tables whose plans were made while they counted as empty (decision 0138), and ends sessions whose
-process stopped between preparing a statement and running it, or was cut off then. PostgreSQL's own time limits do not:
-to it they are neither idle nor running a statement, and they would keep their locks for as long as the process stands
-still (decision 0258).
+Each beat also notices tables whose plans were made while they counted as empty, or were far smaller (decision 0138),
+and ends sessions whose process stopped between preparing a statement and running it, or was cut off then. PostgreSQL's
+own time limits do not: to it they are neither idle nor running a statement, and they would keep their locks for as long
+as the process stands still (decision 0258).
 
 The rule nobody may break: the database is declared away within two seconds of its last answer, and never because this
 process itself was delayed.
@@ -39,17 +39,23 @@ AGAIN = 0.25
 REMIND = 60.0
 #: Seconds after which a session has stopped, as for one that is idle in a transaction (DEAD_PEER_TIMEOUTS).
 STOPPED = 15.0
+#: By what factor a table grows until its statements are planned again: from the first hundred rows to a million in
+#: seven steps, after which PostgreSQL's own ANALYZE keeps up.
+GROWTH = 4
 
-# A standby or a read-only server is not a usable database: another host may be. `filled`: tables that were empty when
-# they were vacuumed, but no longer are. `ended`: sessions that have stopped. None of this waits for a lock.
+# A standby or a read-only server is not a usable database: another host may be. `tables`: those of more than a hundred
+# rows, as the statistics count them; `empty`: 1 if one counts as empty all the same, as it was when it was vacuumed.
+# `ended`: sessions that have stopped. None of this waits for a lock.
 BEAT = """
 SELECT clock_timestamp() AS at, current_setting('transaction_read_only')::boolean AS read_only,
-       ARRAY(SELECT oid::bigint FROM pg_class
-              WHERE relkind = 'r' AND reltuples = 0 AND pg_stat_get_live_tuples(oid) > 100) AS filled,
+       sizes.*,
        (SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity
          WHERE datname = current_database() AND usename = current_user AND application_name = 'heliograph'
            AND state = 'active' AND wait_event = 'ClientRead'
            AND state_change < clock_timestamp() - make_interval(secs => $1)) AS ended
+  FROM (SELECT array_agg(oid::bigint) AS tables, array_agg(pg_stat_get_live_tuples(oid)) AS rows,
+               array_agg((reltuples = 0)::int::bigint) AS empty
+          FROM pg_class WHERE relkind = 'r' AND oid >= 16384 AND pg_stat_get_live_tuples(oid) > 100) sizes
 """
 
 
@@ -57,12 +63,32 @@ class DatabaseSilent(TimeoutError):
     """The database did not answer in time."""
 
 
+class _Sizes:
+    """Tables, as large as their plans may assume them to be."""
+
+    def __init__(self) -> None:
+        #: The most rows seen in each.
+        self._rows: dict[int, int] = {}
+        #: Those that count as empty, but are not.
+        self._filled: set[int] = set()
+
+    def differ(self, beat: asyncpg.Record) -> bool:
+        """Whether a table has outgrown its plans by what a BEAT returned."""
+        sizes = list(zip(beat["tables"] or (), beat["rows"] or (), beat["empty"] or (), strict=True))
+        filled = {table for table, _, empty in sizes if empty}
+        grown = {table: rows for table, rows, _ in sizes if rows >= GROWTH * self._rows.get(table, 0)}
+        differ = bool(grown or filled - self._filled)
+        self._rows.update(grown)
+        self._filled = filled
+        return differ
+
+
 async def watch(pool: Pool) -> None:
     """Watch `pool`'s database until cancelled."""
     is_away = False
     since, refused = 0.0, 0.0
     reminded = 0.0
-    filled: set[int] = set()
+    sizes = _Sizes()
     while True:
         connection: Raw | None = None
         try:
@@ -74,10 +100,8 @@ async def watch(pool: Pool) -> None:
                 else pool.connector.connect(server_settings=named)
             )
             while True:
-                now_filled = await _beat(connection)
-                if now_filled - filled:
+                if sizes.differ(await _beat(connection)):
                     pool.plan_again()
-                filled = now_filled
                 if is_away:
                     is_away = False
                     pool.resume()
@@ -109,9 +133,8 @@ def _refused() -> float:
     return sum(count for (_, status, _), count in measures.REQUESTS.values.items() if status == "503")
 
 
-async def _beat(connection: Raw) -> set[int]:
-    """One beat; returns the tables filled since they were vacuumed. Raises DatabaseSilent, and what asyncpg
-    raises."""
+async def _beat(connection: Raw) -> asyncpg.Record:
+    """One beat; returns its row. Raises DatabaseSilent, and what asyncpg raises."""
     own, asked = clock.reading()
     answer = asyncio.ensure_future(_ask(connection))
     try:
@@ -130,7 +153,7 @@ async def _beat(connection: Raw) -> set[int]:
     clock.note(row["at"], own=own, asked=asked, answered=answered)
     if row["ended"]:
         log.warning("ended sessions of a process that has stopped", count=row["ended"])
-    return set(row["filled"])
+    return row
 
 
 async def _ask(connection: Raw) -> tuple[asyncpg.Record, int]:

@@ -212,7 +212,7 @@ def window(counted: Counted, *, until: datetime, now: datetime, most: int) -> tu
 KNOWING_IT = f"""
 SELECT o.id, o.name FROM organizations o CROSS JOIN LATERAL (
     SELECT FROM (
-        (SELECT FROM contacts WHERE organization_id = o.id AND phone = $1 AND mode IN ('live', 'test') LIMIT 1)
+        (SELECT FROM contacts WHERE organization_id = o.id AND phone = $1 LIMIT 1)
         UNION ALL
         (SELECT FROM opt_outs WHERE organization_id = o.id AND person = person_of($1) LIMIT 1)) known LIMIT 1) found
  ORDER BY o.id DESC LIMIT {KNOWING}
