@@ -37,7 +37,7 @@ from heliograph.webhooks.delivery import attempts
 from heliograph.webhooks.recording import events, successes
 from heliograph.webhooks.recording import results as recording
 from heliograph.whatsapp import status
-from heliograph.whatsapp.callbacks import matching
+from heliograph.whatsapp.callbacks import matching, opt_out_words
 from heliograph.whatsapp.dispatch import claimed, holds, parking
 from heliograph.whatsapp.mirror import numbers, template_sync, templates
 from heliograph.whatsapp.money import rates, wallet
@@ -161,6 +161,10 @@ STATEMENTS = {
     "messages of statuses": (
         matching.MATCH,
         {"whatsapp_wamids": "number_id wamid born_on", "whatsapp_messages": "organization_id id"},
+    ),
+    "whether people were last written to by a campaign": (
+        opt_out_words.LAST,
+        {"whatsapp_messages": "organization_id recipient"},
     ),
     "messages of receipts": (
         receipts.FIND,

@@ -55,13 +55,16 @@ SELECT item.n, names.name FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS
        CROSS JOIN LATERAL names_of_person(item.organization_id, item.recipient) names
 """
 # The number may be stored in any spelling, as dialed, while Meta writes it differently; and whoever was written to at a
-# number may answer under a user id.
+# number may answer under a user id. Each address is searched for itself: for all at once, reading the organization's
+# messages from the newest looks better, and would read all of them if nobody wrote there.
 LAST = """
 SELECT item.organization_id, item.recipient
   FROM unnest($1::uuid[], $2::text[], $3::text[]) AS item (organization_id, recipient, addresses) CROSS JOIN LATERAL (
-       SELECT campaign_id FROM whatsapp_messages
-        WHERE organization_id = item.organization_id AND recipient = ANY (string_to_array(item.addresses, ' '))
-          AND direction = 'outbound' ORDER BY id DESC LIMIT 1) last
+       SELECT sent.campaign_id FROM unnest(string_to_array(item.addresses, ' ')) AS one (address) CROSS JOIN LATERAL (
+              SELECT id, campaign_id FROM whatsapp_messages
+               WHERE organization_id = item.organization_id AND recipient = one.address AND direction = 'outbound'
+               ORDER BY id DESC LIMIT 1) sent
+        ORDER BY sent.id DESC LIMIT 1) last
  WHERE last.campaign_id IS NOT NULL
 """
 
