@@ -230,6 +230,33 @@ async def test_a_server_that_cannot_be_reached_keeps_no_thread(monkeypatch: pyte
         await asyncio.wait_for(asyncio.to_thread(made._threads.shutdown), 60)
 
 
+@pytest.mark.parametrize("url", ["smtps://127.0.0.1:{}", "smtp://127.0.0.1:{}?starttls=yes"])
+async def test_a_server_that_falls_silent_as_tls_begins_keeps_no_thread(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was waited for all the same: whoever gave it up had no socket to close."""
+    monkeypatch.setattr(smtp, "PATIENCE", 1_000.0)
+    greeted = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if url.startswith("smtp:"):
+            for answer in (b"220 mailbox", b"250-mailbox\r\n250 STARTTLS"):
+                writer.write(answer + b"\r\n")
+                await reader.readline()
+            writer.write(b"220 go on\r\n")
+        await reader.readexactly(1)
+        greeted.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        made = sender(url.format(server.sockets[0].getsockname()[1]))
+        sending = asyncio.create_task(made.send(LETTER, id="one"))
+        await asyncio.wait_for(greeted.wait(), 60)
+        sending.cancel()
+        await asyncio.wait_for(asyncio.to_thread(made._threads.shutdown), 60)
+
+
 @pytest.mark.parametrize(
     "to",
     [

@@ -194,8 +194,8 @@ class _Client:
         self._server = server
         self._name = name
         self._smtp: smtplib.SMTP | None = None
-        #: The connection that is being opened.
-        self._opening: socket.socket | None = None
+        #: The connection, for `abort`: TLS takes it out of its own object while it is negotiated.
+        self._line: socket.socket | None = None
         self._is_over = False
         #: The server's answer, once it has accepted the mail.
         self.accepted = ""
@@ -258,15 +258,15 @@ class _Client:
         finally:
             if self._smtp is not None:
                 self._smtp.close()
+            if self._line is not None:
+                self._line.close()
 
     def abort(self) -> None:
         """Idempotent."""
         self._is_over = True
-        connection = self._smtp.sock if self._smtp is not None else None
-        connection = self._opening if connection is None else connection
-        if connection is not None:
+        if self._line is not None:
             try:
-                connection.shutdown(socket.SHUT_RDWR)
+                self._line.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
 
@@ -301,12 +301,13 @@ class _Client:
         """A connection to the first address that takes one."""
         failed: OSError = TimeoutError()
         for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            one = self._opening = socket.socket(family, kind, protocol)
+            one = self._line = socket.socket(family, kind, protocol)
             one.settimeout(PATIENCE)
             try:
                 if self._is_over:
                     raise TimeoutError
                 one.connect(address)
+                self._line = one.dup()
             except OSError as error:
                 one.close()
                 failed = error
