@@ -150,6 +150,9 @@ async def test_mistakes_are_told(tmp_path: Path) -> None:
         ((*graph, "--templates", str(tmp_path / "none.json")), "No such file"),
         ((*graph, "--signature", "crayon"), "crayon"),
         ((*graph, "--default-script", "unheard"), "unheard"),
+        # As from an unset shell variable: the system takes it for all addresses.
+        ((*graph, "--host", ""), "host is empty"),
+        ((*smsc, "--host", ""), "host is empty"),
         # The system takes a port modulo 65,536.
         (("graph", "--port", "70000"), "port is not between 0 and 65535"),
         (("smsc", "--port", "70000"), "port is not between 0 and 65535"),
