@@ -16,6 +16,7 @@ from heliograph.base.database import pulse
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.campaigns import audience, staging
+from heliograph.campaigns.approval import lapses
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.consent import history, optouts, people, skipped
 from heliograph.contacts import importing, marked, recency, records, tags, undoing
@@ -46,6 +47,8 @@ pytestmark = pytest.mark.fresh_database
 
 #: Each statement, and for each of its tables the columns that its index condition has to bind.
 STATEMENTS = {
+    "campaigns that ask for another approval": (lapses.LAPSED, {"notices": "organization_id kind object"}),
+    "campaigns that ask for none any more": (lapses.COUNTS_AGAIN, {"notices": "organization_id kind object"}),
     "who of a campaign was not sent to": (
         whatsapp_channel.UNSENT,
         {"attempts": "organization_id message_id", "whatsapp_messages": "organization_id id"},
