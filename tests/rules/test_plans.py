@@ -21,6 +21,7 @@ from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.consent import history, optouts, people, skipped
 from heliograph.contacts import importing, marked, recency, records, tags, undoing
 from heliograph.guard import holds as guard_holds
+from heliograph.mail import outbox
 from heliograph.overview.exports import references
 from heliograph.overview.searching import everywhere, finding
 from heliograph.privacy import erasure
@@ -49,6 +50,8 @@ pytestmark = pytest.mark.fresh_database
 STATEMENTS = {
     "campaigns that ask for another approval": (lapses.LAPSED, {"notices": "organization_id kind object"}),
     "campaigns that ask for none any more": (lapses.COUNTS_AGAIN, {"notices": "organization_id kind object"}),
+    "mails that wait for somebody": (outbox.DROP, {"mails": "subject_id"}),
+    "notices that wait for somebody": (outbox.DROP_NOTICES, {"mails": "subject_id"}),
     "who of a campaign was not sent to": (
         whatsapp_channel.UNSENT,
         {"attempts": "organization_id message_id", "whatsapp_messages": "organization_id id"},
@@ -313,7 +316,8 @@ def assert_bound(lines: list[str], keys: dict[str, str]) -> None:
         ]
         assert searches, f"{table} is not searched by an index:\n{plan}"
         for search in searches:
-            bound = [name for name in columns.split() if re.search(rf"\((?:{name}) [=<>]", search)]
+            keyed = search if "Index Cond:" in search else ""  # a filter reads the whole index
+            bound = [name for name in columns.split() if re.search(rf"\((?:{name}) [=<>]", keyed)]
             assert bound == columns.split(), plan
 
 
