@@ -46,7 +46,8 @@ SELECT q.organization_id, q.alert_above, used.messages, used.day
  WHERE q.alert_above IS NOT NULL AND used.messages > q.alert_above ORDER BY used.day
 """
 # Reported once when the balance falls below its alert, and again only after it was above. If another was reported
-# within the hour, it is reported later, not dropped. Wallets are locked in the same order as by sends.
+# within the hour, it is reported later, not dropped. Wallets are locked in the same order as by sends. OFFSET 0: asked
+# for each wallet, instead of once for all organizations.
 WALLETS = f"""
 WITH crossed AS (
     SELECT organization_id FROM wallets w
@@ -54,7 +55,7 @@ WITH crossed AS (
                 THEN NOT is_alerted AND NOT EXISTS (
                      SELECT FROM notices known
                       WHERE known.organization_id = w.organization_id AND known.kind = 'wallet.low'
-                        AND known.object = 'wallet' AND {IS_RECENT.format("$1::interval")})
+                        AND known.object = 'wallet' AND {IS_RECENT.format("$1::interval")} OFFSET 0)
                 ELSE is_alerted END
      ORDER BY organization_id FOR NO KEY UPDATE
 )

@@ -22,6 +22,7 @@ from heliograph.consent import history, optouts, people, skipped
 from heliograph.contacts import importing, marked, recency, records, tags, undoing
 from heliograph.guard import holds as guard_holds
 from heliograph.mail import outbox
+from heliograph.notices import conditions
 from heliograph.overview.exports import references
 from heliograph.overview.searching import everywhere, finding
 from heliograph.privacy import erasure
@@ -50,6 +51,10 @@ pytestmark = pytest.mark.fresh_database
 STATEMENTS = {
     "campaigns that ask for another approval": (lapses.LAPSED, {"notices": "organization_id kind object"}),
     "campaigns that ask for none any more": (lapses.COUNTS_AGAIN, {"notices": "organization_id kind object"}),
+    "wallets that fell below their alert": (
+        conditions.WALLETS,
+        {"notices": "organization_id kind object created_at"},
+    ),
     "mails that wait for somebody": (outbox.DROP, {"mails": "subject_id"}),
     "notices that wait for somebody": (outbox.DROP_NOTICES, {"mails": "subject_id"}),
     "who of a campaign was not sent to": (
