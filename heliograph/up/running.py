@@ -125,7 +125,7 @@ async def _run_parts(
     running: list[Part] = []
     watcher: asyncio.Task[None] | None = None
     try:
-        await _migrate(settings)
+        await _migrate(settings, say)
         base_url, is_local = f"http://{ports.shown(options.host)}:{port}", ports.is_loopback(options.host)
         credentials, app, are_new, dashboard, console = await _prepare(
             settings, data_dir, base_url, held, is_local=is_local
@@ -193,10 +193,11 @@ async def _keep_database(database: Embedded, say: Callable[[str], None]) -> None
                 await asyncio.sleep(pause)
 
 
-async def _migrate(settings: Settings) -> None:
+async def _migrate(settings: Settings, say: Callable[[str], None]) -> None:
     """Raises UpError and MigrationError."""
+    owner = settings.owner_database_url or settings.database_url
     try:
-        await migrate(settings.owner_database_url or settings.database_url, application=settings.database_url)
+        await migrate(owner, application=settings.database_url, on_newer=say)
     except RoleMissing as error:
         raise UpError(str(error)) from None
     except asyncpg.InsufficientPrivilegeError as error:

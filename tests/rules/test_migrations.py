@@ -34,7 +34,9 @@ from heliograph.base.database.migrate import (
 )
 from heliograph.base.database.pool import QUERY_SEMANTICS, Connection, Pool, open_pool
 from heliograph.base.ids import uuid7, uuid7_floor
+from heliograph.base.process.settings import Settings
 from heliograph.migration_plan import plan
+from heliograph.up import running
 from tests.database import Cluster
 from tests.rules.factories import organization
 
@@ -214,6 +216,12 @@ async def test_an_older_program_leaves_what_a_newer_one_put_in_place(pool: Pool,
     async with pool.acquire() as conn:
         assert await pending(conn) == []
     assert await migrate(database_url) == []
+    # `heliograph up`, too, says that it is the older one.
+    said: list[str] = []
+    await running._migrate(Settings(database_url=database_url), said.append)
+    assert [line.partition(":")[0] for line in said] == [
+        "The database was migrated by a later version (9999_later.sql)"
+    ]
     await pool.execute("DELETE FROM schema_migrations WHERE name = '9999_later.sql'")
     assert await migrate(database_url) == ["sms/accepting/accept.sql"]
     assert await shape(database_url) == before

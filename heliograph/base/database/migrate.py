@@ -143,17 +143,17 @@ async def migrate(
     *,
     application: str | None = None,
     on_wait: Callable[[str], None] = lambda name: None,
-    on_newer: Callable[[list[str]], None] = lambda names: None,
+    on_newer: Callable[[str], None] = lambda line: None,
     root: Traversable = ROOT,
 ) -> list[str]:
     """Migrate the database to this version; returns the names of the files applied now.
 
     `application`: the application's URL, if its role differs from that of `url`, which then owns every table; the
     role is created if necessary, and granted what it needs (`roles.py`). None: `url` is the application's.
-    `on_wait` is called now and then with the name of a file that waits for a lock, `on_newer` once with the names that
-    `newer` returns, if any. Raises MigrationChanged if the text
-    of an applied migration has changed, MigrationBlocked after four minutes of such waits, ForeignSchema (and another
-    MigrationError if its encoding is not UTF-8) before anything is changed. `root`: the folder with the SQL files.
+    `on_wait` is called now and then with the name of a file that waits for a lock, `on_newer` with a sentence for
+    people if a later version has migrated the database. Raises MigrationChanged if the text of an applied migration has
+    changed, MigrationBlocked after four minutes of such waits, ForeignSchema (and another MigrationError if its
+    encoding is not UTF-8) before anything is changed. `root`: the folder with the SQL files.
     """
     # An index of a large table takes longer than a role may give its statements.
     connection = await connect(url, server_settings={**QUERY_SEMANTICS, "statement_timeout": "0"})
@@ -165,7 +165,7 @@ async def migrate(
         if not await _patiently(connection, "schema_migrations", partial(_is_ours, connection, root), on_wait):
             await _patiently(connection, "schema_migrations", partial(connection.execute, PREPARE), on_wait)
         if names := await newer(connection, root=root):
-            on_newer(names)
+            on_newer(later(names))
         applied = []
         for script in await _wanted(connection, root):
             if script.kind == "concurrently":
@@ -202,6 +202,12 @@ async def newer(connection: Connection, *, root: Traversable = ROOT) -> list[str
     known = [row["name"] for row in await connection.fetch(KNOWN)] if await _is_ours(connection, root) else []
     names = {script.name for script in (_ours() if root is ROOT else _read(root))}
     return sorted(name for name in known if name[0].isdigit() and name not in names)
+
+
+def later(names: Sequence[str]) -> str:
+    """What people are told of those that `newer` returns."""
+    found = ", ".join(names)
+    return f"The database was migrated by a later version ({found}): this one leaves alone what that put in place."
 
 
 async def make_partitions(connection: Connection, today: date, *, ahead: int = 2) -> list[str]:

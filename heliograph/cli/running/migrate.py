@@ -48,9 +48,7 @@ def command(
         raise typer.Exit(FAILED if pending else 0)
     try:
         owner = settings.owner_database_url or settings.database_url
-        applied = asyncio.run(
-            migrate.migrate(owner, application=settings.database_url, on_wait=_waiting, on_newer=_warn)
-        )
+        applied = asyncio.run(migrate.migrate(owner, application=settings.database_url, on_wait=_waiting, on_newer=say))
         if settings.database_direct_url and on_database(set_role, settings):
             say("The role has its settings for PgBouncer now: RECONNECT in PgBouncer's console, or restart it.")
     except RoleMissing as error:
@@ -103,8 +101,7 @@ def _readable(one: Planned) -> dict[str, str]:
 
 def _warn(newer: list[str]) -> None:
     if newer:
-        names = ", ".join(newer)
-        say(f"The database was migrated by a later version ({names}): this one leaves alone what that put in place.")
+        say(migrate.later(newer))
 
 
 def _waiting(name: str) -> None:
