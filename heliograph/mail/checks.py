@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.network import smtp
 from heliograph.base.process.settings import Settings
@@ -9,13 +10,16 @@ from heliograph.base.sentences import Check, kept, said
 
 #: Reasons for failures that lie with the server or this service, not with a single mail.
 OF_SERVER = ("unreachable", "tls", "credentials", "sender", "busy", "slow")
-# Counted since the last mail that was sent: from then on the server was unusable.
-UNSENT = """
+# Counted since the last mail that was sent: from then on the server was unusable. What is of times to come is from
+# before the clock was set back: it says nothing.
+UNSENT = f"""
 SELECT count(*) AS count, min(created_at) AS since, (array_agg(reason ORDER BY created_at DESC))[1] AS reason
   FROM (SELECT created_at, reason FROM mails
-         WHERE state IN ('waiting', 'failed') AND reason = ANY ($1) AND created_at > greatest(
+         WHERE state IN ('waiting', 'failed') AND reason = ANY ($1) AND created_at < {clock.LATEST}
+           AND created_at > greatest(
                now() - interval '1 day',
-               (SELECT created_at FROM mails WHERE state = 'sent' ORDER BY created_at DESC LIMIT 1))
+               (SELECT created_at FROM mails WHERE state = 'sent' AND created_at < {clock.LATEST}
+                 ORDER BY created_at DESC LIMIT 1))
          LIMIT 1000) unsent
 """
 

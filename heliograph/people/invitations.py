@@ -17,6 +17,7 @@ from heliograph.audit import recording as audit
 from heliograph.base import naming
 from heliograph.base.actor import Actor, Principal
 from heliograph.base.crypto import hash_secret
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Problems, Refusal
 from heliograph.base.ids import uuid7
@@ -225,12 +226,14 @@ async def find(conn: Connection, actor: Actor, *, email: str) -> UUID:
     return id
 
 
-LIST = """
+# Of its mails, the last one; one of times to come is from before the clock was set back.
+LIST = f"""
 SELECT i.id, i.email, i.role, i.note, u.name AS invited_by, i.created_at, i.expires_at,
        i.expires_at <= now() AS has_expired, m.state AS mail, coalesce(m.reason, '') AS mail_reason
   FROM invitations i LEFT JOIN LATERAL (SELECT name FROM users WHERE id = i.invited_by LIMIT 1) u ON true
        LEFT JOIN LATERAL (SELECT state, reason FROM mails
-                           WHERE subject_id = i.id ORDER BY created_at DESC, id DESC LIMIT 1) m ON true
+                           WHERE subject_id = i.id
+                           ORDER BY created_at < {clock.LATEST} DESC, created_at DESC, id DESC LIMIT 1) m ON true
  WHERE i.organization_id = $1 AND starts_with(normalize(i.email), lower($2))
  ORDER BY i.created_at DESC, i.id DESC LIMIT $3
 """

@@ -86,7 +86,12 @@ async def test_mails_that_a_dead_server_keeps_are_told_without_asking_it(pool: P
     assert found.detail.endswith("the mail server did not answer in time")
     assert (await named(pool, msgspec.structs.replace(settings, smtp_url=""), "mails")).state == "ok"
     await mail("sent", "", 5)
+    # What is of times to come was before the clock was set back.
+    await mail("sent", "", -4_320)
+    await mail("failed", "slow", -4_321)
     assert (await named(pool, settings, "mails")).state == "ok"
+    await mail("waiting", "slow", 1)
+    assert (await named(pool, settings, "mails")).detail.startswith("1 could not be sent since ")
 
 
 async def test_a_database_that_was_set_read_only_is_told(database_url: str) -> None:

@@ -28,7 +28,7 @@ from heliograph.cli.running.mail import app as mail_app
 from heliograph.mail import outbox
 from heliograph.mail.work import MailWork
 from heliograph.people import invitations, links, memberships, users
-from heliograph.people.mailing import forgotten, texts
+from heliograph.people.mailing import forgotten, texts, trial
 from heliograph.people.operators import accounts, noticing
 from heliograph.sms.reports import daily
 from tests.certificates import Authority
@@ -529,6 +529,28 @@ async def test_what_was_mailed_before_the_clock_was_set_back_keeps_nobody_from_a
         await pool.execute("UPDATE mails SET created_at = now() + interval '3 days'")
         assert not await forgotten.is_recent(pool, user_id=user.id)
     assert await pool.fetchval("SELECT count(*) FROM mails WHERE kind = 'link' AND state = 'sent'") == 2
+
+
+async def test_after_the_clock_was_set_back_the_last_mail_is_the_one_sent_since(
+    pool: Pool, acme: Actor, post: Post, mailbox: Mailbox
+) -> None:
+    """What became of an invitation that was renewed, and of another test mail, was not shown."""
+    box, eva = post.box, uuid7()
+    assert box is not None
+    async with pool.acquire() as conn:
+        id, _, _ = await invitations.invite(conn, acme, email="rui@example.com", role="viewer", box=box)
+        await trial.put(conn, box, user_id=eva, email="eva@example.com", language="en")
+        mailbox.answers["RCPT"] = "550 no such person"
+        await post.round()
+        await pool.execute("UPDATE mails SET created_at = created_at + interval '3 days'")
+        last = await trial.latest(conn, user_id=eva)
+        assert last is not None
+        assert (last.state, (await invitations.list_all(conn, acme))[0].mail) == ("failed", "failed")
+        await invitations.renew(conn, acme, id=id, box=box)
+        await trial.put(conn, box, user_id=eva, email="eva@example.com", language="en")
+        last = await trial.latest(conn, user_id=eva)
+        assert last is not None
+        assert (last.state, (await invitations.list_all(conn, acme))[0].mail) == ("waiting", "waiting")
 
 
 async def test_a_notice_keeps_nobody_from_a_new_password_and_a_link_no_notice_from_being_sent(

@@ -7,6 +7,7 @@ from uuid import UUID, uuid5
 
 import msgspec
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.mail import outbox
 from heliograph.mail.outbox import Outbox
@@ -31,9 +32,10 @@ async def put(conn: Connection, box: Outbox, *, user_id: UUID, email: str, langu
     return await outbox.put(conn, box, kind=KIND, content=mail, within=WITHIN, subject_id=_subject(user_id))
 
 
-LATEST = """
+# One of times to come is from before the clock was set back.
+LATEST = f"""
 SELECT state, reason, created_at FROM mails WHERE subject_id = $1 AND state <> 'dropped'
- ORDER BY created_at DESC LIMIT 1
+ ORDER BY created_at < {clock.LATEST} DESC, created_at DESC LIMIT 1
 """
 
 

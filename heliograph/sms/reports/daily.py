@@ -45,7 +45,11 @@ READERS = """
 SELECT u.id, u.email, u.language, u.time_zone AS zone FROM operators o JOIN users u ON u.id = o.user_id
  WHERE o.role = ANY ($1) ORDER BY u.id LIMIT 200
 """
-TOLD = "SELECT DISTINCT subject_id FROM mails WHERE subject_id = ANY ($1) AND created_at >= $2"
+# A mail of times to come is from before the clock was set back: it was about another day.
+TOLD = f"""
+SELECT DISTINCT subject_id FROM mails
+ WHERE subject_id = ANY ($1) AND created_at >= $2 AND created_at < {clock.LATEST}
+"""
 
 
 async def tell(conn: Connection, *, box: Outbox | None, writes: Writes, at: datetime | None = None) -> int:
