@@ -230,6 +230,16 @@ async def test_a_server_that_cannot_be_reached_keeps_no_thread(monkeypatch: pyte
         await asyncio.wait_for(asyncio.to_thread(made._threads.shutdown), 60)
 
 
+async def test_an_address_that_the_kernel_has_no_sockets_for_is_passed_over(
+    mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of IPv6 where it is turned off: the server's other addresses were not tried."""
+    found = [(family, socket.SOCK_STREAM, 0, "", ("127.0.0.1", mailbox.port)) for family in (9_999, socket.AF_INET)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **more: found)
+    await sender("smtp://localhost:25").send(LETTER, id="one")
+    assert len(mailbox.mails) == 1
+
+
 @pytest.mark.parametrize("url", ["smtps://127.0.0.1:{}", "smtp://127.0.0.1:{}?starttls=yes"])
 async def test_a_server_that_falls_silent_as_tls_begins_keeps_no_thread(
     url: str, monkeypatch: pytest.MonkeyPatch

@@ -301,7 +301,11 @@ class _Client:
         """A connection to the first address that takes one."""
         failed: OSError = TimeoutError()
         for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            one = self._line = socket.socket(family, kind, protocol)
+            try:
+                one = self._line = socket.socket(family, kind, protocol)
+            except OSError as error:  # as of IPv6 where the kernel has none
+                failed = error
+                continue
             one.settimeout(PATIENCE)
             try:
                 if self._is_over:
