@@ -51,6 +51,8 @@ _INVISIBLE = re.compile("[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2
 #: In Germany, Belgium and elsewhere a slash follows the area code. Few digits after it are an alternative ending, as in
 #: 0151 2345678/9, and many before it another number.
 _with_area_code = re.compile(r"((?:[^0-9/]*[0-9]){2,8}[^0-9/]*)/((?:[^0-9/]*[0-9]){5,}[^0-9/]*)").fullmatch
+#: A whole number as spreadsheets and programs write it that have it as a decimal: 841234567.0, 1701234567.00.
+_with_decimals = re.compile(r"(\+?[0-9]{7,})[.,]0+").fullmatch
 _BRAZIL_8 = re.compile(r"^(\+55[0-9]{2})([689][0-9]{7})$")
 _MEXICO_1 = re.compile(r"^\+521([0-9]{10})$")
 #: Countries whose numbers had eight digits before two were put in front, and their calling codes: see `_SPELLINGS`.
@@ -250,9 +252,11 @@ def normalize(text: str, *, region: str | None = None) -> str | None:
 
 
 def _cleaned(text: str) -> str:
-    """Trimmed, without invisible characters, with a space for the slash after an area code, and without the parenthesis
-    that many people put before the country code: (+258) 84 123 4567."""
+    """Trimmed, without invisible characters and decimals, with a space for the slash after an area code, and without
+    the parenthesis that many people put before the country code: (+258) 84 123 4567."""
     text = (text if text.isascii() else _INVISIBLE.sub("", text)).strip()
+    if text.endswith("0") and (match := _with_decimals(text)) is not None:
+        return match[1]
     if "/" in text and (match := _with_area_code(text)) is not None:
         text = f"{match[1]} {match[2]}"
     return text[1:] if text.startswith(("(+", "(00")) else text

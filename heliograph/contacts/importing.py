@@ -35,8 +35,6 @@ BATCH = 5_000
 
 #: A long number as rounded by a spreadsheet: 2.58841E+11, 3E+11.
 _is_rounded = re.compile(r"[0-9]+([.,][0-9]+)?[eE]\+?[0-9]+").fullmatch
-#: An integer as spreadsheets write it in a column with decimals, behind the apostrophe that marks a text.
-_without_decimals = re.compile(r"\A('?\+?[0-9]{7,})[.,]0+\Z").sub
 #: A date as spreadsheets write it, whose digits could be a domestic number: 27.11.2026, 11/27/2026, 2026-11-27.
 _is_date = re.compile(
     r"(0?[1-9]|[12][0-9]|3[01])([.-])(0?[1-9]|1[0-2])\2(19|20)[0-9]{2}"
@@ -361,7 +359,7 @@ def _entry(phone: str, name: str, first: str, last: str, tags: str, options: Opt
 
 def read_number(cell: str, country: str | None) -> str:
     """The phone number in a cell. `country`: as in `Options`. Raises Invalid, whose message is the reason."""
-    text = _without_decimals(r"\1", cell.strip())
+    text = cell.strip()
     if _is_date(text):
         raise Invalid(("phone", "pattern", DATE))
     if not text.endswith(".0") and (number := phones.read(text, region=country)):

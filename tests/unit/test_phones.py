@@ -318,6 +318,12 @@ def test_numbers_are_written_as_they_are_dialed(text: str, region: str | None, e
         ("841234567/847654321", "MZ", None),
         ("0151/234567/89", "DE", None),
         ("27/11/2026", "DE", None),
+        # As a spreadsheet or a program writes a number that it has as a decimal: no digits of it.
+        ("1187654321.0", "BR", "+5511987654321"),
+        ("1701234567.00", "DE", "+491701234567"),
+        ("+491701234567,0", None, "+491701234567"),
+        ("0170.123456.00", "DE", "+4917012345600"),
+        ("841234567.5", "MZ", None),
     ],
 )
 def test_a_number_is_never_guessed(text: str, region: str | None, expected: str | None) -> None:
