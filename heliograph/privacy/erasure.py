@@ -238,14 +238,16 @@ SELECT count(*)::int FROM gone
 # The person may be in any file, and files can be requested again. Changes to a list go on: their files name nobody.
 EXPORTS = """
 WITH gone AS (
-    UPDATE exports SET state = 'erased', finished_at = coalesce(finished_at, now()), lease_until = NULL,
-                       -- A list may have been searched for them.
-                       wanted = CASE WHEN kind IN ('messages', 'contacts') AND strpos(wanted, '\\u0000') = 0
-                                     THEN (wanted::jsonb #- '{filters,recipient}' #- '{filters,text}')::text
-                                     ELSE wanted END
+    UPDATE exports SET state = 'erased', finished_at = coalesce(finished_at, now()), lease_until = NULL
      WHERE organization_id = $1 AND state IN ('running', 'finished') AND kind NOT IN ('cancel', 'tag') RETURNING 1
 )
 SELECT count(*)::int FROM gone
+"""
+# A list may have been searched for the person before it was exported or changed. A change that is running goes on.
+SEARCHED = """
+UPDATE exports SET wanted = (wanted::jsonb #- '{filters,recipient}' #- '{filters,text}' #- '{filters,object}')::text
+ WHERE organization_id = $1 AND state <> 'running' AND kind IN ('messages', 'contacts', 'audit', 'cancel', 'tag')
+   AND strpos(wanted, '\\u0000') = 0
 """
 # A piece holds a thousand rows, so only a few are deleted at once.
 PIECES = """
@@ -326,6 +328,7 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> ErasureRecei
     erased["stored_answers"] = (await _steps(conn, ANSWERED, actor, ever))["gone"]
     # Last, because exports requested from here on find nothing about the person.
     erased["files_exported"] = await conn.fetchval(EXPORTS, organization_id)
+    await conn.execute(SEARCHED, organization_id)
     while (await conn.execute(PIECES, organization_id, PIECES_AT_ONCE)).endswith(f" {PIECES_AT_ONCE}"):
         pass
     kept = {
