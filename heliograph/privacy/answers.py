@@ -45,19 +45,18 @@ SELECT event_id, endpoint_id, started_at, head, body FROM webhook_attempt_eviden
 """
 REMOVE = """
 DELETE FROM webhook_attempt_evidence
- WHERE organization_id = $1 AND begun_on = $2
+ WHERE organization_id = $1 AND begun_on = $2 AND event_id = ANY ($3::uuid[])
    AND (event_id, endpoint_id, started_at) IN (SELECT * FROM unnest($3::uuid[], $4::uuid[], $5::timestamptz[]))
 """
-BEGINNINGS = """
+_THEIRS = "EXISTS (SELECT FROM unnest($4::text[]) AS known (name) WHERE strpos(detail, known.name) > 0)"
+# Attempts are found by their event alone: the index by endpoint would be read as a whole for each of them.
+BEGINNINGS = f"""
 WITH looked_at AS MATERIALIZED (
-    SELECT event_id, endpoint_id, attempt, detail FROM webhook_attempts
+    SELECT event_id, detail FROM webhook_attempts
      WHERE organization_id = $1 AND event_id > $2 ORDER BY event_id FETCH FIRST ($3) ROWS WITH TIES
 ), gone AS (
     UPDATE webhook_attempts SET detail = ''
-     WHERE organization_id = $1
-       AND (event_id, endpoint_id, attempt) IN (
-           SELECT event_id, endpoint_id, attempt FROM looked_at
-            WHERE EXISTS (SELECT FROM unnest($4::text[]) AS known (name) WHERE strpos(detail, known.name) > 0))
+     WHERE organization_id = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM looked_at WHERE {_THEIRS})) AND {_THEIRS}
     RETURNING 1
 )
 SELECT (SELECT event_id FROM looked_at ORDER BY event_id DESC LIMIT 1) AS last,

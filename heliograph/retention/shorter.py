@@ -53,11 +53,12 @@ UPDATE events SET data = jsonb_set(data::jsonb, '{message,text}', 'null')::text
      WHERE organization_id = $1 AND id >= $2 AND id < $3 AND kind = 'message.received' AND data LIKE '%"text":"%'
      LIMIT $4))
 """,
-    # The beginning of a receiver's response, which may repeat the text.
+    # The beginning of a receiver's response, which may repeat the text: of all attempts of an event.
     "webhook_attempts": """
-UPDATE webhook_attempts SET detail = '' WHERE organization_id = $1 AND (event_id, endpoint_id, attempt) IN (
-    SELECT event_id, endpoint_id, attempt FROM webhook_attempts
-     WHERE organization_id = $1 AND event_id >= $2 AND event_id < $3 AND status IS NOT NULL AND detail <> '' LIMIT $4)
+UPDATE webhook_attempts SET detail = ''
+ WHERE organization_id = $1 AND status IS NOT NULL AND detail <> '' AND event_id = ANY (ARRAY(
+    SELECT event_id FROM webhook_attempts
+     WHERE organization_id = $1 AND event_id >= $2 AND event_id < $3 AND status IS NOT NULL AND detail <> '' LIMIT $4))
 """,
     "whatsapp_messages": """
 UPDATE whatsapp_messages SET content = NULL WHERE organization_id = $1 AND id = ANY (ARRAY(

@@ -25,8 +25,9 @@ from heliograph.mail import outbox
 from heliograph.notices import conditions
 from heliograph.overview.exports import references
 from heliograph.overview.searching import everywhere, finding
-from heliograph.privacy import erasure
+from heliograph.privacy import answers, erasure
 from heliograph.queue import leases
+from heliograph.retention import shorter
 from heliograph.sending import attempts as sending
 from heliograph.sending import timeline as timelines
 from heliograph.sms import status as sms_status
@@ -268,6 +269,22 @@ STATEMENTS = {
     "whatever has a name, or Meta's id": (finding.BY_NAME, {"whatsapp_wamids": "number_id wamid"}),
     "how long messages of the last hours took": (traffic.DELIVERED, {"traffic": "hour"}),
     "parts of messages that are erased": (erasure.PARTS, {"inbound_messages": "id"}),
+    "beginnings of responses that name a person": (
+        answers.BEGINNINGS,
+        {"webhook_attempts": "organization_id event_id"},
+    ),
+    "sealed responses that name a person": (
+        answers.REMOVE,
+        {"webhook_attempt_evidence": "organization_id begun_on event_id"},
+    ),
+    "beginnings of responses that have expired": (
+        shorter.ERASE["webhook_attempts"],
+        {"webhook_attempts": "organization_id event_id"},
+    ),
+    "the last message to somebody who answers": (
+        opt_out_words.LAST,
+        {"whatsapp_messages": "organization_id recipient"},
+    ),
     "what is booked of messages": (wallet.SEEN, {"wallet_movements": "organization_id message_id"}),
 }
 
