@@ -24,7 +24,7 @@ from heliograph.campaigns.staging import Stager
 from heliograph.campaigns.views import recipients
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
-from heliograph.whatsapp.callbacks import expiry
+from heliograph.whatsapp.callbacks import conversations, expiry
 from heliograph.whatsapp.mirror.numbers import PhoneNumberUnavailable
 from heliograph.whatsapp.mirror.templates import TemplateNotApproved, TemplateNotFound, TemplateParameterMismatch
 from heliograph.whatsapp.money import wallet
@@ -472,6 +472,27 @@ async def test_who_came_through_an_advertisement_gets_it_whatever_the_wallet_hol
         (number(1), PRICE),
         (number(2), 0),
     ]
+    await check_wallets(pool, [known.organization_id])
+
+
+@pytest.mark.parametrize("wrote", ["+551187654321", "BR.1"])
+async def test_who_came_through_an_advertisement_is_known_however_meta_writes_them(pool: Pool, wrote: str) -> None:
+    """Without the ninth digit of Brazil, or under a user id: such a campaign waited for money that it does not need."""
+    known = await made(pool, balance=0)
+    async with pool.acquire() as conn, conn.transaction():
+        await conversations.link(conn, [(known.organization_id, "+551187654321", "BR.1")])
+    await contact(pool, known.actor, "+5511987654321")
+    await pool.execute(OPEN, known.organization_id, known.number_id, [wrote], [uuid7()])
+    await pool.execute(
+        "UPDATE whatsapp_conversations"
+        " SET referred_at = now(), free_until = now() + interval '72 hours', recipient = $1",
+        wrote,
+    )
+    campaign = await create(pool, known)
+    await run(pool)
+    found = await get(pool, known, campaign.id)
+    assert (found.status_reason, found.counts) == (None, counts(queued=1))
+    assert await pool.fetchval("SELECT reserved FROM whatsapp_messages") == 0
     await check_wallets(pool, [known.organization_id])
 
 

@@ -192,13 +192,14 @@ PRICES = """
 SELECT DISTINCT ON (country) country, price FROM whatsapp_rates
  WHERE currency = $1 AND category = $2 AND valid_from <= $3 ORDER BY country, valid_from DESC
 """
-# Recipients whose conversation with this number is free beyond a time, because of an advertisement: for 72 hours from
-# an answer that came within a day.
+# Names of people whose conversation with this number is free beyond a time, because of an advertisement: for 72 hours
+# from an answer that came within a day. So all those of the last days are read, not all of the organization.
 FREE = """
-SELECT c.recipient FROM whatsapp_conversations c
+SELECT DISTINCT names.name FROM whatsapp_conversations c
        CROSS JOIN LATERAL whatsapp_conversation_of($1, $2, c.recipient) known
- WHERE c.referred_at > $3::timestamptz - interval '4 days' AND c.organization_id = $1 AND c.number_id = $2
-   AND c.free_until > $3 AND known.conversation_id = c.id
+       CROSS JOIN LATERAL names_of_person($1, c.recipient) names
+ WHERE c.referred_at > $3::timestamptz - interval '4 days' AND c.organization_id IS NOT DISTINCT FROM $1
+   AND c.number_id IS NOT DISTINCT FROM $2 AND c.free_until > $3 AND known.conversation_id = c.id
 """
 # A message whose attempt may have been accepted is left to the worker that finds out. Written so that a plan cached
 # while there were no messages still searches by id: LATERAL is not reordered, and the condition on the state is phrased
@@ -261,7 +262,9 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
         if row["available"] < self.most * max(prices.values(), default=0):
             until = max(due.at, due.due_at or due.at) + plan.LEAD
             rows = await conn.fetch(FREE, due.organization_id, row["number_id"], until)
-            free = frozenset(one["recipient"] for one in rows)
+            # A recipient may be dialed in another spelling than Meta's, or have written under a user id.
+            spelled = await phones.in_turns(phones.spellings, [one["name"] for one in rows])
+            free = frozenset(number for known in spelled for number in known)
         sealing = await Sealing.of(conn, {due.organization_id})
         return WhatsAppBatch(due, row, template, parameters, prices, sealing, free)
 
