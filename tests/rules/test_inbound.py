@@ -1122,6 +1122,30 @@ async def test_a_word_stops_after_a_large_campaign(
     assert await opted_out(pool, acme) is (known_by in ("contact", "campaign"))
 
 
+@pytest.mark.parametrize("campaign", [True, False])
+async def test_whoever_wrote_long_ago_from_a_shared_number_asks_nothing(
+    pool: Pool, acme: Actor, monkeypatch: pytest.MonkeyPatch, campaign: bool
+) -> None:
+    """They would introduce themselves to somebody who means another organization."""
+    monkeypatch.setattr(keyword_effects, "MOST_LOOKED", 2)
+    await sender(pool, await organization(pool), NUMBER)
+    await pool.execute("UPDATE organizations SET country = 'MZ'")
+    acceptor = Acceptor(pool)
+    for to in (TO, "+258850000001", "+258850000002"):
+        await acceptor.accept(send(acme, to=to, campaign_id=uuid7() if campaign else None))
+    async with pool.acquire() as conn:
+        person = await records.create(conn, acme, entry=Entry(TO, "Ana"))
+    await pool.execute(
+        "INSERT INTO contact_last_messages (organization_id, mode, contact_id, message_id)"
+        " SELECT organization_id, 'live', $1, id FROM messages WHERE recipient = $2",
+        person.id,
+        TO,
+    )
+    await receive_and_process(pool, handset_message("SAIR"))
+    assert await opted_out(pool, acme) is campaign
+    assert len(await reply(pool)) == int(campaign)
+
+
 async def test_a_text_in_a_national_alphabet_is_read_as_it_was_written(pool: Pool, acme: Actor) -> None:
     portuguese = {"single": 3}
     await receive(

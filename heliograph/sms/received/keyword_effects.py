@@ -131,8 +131,8 @@ async def obey(conn: Connection, messages: Sequence[Message], at: datetime) -> t
 
 
 async def _last(conn: Connection, messages: Sequence[Message]) -> dict[Pair, bool]:
-    """For people to whom the organization has recently written, and those who wrote what may be the answer to a
-    campaign: whether the last message was a campaign's."""
+    """For people to whom the organization has recently written, and those who answer a campaign of longer ago: whether
+    the last message was a campaign's."""
     if not messages:
         return {}
     organizations = sorted({one.owner.organization_id for one in messages})
@@ -144,7 +144,7 @@ async def _last(conn: Connection, messages: Sequence[Message]) -> dict[Pair, boo
     asking = [one for one in messages if one.keyword == "doubtful" and one.person not in last]
     if left := {(*one.person, phone) for one in asking for phone in phones.spellings(one.pair[1])}:
         rows = await conn.fetch(FURTHER, *(list(column) for column in zip(*sorted(left), strict=True)))
-        last |= {(row["organization_id"], row["person"]): row["campaign"] for row in rows}
+        last |= {(row["organization_id"], row["person"]): True for row in rows if row["campaign"]}
     return last
 
 
