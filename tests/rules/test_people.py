@@ -19,7 +19,7 @@ from heliograph.base.errors import NotFound
 from heliograph.campaigns import audience
 from heliograph.consent import optouts, people
 from heliograph.consent.optouts import RecipientOptedOut
-from heliograph.contacts import records
+from heliograph.contacts import records, suggesting
 from heliograph.contacts.records import Entry
 from heliograph.sms.accepting import preview
 from heliograph.sms.accepting.accept import Acceptor
@@ -226,6 +226,29 @@ async def test_others_have_their_turn_however_many_lists_are_read(monkeypatch: p
     assert found == lists
     assert max(later - earlier for earlier, later in pairwise(counted)) == 1
     assert [text[0] for text in read[:6]] == ["a", "b", "c"] * 2
+
+
+async def test_others_have_their_turn_while_the_inbox_looks_up_names(
+    pool: Pool, acme: Actor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The spellings of all numbers that a search looks at took up to 40 ms at once."""
+    monkeypatch.setattr(phones, "SLICE", 0.0)
+    spelled: list[str] = []
+    counted: list[int] = []
+    monkeypatch.setattr(suggesting, "spellings", lambda number: spelled.append(number) or [number])
+
+    async def other() -> None:
+        while True:
+            counted.append(len(spelled))
+            await asyncio.sleep(0)
+
+    async with pool.acquire() as conn:
+        beating = asyncio.create_task(other())
+        await asyncio.sleep(0)
+        await suggesting.names(conn, acme, phones=[f"+55119876{n:05d}" for n in range(20)])
+        beating.cancel()
+    assert len(spelled) == 20
+    assert max(later - earlier for earlier, later in pairwise(counted)) == 1
 
 
 async def test_a_person_who_is_listed_in_two_spellings_gets_a_campaign_once() -> None:
