@@ -264,6 +264,8 @@ def test_parts_that_vonage_does_not_join_say_where_they_belong() -> None:
         (b'\xef\xbb\xbf{"text":"hi"}', "hi"),
         (b'\xef\xbb\xbf\xef\xbb\xbf{"text":"hi"}', "hi"),
         (b"\xef\xbb\xbftext=hi", "hi"),
+        (b"\xef\xbb\xbftext=Ol\xe1", "Olá"),
+        (b'\xef\xbb\xbf{"text":"Ol\xe1"}', "Olá"),
         (b'{"text":"Yes\r\n\tI do"}', "Yes\r\n\tI do"),
         (b'{"text":"S\xed\nyes \\ud83d"}', "Sí\nyes \ufffd"),
         (b'{"text":"hi"}\n\0', "hi"),

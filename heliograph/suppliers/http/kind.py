@@ -348,12 +348,16 @@ def form_of(body: bytes, content_type: str) -> dict[str, str]:
     return pairs(text_in(body)) if parts is None else {name: text_in(value) for name, value in parts.items()}
 
 
+_without_marks = re.compile(rb"\A(?:\xef\xbb\xbf)+").sub
+
+
 def text_in(body: bytes) -> str:
     """A body as text, whatever its charset, without byte order marks before it: a program in PHP writes one for each of
-    its files that begins with one."""
+    its files that begins with one, even before text that is not UTF-8."""
+    body = _without_marks(b"", body)
     for encoding in CHARSETS[:-1]:
         try:
-            return body.decode(encoding).lstrip("\ufeff")
+            return body.decode(encoding)
         except UnicodeDecodeError:
             continue
     return body.decode(CHARSETS[-1])
