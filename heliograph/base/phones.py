@@ -77,12 +77,13 @@ def calling_code(e164: str) -> str:
 
 
 def country(address: str) -> str:
-    """Main region of the number's calling code, such as "MZ"; "001" for codes that belong to no country.
+    """Main region of the number's calling code, such as "MZ"; "001" for codes that belong to no country, and for those
+    that we do not know, which WhatsApp's addresses may have.
 
     If countries share a code (+1, +7), it is the largest of them: only the calling code matters. Anything else is an
     id that begins with its country, such as "MZ.1349".
     """
-    return REGIONS[calling_code(address)] if address.startswith("+") else address[:2]
+    return REGIONS.get(_CODES.get(address[:4], ""), "001") if address.startswith("+") else address[:2]
 
 
 def no_country(code: str) -> str | None:

@@ -154,6 +154,19 @@ async def test_a_contact_is_called_by_name_however_meta_writes_the_number(
         assert (page.status, f"/inbox/{id['id']}/contact" in page.text) == (200, not is_known), page.words
 
 
+async def test_whoever_has_a_calling_code_that_is_not_known_can_be_answered(
+    pool: Pool, tenant: Tenant, owner: Browser, made: Made
+) -> None:
+    """Meta knows it: the answer was a server error."""
+    await Meta(pool).say(made, callback(made, "Hm", by="+2101234567"))
+    id = await first(pool, "whatsapp")
+    page = await owner.get(f"/inbox/{id}")
+    page = await owner.post(f"/inbox/{id}/reply", page.form(f"/inbox/{id}/reply") | {"message": "Yes?"})
+    assert (page.status, page.path.partition("?")[0]) == (200, f"/inbox/{id}"), page.words
+    sent = "SELECT recipient, country FROM whatsapp_messages WHERE direction = 'outbound'"
+    assert [tuple(row) for row in await pool.fetch(sent)] == [("+2101234567", "001")]
+
+
 async def test_an_answer_that_may_not_be_given_says_why(pool: Pool, owner: Browser, made: Made) -> None:
     await Meta(pool).say(made, callback(made, "Hello", clock.now() - timedelta(hours=30), by=RUI))
     id = await first(pool, "whatsapp")

@@ -350,3 +350,10 @@ def test_spellings(key: str, others: list[str]) -> None:
 def test_what_is_no_number_has_one_spelling(address: str) -> None:
     """WhatsApp's addresses and senders of SMS are kept as received."""
     assert phones.spellings(address) == [address]
+
+
+@pytest.mark.parametrize(
+    ("address", "country"), [("+2101234567", "001"), ("+0123456", "001"), ("+", "001"), ("MZ.1349", "MZ")]
+)
+def test_an_address_of_unknown_calling_code_belongs_to_no_country(address: str, country: str) -> None:
+    assert phones.country(address) == country

@@ -214,9 +214,8 @@ async def _words(
         if item.type not in opt_out_words.SPOKEN or not item.text:
             found.append(None)
             continue
-        country = phones.country(recipient) if phones.parse(recipient) else recipient[:2]
         additions, mine = (some.get(organization_id, frozenset()) for some in (own, known))
-        found.append(keywords.find(item.text, additions=additions, countries=(country,), names=mine))
+        found.append(keywords.find(item.text, additions=additions, countries=(phones.country(recipient),), names=mine))
     return found
 
 
