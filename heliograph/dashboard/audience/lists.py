@@ -21,6 +21,13 @@ from heliograph.people.roles import CONTENT
 
 #: Choices for the days without a message.
 UNWRITTEN = (1, 7, 30, 90, 180, 365)
+#: What is chosen from a list; a changed address may say something else.
+CHOICES = {
+    "country": frozenset(phones.REGIONS.values()),
+    "opted": frozenset({"yes", "no"}),
+    "written": frozenset({"never", *map(str, UNWRITTEN)}),
+    "range": frozenset({ranges.CUSTOM, *ranges.LENGTHS}),
+}
 #: Value of `times`: the time range applies to when they were written to, not to when they became a contact.
 WRITTEN = "written"
 
@@ -59,6 +66,8 @@ async def filters_of(conn: Connection, request: Request, kept: dict[str, str]) -
     asked = ranges.read(request, given=kept)
     created, written = (Range(name=""), asked) if kept["times"] == WRITTEN else (asked, Range(name=""))
     problems |= asked.problems
+    said = request.text("Choose one of the filters that are offered.")
+    problems |= {field: said for field, offered in CHOICES.items() if kept[field] and kept[field] not in offered}
     delivered = _day(request, kept["delivered"])
     if kept["delivered"] and delivered is None:
         problems["delivered"] = request.text("Enter a time as 2027-01-31 or 2027-01-31 14:30.")
@@ -69,7 +78,7 @@ async def filters_of(conn: Connection, request: Request, kept: dict[str, str]) -
         text=kept["q"],
         or_part=kept["q"] != "" and sees_numbers(request),
         home=home,
-        country=kept["country"] if kept["country"] in phones.REGIONS.values() else None,
+        country=kept["country"] if kept["country"] in CHOICES["country"] else None,
         opted_out={"yes": True, "no": False}.get(kept["opted"]),
         never_written=kept["written"] == "never",
         unwritten_days=next((days for days in UNWRITTEN if kept["written"] == str(days)), None),
