@@ -58,8 +58,6 @@ STATEMENTS = {
     ),
     "mails that wait for somebody": (outbox.DROP, {"mails": "subject_id"}),
     "notices that wait for somebody": (outbox.DROP_NOTICES, {"mails": "subject_id"}),
-
-
     "who may be written to free of charge": (whatsapp_channel.FREE, {"whatsapp_conversations": "referred_at"}),
     "who of a campaign was not sent to": (
         whatsapp_channel.UNSENT,
