@@ -183,6 +183,17 @@ async def test_elsewhere_or_in_another_form_a_message_is_sent_as_a_whole(pool: P
     assert await status_of(pool, id) == "sent"
 
 
+async def test_settings_changed_before_the_clock_was_set_back_restart_no_message(pool: Pool) -> None:
+    throttled = Outcome(Verdict.BUSY, (Part(1, "A1"),), "0x58", counts=False, total=5)
+    bench, _ = await begun(pool, throttled)
+    one = bench.accounts[bench.only_id]
+    ahead = await pool.fetchval("SELECT now() + interval '1 day'")
+    one.supplier = msgspec.structs.replace(one.supplier, changed_at=ahead)
+    await bench.later(seconds=2)
+    await bench.round()
+    assert [one.held for one in bench.only.submitted] == [(1,)]
+
+
 async def test_a_text_that_the_supplier_cuts_itself_is_delivered_by_its_one_receipt(pool: Pool) -> None:
     """`long_messages=payload`: one submit, one id, one receipt, however many segments were counted at acceptance."""
     bench, id = await begun(pool, Outcome(Verdict.ACCEPTED, (Part(1, "A1"),), total=1))

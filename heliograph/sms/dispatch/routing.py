@@ -15,6 +15,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.classes.kinds import CLASSES
 from heliograph.routes.lookup import Candidates
@@ -109,6 +110,12 @@ def holds_back(supplier: Supplier, organization_id: UUID, message_id: UUID) -> b
         (organization is None or organization == organization_id) and (before is None or message_id < before)
         for organization, before in supplier.holds
     )
+
+
+def unchanged(supplier: Supplier, since: datetime, *, at: datetime) -> bool:
+    """True if the supplier still splits messages as it did at `since`. `at`: now. A change of times to come was made
+    before the clock was set back."""
+    return supplier.changed_at < since or supplier.changed_at > at + clock.AHEAD
 
 
 def serving(suppliers: Iterable[Supplier]) -> list[Supplier]:

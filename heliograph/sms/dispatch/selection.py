@@ -30,7 +30,7 @@ from heliograph.sms.charges import Charges
 from heliograph.sms.dispatch import test_mode
 from heliograph.sms.dispatch.adapting import Facts
 from heliograph.sms.dispatch.claimed import ClaimedMessage
-from heliograph.sms.dispatch.routing import Prospects, Supplier, ending, holds_back, overlap, serving
+from heliograph.sms.dispatch.routing import Prospects, Supplier, ending, holds_back, overlap, serving, unchanged
 from heliograph.sms.dispatch.supplier_pool import PooledSupplier
 from heliograph.sms.status import Move
 from heliograph.sms.submitting import written
@@ -347,8 +347,7 @@ class Selection:
         one = usable.get(due.attempt_supplier)
         if one is None or one.id in (due.refused or ()) or holds_back(one, due.lease.organization_id, due.lease.id):
             return None
-        # If its settings have changed since then, the message may be split differently.
-        return one if one.changed_at < due.series_at else None
+        return one if unchanged(one, due.series_at, at=due.at) else None
 
     def _out(
         self, due: ClaimedMessage, account: PooledSupplier, decision: int | None, route: Route | None
