@@ -31,6 +31,7 @@ from tests.database import Cluster
 from tests.hooks import DATA, KIND, attempted, delivering, endpoint, organization, queued, record, settings, until
 from tests.hooks import attempts as all_attempts
 from tests.meanwhile import after, before, begun
+from tests.rules.factories import blocked
 
 RULES = endpoints.rules(settings())
 URL = "http://127.0.0.1:9/"
@@ -184,6 +185,26 @@ async def test_attempts_of_one_row_held_twice_and_of_a_commit_asked_twice(pool: 
         (1, at),
         (2, at + timedelta(seconds=1)),
     ]
+
+
+async def test_a_number_that_another_worker_is_taking_at_that_moment_costs_no_attempt(pool: Pool) -> None:
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, URL)
+    (event_id,) = [UUID(one) for one in await record(pool, actor)]
+    await tried(pool, actor, id, event_id, "refused")
+    ledger = Record(pool, disable_after=1e6, landed=lambda ended, disabled: None)
+    async with pool.acquire() as conn:
+        (lease,) = await claim_once(conn, "webhook", {id: 1}, seconds=60)
+        async with conn.transaction():
+            await conn.execute(
+                "INSERT INTO webhook_attempts SELECT organization_id, event_id, endpoint_id, 2,"
+                " started_at + interval '1 second', 5, 500, 'refused', '' FROM webhook_attempts"
+            )
+            at = clock.now() + timedelta(hours=1)
+            ledger.put(Ended(lease, 60.0, Attempt(at, 0.1, 500, attempts.REFUSED, "")))
+            await blocked(pool)
+    await ledger.drain()
+    assert [one["attempt"] for one in await all_attempts(pool)] == [1, 2, 3]
 
 
 async def test_numbers_end_where_their_column_ends(pool: Pool) -> None:

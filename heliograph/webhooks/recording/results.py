@@ -331,8 +331,9 @@ async def _insert(conn: Connection, tried: Sequence[tuple[Lease, Attempt]]) -> i
         [successes.since(lease.id) for lease, _ in tried],
     )
     stored = await conn.fetch(INSERT, *columns)
-    if len(stored) < len(tried):
-        stored += await conn.fetch(INSERT_AGAIN, *columns)
+    for _ in range(2):  # the second time for those whose number another worker was taking at that moment
+        if len(stored) < len(tried):
+            stored += await conn.fetch(INSERT_AGAIN, *columns)
     if stored:
         tally = traffic.Tally()
         for organization_id, endpoint_id, began, result, took in stored:
