@@ -28,7 +28,8 @@ import structlog
 from heliograph import traces
 from heliograph.accounts import organizations
 from heliograph.accounts.organizations import STOPPED
-from heliograph.base.database.pool import Connection, Pool, is_down
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection, Pool, follow_clock, is_down
 from heliograph.base.process import measures, spans
 from heliograph.base.process.crash import crash_point
 from heliograph.base.process.spans import Span
@@ -265,12 +266,10 @@ class Dispatcher(Generic[Message, Report]):
         """Settle the messages that are not sent, and begin the attempts of those that are."""
         channel = self._channel
         unseen = [lease for lease in picked if lease.begun_at is not None]
-        own = [one for one in unseen if (one.id, one.attempt) in self.flights]
-        if own:
-            # Their leases have ended, since this process stood still or the database's clock was set, but they are not
-            # lost: their answers will come here.
-            await leases.renew_picked(conn, own, seconds=self._lease_seconds)
-            ids = {one.id for one in own}
+        alive = await self._alive(conn, unseen)
+        if alive:
+            await leases.renew_picked(conn, alive, seconds=self._lease_seconds)
+            ids = {one.id for one in alive}
             picked = [one for one in picked if one.id not in ids]
             unseen = [one for one in unseen if one.id not in ids]
         if unseen:
@@ -322,6 +321,16 @@ class Dispatcher(Generic[Message, Report]):
             await channel.begun(conn, begun)
         return begun
 
+    async def _alive(self, conn: Connection, unseen: Sequence[Lease]) -> Sequence[Lease]:
+        """The attempts under way among these that are not lost although their leases have ended: those of this process,
+        which stood still, or whose database's clock was set; and all, while their workers may not have renewed them
+        since the clock was set forward, which ended leases that had just begun."""
+        own = [one for one in unseen if (one.id, one.attempt) in self.flights]
+        if len(own) == len(unseen):
+            return own
+        await follow_clock(conn)
+        return unseen if clock.since_forward() < self._lease_seconds else own
+
     def _trace(self, one: Attempt[Message]) -> None:
         """Trace an attempt that is committed and about to be handed over."""
         kept = self._found.pop(one.lease.id, None)
@@ -360,6 +369,8 @@ class Dispatcher(Generic[Message, Report]):
                 continue
             assert one.started_at is not None
             waits = (one.started_at + timedelta(seconds=self._channel.grace) - one.at).total_seconds()
+            # News takes as long as ever to come, however far the clock was set forward.
+            waits = max(waits, self._channel.grace - clock.since_forward())
             if lease.begun_at is not None or (lease.id, lease.attempt) in self.flights:
                 waits = max(waits, RECENT_LOSS_WAIT)
             if waits > 0:

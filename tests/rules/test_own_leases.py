@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -14,11 +15,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from heliograph.base.actor import Actor
-from heliograph.base.database.pool import Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool, follow_clock
 from heliograph.http.client import HttpClient, webhook_rules
 from heliograph.queue.backlog import claim_once
 from heliograph.queue.work import Work
 from heliograph.simulators.receiver import Options, Receiver
+from heliograph.suppliers.contract import Outcome, Verdict
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery import attempts as deliveries
 from heliograph.webhooks.delivery.delivery import Deliverer
@@ -28,7 +31,7 @@ from heliograph.worker import Worker
 from tests import hooks
 from tests.meanwhile import after
 from tests.rules import dispatching_whatsapp, factories, whatsapp_factories
-from tests.rules.dispatching import Bench, attempts, queued
+from tests.rules.dispatching import Bench, attempts, pause_of, queued
 from tests.rules.test_webhook_handover import hand
 
 ENDED = "UPDATE queue SET lease_until = now() - interval '1 second'"
@@ -238,6 +241,69 @@ async def test_a_whatsapp_message_under_way_is_not_taken_for_lost_by_its_own_wor
     assert await attempts(pool, id) == [(1, "open")]
     assert await pool.fetchval(IS_LEASED)
     assert len(bench.only.submitted) == 1
+
+
+@pytest.fixture
+def set_forward() -> Iterator[Callable[[float], None]]:
+    """Have the database's clock be further ahead, by some seconds, than this process knows."""
+
+    def by(seconds: float) -> None:
+        own, asked = clock.reading()
+        clock.note(clock.now() - timedelta(seconds=seconds), own=own, asked=asked, answered=asked)
+
+    yield by
+    clock.arm("")
+
+
+@pytest.mark.parametrize("channel", ["sms", "whatsapp"])
+async def test_what_another_worker_has_is_not_lost_because_the_clock_was_set_forward(
+    pool: Pool, channel: str, set_forward: Callable[[float], None]
+) -> None:
+    bench: Any
+    other: Any
+    if channel == "sms":
+        row = factories.supplier()
+        bench, other = Bench(pool, row), Bench(pool, row)
+        id = await factories.message(pool, await factories.organization(pool))
+    else:
+        id = await whatsapp_factories.message(pool, await whatsapp_factories.made(pool))
+        bench, other = [await dispatching_whatsapp.Bench(pool).start() for _ in range(2)]
+    bench.only.script = lambda submission: None
+    await bench.round()
+    (submission,) = bench.only.submitted
+    token = await pool.fetchval("SELECT lease_token FROM queue")
+    set_forward(LONG)
+    await pool.execute(ENDED)
+    await other.round(2)
+    assert await attempts(pool, id) == [(1, "open")]
+    assert await pool.fetchval("SELECT lease_until > now() AND lease_token = $1 FROM queue", token)
+    # A lease later, its worker would have renewed it.
+    clock.arm("")
+    await pool.execute(ENDED)
+    await other.round()
+    assert await attempts(pool, id) == [(1, "unknown")]
+    assert (other.only.submitted, bench.only.submitted) == ([], [submission])
+
+
+async def test_news_of_a_lost_attempt_is_waited_for_as_long_although_the_clock_was_set_forward(
+    pool: Pool, set_forward: Callable[[float], None]
+) -> None:
+    bench = Bench(pool)
+    bench.only.script = lambda submission: Outcome(Verdict.UNKNOWN)
+    id = await factories.message(pool, await factories.organization(pool))
+    await bench.round()
+    bench.only.script = factories.accept_all
+    set_forward(LONG)
+    async with pool.acquire() as conn:
+        await follow_clock(conn)
+    await bench.later(seconds=LONG)
+    await bench.round()
+    assert await attempts(pool, id) == [(1, "unknown")]
+    assert 60 < await pause_of(pool, id) <= 90
+    clock.arm("")
+    await bench.later(seconds=90)
+    await bench.round()
+    assert await attempts(pool, id) == [(1, "unknown"), (2, "accepted")]
 
 
 class _Renewing(Work):

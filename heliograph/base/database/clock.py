@@ -9,6 +9,7 @@ The rule nobody may break: nothing else in the product reads this machine's cloc
 
 from __future__ import annotations
 
+import math
 import time
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
@@ -28,6 +29,10 @@ MOST = 5.0
 _lead: int | None = None
 #: Seconds by which this machine's clock was ahead of the database's at the last measurement.
 _ahead = 0.0
+#: The database's clock has been set forward if it is further ahead than measured before by this, nanoseconds; and when
+#: that was found last, on the monotonic clock, nanoseconds.
+_STEP = 1_000_000_000
+_forward_at: int | None = None
 #: Tests only: nanoseconds by which this process's own clock is ahead, now and once it runs.
 _shift = _later = 0
 
@@ -59,9 +64,11 @@ def note(there: datetime, *, own: int, asked: int, answered: int) -> float:
     `own`: this machine's clock at the first reading. All in nanoseconds. The time between the readings is the
     measurement's uncertainty: within it, neither the tracked time nor this machine's clock is considered wrong.
     """
-    global _lead, _ahead
+    global _lead, _ahead, _forward_at
     at = (there - EPOCH) // timedelta(microseconds=1) * 1000
     least, most = at - answered, at - asked
+    if _lead is not None and least - _lead > _STEP:
+        _forward_at = answered
     _lead = (least + most) // 2 if _lead is None else min(max(_lead, least), most)
     early, late = own - at, own + (answered - asked) - at
     _ahead = (early if early > 0 else min(late, 0)) / 1e9
@@ -71,6 +78,12 @@ def note(there: datetime, *, own: int, asked: int, answered: int) -> float:
 def ahead() -> float:
     """Seconds by which this machine's clock was ahead of the database's at the last measurement; below 0: behind."""
     return _ahead
+
+
+def since_forward() -> float:
+    """Seconds since the database's clock was found to have been set forward, or this machine to have been suspended:
+    times that were written before are younger than they seem. Infinite if it never was."""
+    return math.inf if _forward_at is None else (time.monotonic_ns() - _forward_at) / 1e9
 
 
 def differs() -> bool:
@@ -92,11 +105,11 @@ def reading() -> tuple[int, int]:
 def arm(setting: str) -> None:
     """Tests only: this process's own clock is `seconds` ahead, or, with `seconds:running`, `running` seconds ahead once
     it runs. Empty: unchanged. This discards the measurement of the database's clock."""
-    global _shift, _later, _lead, _ahead
+    global _shift, _later, _lead, _ahead, _forward_at
     seconds, _, when = setting.partition(":")
     shift = int(float(seconds or 0) * 1e9)
     _shift, _later = (0, shift) if when else (shift, shift)
-    _lead, _ahead = None, 0.0
+    _lead, _ahead, _forward_at = None, 0.0, None
 
 
 def running() -> None:
