@@ -18,8 +18,10 @@ from heliograph.whatsapp.dispatch import holds
 from heliograph.whatsapp.dispatch.number_pool import NumberPool, live_workers
 from heliograph.whatsapp.dispatch.probing import DOUBLES, DOUBLINGS, FEW, Probe
 from heliograph.whatsapp.mirror.accounts import SendingNumber
+from tests.meanwhile import begun
 from tests.processes import until_true
 from tests.rules.callback_factories import Change, Meta, status
+from tests.rules.callback_factories import message as heard
 from tests.rules.dispatching_whatsapp import UNKNOWN, Bench, Scripted, accept_all, attempts, fault, queued, status_of
 from tests.rules.whatsapp_factories import Made, check_wallets, made, message, number
 
@@ -119,6 +121,46 @@ async def test_of_all_numbers_of_a_held_account_one_message_tries(pool: Pool) ->
     await workers.later(61)
     (tries,) = await workers.round(5)
     assert await pool.fetchval("SELECT trying_id FROM whatsapp_accounts") == tries
+
+
+@pytest.mark.parametrize("what", ["answer", "status", "message"])
+async def test_conversations_are_locked_before_the_accounts_and_numbers_whose_hold_a_probe_decides(
+    pool: Pool, what: str
+) -> None:
+    """A batch of callbacks locks them in this order, or the two wait for each other."""
+    who, workers, meta = await workers_of(pool, 1)
+    (bench,) = workers.benches
+    async with pool.acquire() as conn:
+        await holds.hold_account(conn, who.organization_id, who.account_id, seconds=60, reason="test", by_status=True)
+        await holds.hold_number(conn, who.organization_id, who.number_id, seconds=60, reason="test", by_status=True)
+    await workers.round()
+    id = await message(pool, who)
+    await workers.later(61)
+    bench.only.script = lambda submission: None
+    assert await workers.round(5) == [id]
+    (submission,) = bench.only.submitted
+    if what != "answer":
+        bench.answer(submission, accept_all(submission))
+        await bench.settle()
+
+    async def works() -> None:
+        if what == "answer":
+            bench.answer(submission, fault(131047))
+            await bench.settle()
+        elif what == "status":
+            await meta.say(who, status_update(who, id, "failed", 131047))
+        else:
+            await meta.say(who, status_update(who, id, "sent"), heard(who))
+
+    async with pool.acquire() as conn, conn.transaction():
+        await conn.execute("SELECT FROM whatsapp_conversations FOR UPDATE")
+        done = await begun(pool, works())
+        assert not done.done()
+        await conn.execute("SELECT FROM whatsapp_accounts FOR NO KEY UPDATE NOWAIT")
+        await conn.execute("SELECT FROM whatsapp_numbers FOR NO KEY UPDATE NOWAIT")
+    await done
+    assert await pool.fetchval("SELECT trying_id FROM whatsapp_accounts") is None
+    assert await pool.fetchval("SELECT trying_id FROM whatsapp_numbers") is None
 
 
 async def test_a_round_that_waits_for_a_wallet_keeps_nobody_from_its_account(pool: Pool) -> None:

@@ -52,5 +52,5 @@ async def sweep(conn: Connection, rates: RateBook) -> tuple[int, int]:
     at = clock.now()
     expired = [Move(row["organization_id"], row["id"], "failed", at, "expired") for row in rows]
     moved, deliveries = await move_many(conn, [*early.moves, *expired], rates=rates)
-    deliveries += await outcomes.follow_early(conn, early, moved)
+    deliveries += await outcomes.apply_wider_failures(conn, early.wider_failures, moved, heard=early.heard)
     return len(rows), deliveries

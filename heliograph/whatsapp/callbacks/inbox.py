@@ -65,13 +65,13 @@ from heliograph.whatsapp.callbacks.dead_letters import (
     raw_of,
     store,
 )
-from heliograph.whatsapp.callbacks.matching import Matched
+from heliograph.whatsapp.callbacks.matching import Found, Matched
 from heliograph.whatsapp.callbacks.received import ReceivedItem
-from heliograph.whatsapp.dispatch import holds, outcomes
+from heliograph.whatsapp.dispatch import outcomes
 from heliograph.whatsapp.mirror import accounts, numbers, template_sync, warnings
 from heliograph.whatsapp.mirror.accounts import Route
 from heliograph.whatsapp.money.rates import RateBook
-from heliograph.whatsapp.status import Move, move_many
+from heliograph.whatsapp.status import move_many
 
 log = structlog.get_logger()
 
@@ -474,9 +474,10 @@ async def apply(
 ) -> int:
     """Apply items in the caller's transaction; returns the webhook deliveries queued in addition to those handed over.
 
-    Statuses go first: messages and wallets are locked before conversations, here as in sending.
+    Statuses go first: messages and wallets are locked before conversations, here as in sending. Their holds go after
+    users' messages: conversations are locked before accounts and numbers.
     """
-    deliveries = await _statuses(conn, works, rates, dropped, handover)
+    found, moved, deliveries = await _statuses(conn, works, rates, dropped, handover)
     heard: list[ReceivedItem] = []
     for one in works:
         if isinstance(one.item, MessageItem) and one.number_id is not None:
@@ -491,6 +492,10 @@ async def apply(
         if isinstance(one.item, CallItem) and one.number_id is not None
     ]
     await calls.note(conn, called)
+    if found is not None:
+        trying = frozenset().union(*{one.trying for one in works})
+        tried = [move for move in found.moves if move.message_id in trying]
+        deliveries += await outcomes.apply_wider_failures(conn, found.wider_failures, moved, heard=tried)
     changes = [one for one in works if not isinstance(one.item, _NUMBERED)]
     changes.sort(key=_account)
     for account, some in groupby(changes, key=_account):
@@ -527,7 +532,9 @@ async def _changes(conn: Connection, organization_id: UUID, account_id: UUID, wo
 
 async def _statuses(
     conn: Connection, works: Sequence[Work], rates: RateBook, dropped: Counter[str], handover: Handover | None
-) -> int:
+) -> tuple[Found | None, Collection[UUID], int]:
+    """Apply statuses to their messages; returns what they say, which of these moved, and the webhook deliveries
+    queued."""
     matched: list[Matched] = []
     for one in works:
         if isinstance(one.item, StatusItem) and one.number_id is not None:
@@ -536,7 +543,7 @@ async def _statuses(
             else:
                 matched.append(Matched(one.organization_id, one.number_id, one.item))
     if not matched:
-        return 0
+        return None, (), 0
     found = await matching.match_statuses(conn, matched)
     announce = await _announce(conn, {move.organization_id for move in found.moves})
     referred = await conversations.any_referred(conn)
@@ -546,22 +553,7 @@ async def _statuses(
     if referred:
         sent = [(move.organization_id, move.message_id) for move in found.moves if move.message_id in moved]
         await conversations.note_answers(conn, sent)
-    await _tried(conn, works, found.moves)
-    return deliveries + await outcomes.apply_wider_failures(conn, found.wider_failures, moved)
-
-
-async def _tried(conn: Connection, works: Sequence[Work], moves: Sequence[Move]) -> None:
-    """Apply the outcomes of messages that probe after a hold. A fault that causes another hold is handled by
-    `outcomes.apply_wider_failures`, after this."""
-    trying = frozenset().union(*{one.trying for one in works})
-    if not trying:
-        return
-    ended: dict[tuple[UUID, bool], list[UUID]] = {}
-    for move in moves:
-        if move.message_id in trying:
-            ended.setdefault((move.organization_id, move.status != "failed"), []).append(move.message_id)
-    for (organization_id, arrived), messages in sorted(ended.items(), key=lambda one: not one[0][1]):
-        await (holds.sent if arrived else holds.undecided)(conn, organization_id, messages)
+    return found, moved, deliveries
 
 
 async def _announce(conn: Connection, organizations: set[UUID]) -> dict[str, events.Wanting]:

@@ -68,6 +68,11 @@ class Found(msgspec.Struct, frozen=True, gc=False):
     #: Failures that concern a window, a template, a number or an account.
     wider_failures: list[WiderFailure]
 
+    @property
+    def heard(self) -> list[Move]:
+        """The moves by statuses, if an answer has moved others."""
+        return [move for move in self.moves if not move.unsent]
+
 
 MATCH = """
 SELECT m.organization_id, m.id, m.recipient, w.message_id IS NOT NULL AS known

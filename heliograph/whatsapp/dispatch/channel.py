@@ -398,7 +398,7 @@ class WhatsAppChannel:
         moved, deliveries = await move_many(conn, moves, rates=self._rates, announce=prepared, handover=handover)
         if found:
             deliveries += await outcomes.follow(conn, answered)
-            deliveries += await outcomes.follow_early(conn, found, moved)
+            deliveries += await outcomes.apply_wider_failures(conn, found.wider_failures, moved, heard=found.heard)
         return deliveries
 
 

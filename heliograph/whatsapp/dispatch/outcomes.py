@@ -70,7 +70,7 @@ class Context(msgspec.Struct, frozen=True, gc=False):
 
 async def record(conn: Connection, answered: Sequence[AnsweredAttempt], *, grace: float) -> Found:
     """Record ends of attempts; returns the moves that follow, to be made by the caller in the same transaction, before
-    `follow` and `follow_early`. `grace`: seconds that an unknown outcome waits for a status."""
+    `follow` and `apply_wider_failures`. `grace`: seconds that an unknown outcome waits for a status."""
     at = now()
     moves: list[Move] = await settle(conn, [decide(one, at, grace) for one in answered])
     early = Found([], set(), [])
@@ -194,6 +194,7 @@ async def follow(conn: Connection, answered: Sequence[AnsweredAttempt]) -> int:
     ]  # fmt: skip
     await conversations.hold(conn, _closed(failures, now()), counts.keys() | refused.keys())
     await _outbound(conn, counts, reached=reached, refused=refused)
+    await _note_users(conn, failures)
     deliveries = 0
     over = {
         (_organization(one), account_id, one.attempt.message.number_id)
@@ -260,42 +261,35 @@ SELECT item.n, coalesce(c.merged_into, m.conversation_id) AS conversation_id, m.
 """
 
 
-async def apply_wider_failures(conn: Connection, wider: Sequence[WiderFailure], moved: Collection[UUID]) -> int:
-    """Like `follow`, for failures reported by statuses. Runs after the moves; returns the number of deliveries queued.
+async def apply_wider_failures(
+    conn: Connection, wider: Sequence[WiderFailure], moved: Collection[UUID], *, heard: Sequence[Move] = ()
+) -> int:
+    """Like `follow`, for failures reported by statuses. Runs after the moves, and after `follow`, since Meta reports
+    these after it accepts a message; returns the number of deliveries queued.
 
     `moved`: the messages that have failed because of it. Statuses are repeated for days, and an ended hold must not
-    begin again; a window is closed as of when Meta reported it, however late that arrives.
+    begin again; a window is closed as of when Meta reported it, however late that arrives. `heard`: moves by statuses
+    of messages that may probe after a hold, which are followed before a failure begins another one.
     """
     found = [one for one in wider if one.fault.kind is Kind.WINDOW or one.message_id in moved]
-    if not found:
-        return 0
     asked = [(one.organization_id, one.number_id, one.message_id) for one in found]
-    rows = await conn.fetch(ABOUT, *map(list, zip(*asked, strict=True)))
+    rows = await conn.fetch(ABOUT, *map(list, zip(*asked, strict=True))) if asked else []
     failures = []
     for row in rows:
         one = found[row["n"] - 1]
         about, code = (row["account_id"], row["template_id"], row["conversation_id"]), str(one.fault.code)
         failures.append(ScopedFailure(one.organization_id, one.number_id, *about, one.fault, code, at=one.at))
+    await _note_users(conn, failures)
+    ended: dict[tuple[UUID, bool], list[UUID]] = {}
+    for move in heard:
+        ended.setdefault((move.organization_id, move.status != "failed"), []).append(move.message_id)
+    for (organization_id, arrived), messages in sorted(ended.items(), key=lambda one: not one[0][1]):
+        await (holds.sent if arrived else holds.undecided)(conn, organization_id, messages)
     return await note(conn, failures)
 
 
-async def follow_early(conn: Connection, found: Found, moved: Collection[UUID]) -> int:
-    """The effects, beyond their messages, of statuses that arrived before the answers. Runs after the moves and after
-    `follow`, since Meta reports these after it accepts a message; returns the number of deliveries queued.
-
-    `moved`: as for `apply_wider_failures`.
-    """
-    ended: dict[tuple[UUID, bool], list[UUID]] = {}
-    for move in found.moves:
-        if not move.unsent:  # from a status
-            ended.setdefault((move.organization_id, move.status != "failed"), []).append(move.message_id)
-    for (organization_id, arrived), messages in sorted(ended.items(), key=lambda one: not one[0][1]):
-        await (holds.sent if arrived else holds.undecided)(conn, organization_id, messages)
-    return await apply_wider_failures(conn, found.wider_failures, moved)
-
-
-async def note(conn: Connection, failures: Sequence[ScopedFailure]) -> int:
-    """Record what faults stop, each once, however many messages encountered it."""
+async def _note_users(conn: Connection, failures: Sequence[ScopedFailure]) -> None:
+    """Record what faults say about users: before any hold, as conversations are locked before accounts."""
     at = now()
     dated = sorted(failures, key=lambda one: one.at or at)  # so that of several, the latest counts
     # As of when a status says so; an answer that does is counted with those of its batch.
@@ -307,6 +301,10 @@ async def note(conn: Connection, failures: Sequence[ScopedFailure]) -> int:
     await conversations.hold(conn, closed := _closed(dated, at), taken)
     await _outbound(conn, {}, reached=(), refused=taken)
     await conversations.close_windows(conn, closed)
+
+
+async def note(conn: Connection, failures: Sequence[ScopedFailure]) -> int:
+    """Record what faults stop, each once, however many messages encountered it."""
     deliveries = 0
     done: set[tuple[object, ...]] = set()
     # Accounts are locked before numbers, as in the mirror.
