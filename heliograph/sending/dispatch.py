@@ -41,7 +41,7 @@ from heliograph.sending import attempts, unsubmitted
 from heliograph.sending.attempts import Attempt
 from heliograph.sending.channel import Channel, Finish, Message, Step
 from heliograph.sending.flights import Flights, Key
-from heliograph.sending.results import AnsweredAttempt, Results
+from heliograph.sending.results import RETRY, AnsweredAttempt, Results
 from heliograph.suppliers.contract import Verdict
 
 Report = TypeVar("Report")
@@ -116,9 +116,16 @@ class Dispatcher(Generic[Message, Report]):
                 return
 
     async def drain(self) -> None:
-        """Wait until every outcome is committed; called after `stop`."""
-        await self._settle_unsubmitted()
+        """Wait until every outcome is committed, however long the database is away; called after `stop`."""
         await self._results.drain()
+        while self._unsubmitted:
+            try:
+                await self._settle_unsubmitted()
+                return
+            except Exception as error:
+                if not is_down(error):
+                    raise
+                await asyncio.sleep(RETRY)
 
     async def _round(self) -> int:
         channel = self._channel

@@ -15,8 +15,9 @@ from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.guard import rules
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import GUARDED
-from heliograph.sending import dispatch, flights
+from heliograph.sending import dispatch, flights, unsubmitted
 from heliograph.suppliers.contract import Outcome, Submission, Verdict
+from tests.meanwhile import before
 from tests.rules import dispatching_whatsapp, whatsapp_factories
 from tests.rules.dispatching import Bench, attempts, queued
 from tests.rules.factories import message, organization, status_of
@@ -156,6 +157,21 @@ async def test_a_round_that_is_cancelled_after_its_commit_is_settled_by_a_drain(
     await bench.dispatcher.drain()
     assert await attempts(pool, id) == [(1, "unreachable")]
     assert bench.only.submitted == []
+
+
+async def test_a_drain_settles_such_a_round_although_the_database_is_away_at_first(
+    pool: Pool, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def is_away() -> None:
+        raise ConnectionResetError
+
+    async with wired_pool(database_url) as (line, weak):
+        bench = Bench(weak)
+        id = await message(pool, await organization(pool), guarantee="at_most_once")
+        await lose(line, bench)
+        before(monkeypatch, unsubmitted, "look", is_away)
+        await bench.dispatcher.drain()
+    assert await attempts(pool, id) == [(1, "unreachable")]
 
 
 @pytest.fixture
