@@ -180,7 +180,7 @@ class Worker:
         try:
             async with asyncio.timeout(grace):
                 for part in self._parts:
-                    await part.drain()
+                    await _drain(part)
                 for timer in self._taken:
                     await self._retry(timer)
                 if not self.stays:
@@ -288,6 +288,17 @@ class Worker:
         ]
         if not await forgetting.forget(conn, self._settings, also=steps):
             await timers.hasten(conn, timers.FORGET)
+
+
+async def _drain(part: Work) -> None:
+    """Drain one part. That one fails loses none of another's answers, which exist only in this process."""
+    try:
+        await part.drain()
+    except Exception as error:
+        if is_down(error):
+            log.warning("stopped without reaching the database", part=type(part).__name__, error=type(error).__name__)
+        else:
+            log.exception("part not drained", part=type(part).__name__)
 
 
 _ANY_DELTAS = f"{traffic.ANY} OR {reconciliation.ANY} OR {webhook_traffic.ANY}"

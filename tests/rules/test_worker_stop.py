@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
 from heliograph.queue import timers
 from heliograph.queue.backlog import Backlog
+from heliograph.queue.work import Work
 from heliograph.sms.work import SmsWork
 from heliograph.worker import Worker
 from tests.rules.factories import message, organization, receipt
@@ -35,6 +37,43 @@ async def test_a_stop_waits_no_longer_for_the_database_than_for_work_in_progress
         worker.stop()
         async with asyncio.timeout(LONG):
             await running
+
+
+class _Draining(Work):
+    """A part whose end is noted, and may fail."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.is_drained = False
+        self._error = error
+
+    async def drain(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self.is_drained = True
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(), ValueError("a mistake")])
+async def test_a_part_that_fails_at_the_end_costs_no_other_its_answers(
+    pool: Pool, database_url: str, error: Exception
+) -> None:
+    failing, other = _Draining(error), _Draining(None)
+    worker = Worker(
+        Settings(database_url=database_url, drain_seconds=AMPLE),
+        pool,
+        channels={"failing": lambda *_: failing, "other": lambda *_: other},
+    )
+    is_ready = asyncio.Event()
+    with capture_logs() as logged:
+        running = asyncio.create_task(worker.run(on_ready=is_ready.set))
+        async with asyncio.timeout(AMPLE):
+            await is_ready.wait()
+            worker.stop()
+            await running
+    assert other.is_drained
+    assert not await pool.fetchval("SELECT EXISTS (SELECT FROM workers WHERE id = $1)", worker.id)
+    assert [one["log_level"] for one in logged if one.get("part") == "_Draining"] == [
+        "error" if isinstance(error, ValueError) else "warning"
+    ]
 
 
 async def test_a_round_that_commits_during_a_stop_is_handed_over(
