@@ -268,6 +268,14 @@ async def hold_ended(conn: Connection, kind: str, ids: Sequence[UUID]) -> list[U
     return [row["id"] for row in await conn.fetch(HOLD_ENDED, kind, ids)] if ids else []
 
 
+LAST_ATTEMPTS = "SELECT id, attempt FROM queue WHERE id = ANY ($2) AND kind || '' = $1 ORDER BY id FOR UPDATE"
+
+
+async def last_attempts(conn: Connection, kind: str, ids: Sequence[UUID]) -> dict[UUID, int]:
+    """Lock these rows, whoever has leased them; returns the number of the last attempt that began, by id."""
+    return {row["id"]: row["attempt"] for row in await conn.fetch(LAST_ATTEMPTS, kind, ids)}
+
+
 # As above, look-ups go by id; rows that a worker has leased are left alone. Rows that would be due in the past become
 # due now, since otherwise no worker would read them, and keep that time as their place.
 SHIFT = """

@@ -82,6 +82,9 @@ async def settle(conn: Connection, settled: Sequence[Settlement], *, only_answer
     done = [one.ended.attempt.lease for one in settled if one.postponed is None]
     back = [one.postponed for one in settled if one.postponed is not None]
     held = await leases.finish(conn, done) if done else 0
+    # What was not accepted does not end a message of which another worker has begun a later attempt: that one decides.
+    ends = [one.ended.attempt.lease.id for one in settled if one.postponed is None and one.ended.state != "accepted"]
+    last = await leases.last_attempts(conn, done[0].kind, ends) if held < len(done) and ends else {}
     if back:
         await leases.postpone(conn, back)
     # A worker that takes a lease over records the attempt and changes the row's token in one transaction: while the
@@ -92,11 +95,13 @@ async def settle(conn: Connection, settled: Sequence[Settlement], *, only_answer
     over = [one.lease for one in back if (one.lease.id, one.lease.attempt + 1) in taken]
     if over:
         await leases.withdraw(conn, over[0].kind, [lease.id for lease in over], only="all")
-    return [
-        one.move
-        for one in settled
-        if one.move is not None and (one.ended.attempt.lease.id, one.ended.attempt.number) not in taken
-    ]
+    moves = []
+    for one in settled:
+        id, number = one.ended.attempt.lease.id, one.ended.attempt.number
+        decides = one.ended.state == "accepted" or last.get(id, 0) <= number
+        if one.move is not None and decides and (id, number) not in taken:
+            moves.append(one.move)
+    return moves
 
 
 class Writer(Protocol[Report_contra]):

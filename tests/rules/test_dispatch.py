@@ -933,6 +933,36 @@ async def test_a_refused_second_attempt_does_not_undo_the_first_that_was_taken(p
     assert await events_of(pool, id) == ["message.delivered"]
 
 
+async def test_a_refusal_that_comes_after_a_later_attempt_began_leaves_the_end_to_that_one(pool: Pool) -> None:
+    row = supplier()
+    slow, other = Bench(pool, row), Bench(pool, row)
+    slow.only.script = other.only.script = answering(None)
+    actor = await organization(pool)
+    ids = [await message(pool, actor) for _ in range(3)]
+    await slow.round()
+    await slow.later(seconds=95)
+    await other.round()
+    await slow.later(seconds=RECENT_LOSS_WAIT)
+    await other.round()
+    again = {one.message_id: one for one in other.only.submitted}
+    assert [again[id].attempt for id in ids] == [2, 2, 2]
+    other.answer(again[ids[2]], Outcome(Verdict.UNKNOWN))
+    await other.settle()
+    for submission in slow.only.submitted:
+        slow.answer(submission, REFUSED)
+    await slow.settle()
+    for id, state in zip(ids, ("open", "open", "unknown"), strict=True):
+        assert await attempts(pool, id) == [(1, "refused"), (2, state)]
+        assert await status_of(pool, id) in ("sending", "accepted")
+    other.answer(again[ids[0]], accepted("A"))
+    other.answer(again[ids[1]], REFUSED)
+    await other.settle()
+    await other.receive(row.id, receipt("B"))
+    await other.later(seconds=200)
+    await other.round()
+    assert [await status_of(pool, id) for id in ids] == ["sent", "unknown", "delivered"]
+
+
 async def test_messages_in_flight_keep_their_leases(pool: Pool) -> None:
     bench = Bench(pool, lease_seconds=600.0)
     bench.only.script = answering(None)
