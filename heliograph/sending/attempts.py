@@ -295,12 +295,14 @@ SELECT attempt, target_id, 'open', begun_at, NULL, reference, '', '', decision, 
 """
 
 
-# A message that a supplier has accepted no longer has our status `accepted`. Rows are locked, so that an answer being
-# recorded at the same time comes first or waits.
+# An SMS that a supplier has accepted no longer has our status `accepted`; a WhatsApp message has it until Meta reports.
+# Rows are locked, so that an answer being recorded at the same time comes first or waits.
 UNSENT = """
 SELECT m.id FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
        SELECT id FROM {table} WHERE organization_id = item.organization_id AND id = item.id AND status = 'accepted'
           FOR NO KEY UPDATE) m
+ WHERE NOT EXISTS (SELECT FROM attempts WHERE organization_id = item.organization_id AND message_id = item.id
+                      AND state = 'accepted')
 """
 
 

@@ -17,6 +17,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.queue.leases import BULK
+from heliograph.sending import attempts as sending
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import OWN_PACE, CloudOutcome, CloudSubmission
 from heliograph.suppliers.whatsapp_cloud.errors import classify
@@ -24,6 +25,7 @@ from heliograph.suppliers.whatsapp_cloud.pacing import PairGate
 from heliograph.whatsapp.dispatch import claimed, holds
 from heliograph.whatsapp.mirror import accounts
 from heliograph.whatsapp.status import Move, move_many
+from tests.meanwhile import before
 from tests.rules.dispatching import moment
 from tests.rules.dispatching_whatsapp import (
     UNKNOWN,
@@ -1065,6 +1067,62 @@ async def test_an_answer_that_the_recorder_still_holds_is_not_sent_again(pool: P
         assert len(bench.only.submitted) == 1
     await bench.settle()
     assert await attempts(pool, id) == [(1, "accepted")]
+
+
+async def two_attempts(pool: Pool) -> tuple[UUID, Bench, Bench]:
+    """A message that a worker had in its hands for so long that another one has sent it again; neither is answered."""
+    who, slow = await bench_of(pool)
+    other = await Bench(pool).start()
+    slow.only.script = other.only.script = lambda submission: None
+    id = await message(pool, who)
+    await slow.round()
+    await slow.later(seconds=200)
+    await other.round()
+    await slow.later(seconds=200)
+    await heard_of(pool)
+    await other.round()
+    assert await attempts(pool, id) == [(1, "unknown"), (2, "open")]
+    return id, slow, other
+
+
+async def test_what_an_earlier_attempt_brought_to_meta_is_not_sent_again_because_the_later_one_was_deferred(
+    pool: Pool,
+) -> None:
+    id, slow, other = await two_attempts(pool)
+    slow.answer(slow.only.submitted[0], accept_all(slow.only.submitted[0]))
+    await slow.settle()
+    other.answer(other.only.submitted[0], UNREACHABLE)
+    await other.settle()
+    other.only.script = accept_all
+    await other.later(seconds=60)
+    await other.round()
+    assert await attempts(pool, id) == [(1, "accepted"), (2, "unreachable")]
+    assert len(other.only.submitted) == 1
+    assert not await queued(pool, id)
+
+
+async def test_an_answer_that_is_recorded_while_it_is_decided_to_send_again_comes_first(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    who, slow = await bench_of(pool)
+    other = await Bench(pool).start()
+    slow.only.script = lambda submission: None
+    id = await message(pool, who)
+    await slow.round()
+    await slow.later(seconds=200)
+    await other.round()
+
+    async def answered() -> None:
+        slow.answer(slow.only.submitted[0], accept_all(slow.only.submitted[0]))
+        await slow.settle()
+
+    before(monkeypatch, sending, "still_unsent", answered)
+    await other.later(seconds=200)
+    await heard_of(pool)
+    await other.round()
+    assert await attempts(pool, id) == [(1, "accepted")]
+    assert other.only.submitted == []
+    assert not await queued(pool, id)
 
 
 async def test_dispatch_passes_over_a_message_that_is_being_answered(pool: Pool) -> None:

@@ -65,6 +65,7 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
     pair_debt: float | None
     at: datetime
     attempt: int
+    #: "accepted" if an earlier one was, whose answer came late: until Meta reports, only attempts show it.
     attempt_state: str | None
     started_at: datetime | None
     unknowns: int
@@ -133,7 +134,8 @@ SELECT m.status, m.mode, m.recipient, m.number_id, coalesce(c.merged_into, m.con
                       WHERE organization_id = item.organization_id AND id = m.conversation_id LIMIT 1) c ON true
   LEFT JOIN LATERAL (SELECT since FROM opted_out_since(item.organization_id, m.recipient) LIMIT 1) silence ON true
   LEFT JOIN LATERAL (
-       SELECT attempt, state, started_at, count(*) FILTER (WHERE state = 'unknown') OVER () AS unknowns
+       SELECT attempt, CASE WHEN bool_or(state = 'accepted') OVER () THEN 'accepted' ELSE state END AS state,
+              started_at, count(*) FILTER (WHERE state = 'unknown') OVER () AS unknowns
          FROM attempts
         WHERE item.tried AND organization_id = item.organization_id AND message_id = item.id
         ORDER BY attempt DESC LIMIT 1) a ON true
