@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+
 import msgspec
 import pytest
 
+from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.ids import uuid7
@@ -24,6 +28,11 @@ UNDER = settings(lease_seconds=600.0)
 
 async def is_empty(pool: Pool) -> bool:
     return not await queued(pool)
+
+
+async def has_room(deliverer: Deliverer, actor: Actor) -> bool:
+    """No claim is under way, whose commit could be taken for ours."""
+    return bool(deliverer.handover().room([actor.organization_id]))
 
 
 async def test_what_was_claimed_is_claimed_again(pool: Pool, database_url: str, receiver: Receiver) -> None:
@@ -71,12 +80,7 @@ async def test_what_was_handed_over_goes_out_by_a_claim(pool: Pool, database_url
         await record(pool, actor, 1)
         await receiver.wait_for(lambda it: it.counters.received == 1)
         await until(lambda: is_empty(pool))
-
-        async def has_room() -> bool:
-            """No claim is under way, whose commit could be taken for ours."""
-            return bool(deliverer.handover().room([actor.organization_id]))
-
-        await until(has_room)
+        await until(partial(has_room, deliverer, actor))
         one = Event(actor.organization_id, uuid7(), KIND, "req-1", DATA, clock.now())
         handover = deliverer.handover()
         line.lose_answer(COMMIT)
@@ -84,6 +88,29 @@ async def test_what_was_handed_over_goes_out_by_a_claim(pool: Pool, database_url
             async with abandoned([handover]), weak.acquire() as conn, conn.transaction():
                 assert await events.record(conn, [one], handover=handover) == 0
         assert is_down(error.value)
+        await receiver.wait_for(lambda it: it.counters.received == 2)
+        await until(lambda: is_empty(pool))
+    assert receiver.events[1].id == str(one.id)
+
+
+async def test_what_was_handed_over_is_put_back_if_its_transaction_is_cancelled_as_it_commits(
+    pool: Pool, receiver: Receiver
+) -> None:
+    """As when a worker stops: nobody would deliver it before the lease ends."""
+    actor = await organization(pool)
+    await endpoint(pool, actor, receiver.url)
+    async with delivering(pool, UNDER) as deliverer:
+        await record(pool, actor, 1)
+        await receiver.wait_for(lambda it: it.counters.received == 1)
+        await until(lambda: is_empty(pool))
+        await until(partial(has_room, deliverer, actor))
+        one = Event(actor.organization_id, uuid7(), KIND, "req-1", DATA, clock.now())
+        handover = deliverer.handover()
+        with pytest.raises(asyncio.CancelledError):
+            async with abandoned([handover]):
+                async with pool.acquire() as conn, conn.transaction():
+                    assert await events.record(conn, [one], handover=handover) == 0
+                raise asyncio.CancelledError
         await receiver.wait_for(lambda it: it.counters.received == 2)
         await until(lambda: is_empty(pool))
     assert receiver.events[1].id == str(one.id)

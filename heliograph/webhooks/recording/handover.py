@@ -72,11 +72,11 @@ class Handover:
 
 @contextlib.asynccontextmanager
 async def abandoned(handed: Sequence[Handover]) -> AsyncIterator[None]:
-    """Around the transaction of these handovers: if its connection is lost, they are abandoned."""
+    """Around the transaction of these handovers: if its connection is lost, or it is cancelled, they are abandoned."""
     try:
         yield
-    except Exception as error:
-        if is_down(error):
+    except BaseException as error:
+        if is_down(error) or not isinstance(error, Exception):
             for one in handed:
                 one.abandon()
         raise
