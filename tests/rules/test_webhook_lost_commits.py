@@ -13,12 +13,15 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.ids import uuid7
 from heliograph.http.client import HttpClient, webhook_rules
+from heliograph.queue.backlog import claim_once
 from heliograph.simulators.receiver import Receiver
 from heliograph.webhooks import endpoints
+from heliograph.webhooks.delivery.attempts import DELIVERED, Attempt, Ended
 from heliograph.webhooks.delivery.delivery import Deliverer
 from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.events import Event
 from heliograph.webhooks.recording.handover import abandoned
+from heliograph.webhooks.recording.results import Record
 from tests.hooks import DATA, KIND, attempts, delivering, endpoint, organization, queued, record, settings, until
 from tests.wire import COMMIT, wired_pool
 
@@ -70,6 +73,25 @@ async def test_a_failure_whose_recording_is_repeated_counts_once(
     await outbound.close()
     assert [one["status"] for one in await attempts(pool)] == [500]
     assert await pool.fetchval("SELECT consecutive_failures FROM webhook_endpoints") == 1
+
+
+async def test_what_is_put_back_beside_a_first_success_is_put_back_when_that_is_repeated(
+    pool: Pool, database_url: str
+) -> None:
+    """The success is recorded by a statement of its own, so that it says nothing about the rest."""
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, "http://127.0.0.1:9/")
+    await record(pool, actor, 2)
+    async with pool.acquire() as conn:
+        well, shed = await claim_once(conn, "webhook", {id: 2}, seconds=600.0)
+    async with wired_pool(database_url) as (line, weak):
+        ledger = Record(weak, disable_after=1e6, landed=lambda ended, disabled: None)
+        line.end_at(COMMIT)
+        ledger.put(Ended(well, None, Attempt(clock.now(), 0.1, 200, DELIVERED, "")))
+        ledger.put(Ended(shed, 1.0, None))
+        await ledger.drain()
+    assert [tuple(row) for row in await pool.fetch("SELECT id, lease_until FROM queue")] == [(shed.id, None)]
+    assert [one["result"] for one in await attempts(pool)] == [DELIVERED]
 
 
 async def test_what_was_handed_over_goes_out_by_a_claim(pool: Pool, database_url: str, receiver: Receiver) -> None:

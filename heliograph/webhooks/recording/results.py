@@ -220,15 +220,15 @@ class Record:
             for item in items
             if item.pause is not None
         ]
+        stored = await _insert(conn, tried) if tried else 0
         if tried:
-            stored = await _insert(conn, tried)
-            if is_repeated and not stored:
-                return {}  # the last try was committed, although its connection was lost
             await evidence.store(conn, tried)
         if done:
             await leases.finish(conn, done)
         if later:
             await leases.postpone(conn, later)
+        if is_repeated and tried and not stored:
+            return {}  # the last try was committed, although its connection was lost
         return await self._judge(conn, standings) if standings else {}
 
     async def _judge(self, conn: Connection, standings: dict[tuple[UUID, UUID], _Standing]) -> dict[UUID, str]:
