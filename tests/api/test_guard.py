@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import aiohttp
 import msgspec
+import pytest
 
 from heliograph.accounts import organizations, rate_limits
 from heliograph.accounts.api_keys import lifecycle, spelling
@@ -23,6 +24,7 @@ from heliograph.api.routes import OPERATIONS
 from heliograph.audit.failures import Failures
 from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7_text
 from heliograph.base.process.settings import Settings
 from heliograph.requests import Log
 from heliograph.sms.arrivals import FAILURES as SMS_FAILURES
@@ -687,6 +689,62 @@ async def test_a_suspended_organization_may_look_but_not_change(api: Api, tenant
     for path, body in (("/sms/send", SEND), ("/webhooks", hook)):
         status, _, answer = await api.ask("POST", path, json=body, headers=headers)
         assert (status, code_of(answer)) == (403, "organization_suspended")
+
+
+def test_what_a_suspended_organization_may_still_do_is_what_it_may_on_the_dashboard() -> None:
+    assert {each.id for each in OPERATIONS if each.while_stopped} == {
+        "addOptOut",
+        "cancelCampaign",
+        "cancelSmsMessage",
+        "createExport",
+        "disableWebhook",
+        "pauseCampaign",
+        "revokeApiKey",
+        "stopExport",
+    }
+
+
+@pytest.mark.parametrize("state", sorted(organizations.STOPPED))
+async def test_a_suspended_organization_ends_access_and_stops_what_would_go_on(
+    api: Api, tenant: Tenant, pool: Pool, state: str
+) -> None:
+    async def ask(method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        options = {} if body is None else {"json": body}
+        headers = tenant.headers | {"Idempotency-Key": uuid7_text()}
+        status, _, answer = await api.ask(method, path, headers=headers, **options)
+        return status, answer
+
+    _, leaked = await ask("POST", "/api-keys", {"name": "leaked", "profile": "read_only"})
+    hook = {"url": "https://example.com/h", "subscribed_events": ["message.sent"]}
+    _, hooked = await ask("POST", "/webhooks", hook)
+    text = {"name": "c", "message_template": "hi", "recipients": ["+258841234567"]}
+    campaigns = [(await ask("POST", "/campaigns", text))[1]["campaign"]["id"] for _ in range(2)]
+    _, sent = await ask("POST", "/sms/send", SEND)
+    async with pool.acquire() as conn:
+        await organizations.set_state(conn, id=tenant.id, state=state)
+
+    async def is_known() -> bool:  # keys are known as they were at most a second ago
+        return (await ask("POST", f"/campaigns/{campaigns[1]}/resume"))[0] == 403
+
+    await until_true(is_known)
+    endpoint = f"/webhooks/{hooked['webhookEndpoint']['id']}"
+    status, answer = await ask("PATCH", endpoint, {"description": "mine"})
+    assert (status, code_of(answer)) == (403, "organization_suspended")
+    status, answer = await ask("DELETE", f"/api-keys/{leaked['apiKey']['id']}")
+    assert (status, answer["apiKey"]["status"]) == (200, "revoked")
+    status, answer = await ask("DELETE", endpoint)
+    assert (status, answer["webhookEndpoint"]["status"]) == (200, "disabled")
+    status, answer = await ask("DELETE", f"/campaigns/{campaigns[0]}")
+    assert (status, answer["campaign"]["status"]) == (200, "canceled")
+    status, answer = await ask("POST", f"/campaigns/{campaigns[1]}/pause")
+    assert (status, code_of(answer)) == (409, "campaign_not_pausable")  # no worker has staged it yet
+    status, answer = await ask("DELETE", f"/sms/messages/{sent['message']['id']}")
+    assert (status, answer["message"]["status"]) == (200, "canceled")
+    assert (await ask("POST", "/opt-outs", {"recipient": "+258841234567"}))[0] == 201
+    status, answer = await ask("POST", "/exports", {"kind": "contacts"})
+    assert status == 202
+    status, answer = await ask("DELETE", f"/exports/{answer['export']['id']}")
+    assert (status, answer["export"]["status"]) == (200, "stopped")
 
 
 async def test_failures_are_limited_by_address_but_a_good_key_passes(

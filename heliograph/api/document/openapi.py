@@ -324,7 +324,9 @@ def _refusals(each: Operation) -> Iterable[type[Refusal]]:
     if each.query is not None:
         yield Invalid
     if each.idempotency != NONE:
-        yield from (Invalid, IdempotencyConflict, IdempotencyInProgress, OrganizationSuspended)
+        yield from (Invalid, IdempotencyConflict, IdempotencyInProgress)
+        if not each.while_stopped:
+            yield OrganizationSuspended
     if each.live_only:
         yield LiveKeyRequired
     yield from each.refusals

@@ -333,7 +333,7 @@ class Guard:
             return self._answered(call, await operation.run(call))
 
     async def _mutate(self, call: Call) -> tuple[int, bytes]:
-        if call.actor.state in STOPPED:
+        if call.actor.state in STOPPED and not call.operation.while_stopped:
             raise OrganizationSuspended
         who = Principal("key", call.actor.key_id, address=call.address, device=call.device, request_id=call.request_id)
         call.actor = msgspec.structs.replace(call.actor, by=who)

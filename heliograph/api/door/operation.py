@@ -63,6 +63,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     has_secret: bool = False
     #: True: load balancers poll it, as often as they like, so it is not rate limited.
     is_probe: bool = False
+    #: True: it only reads, or ends or stops something, such as the access of a leaked key, so it is allowed while the
+    #: organization is suspended or closed, as on the dashboard.
+    while_stopped: bool = False
     #: True: it queries for transactions in progress, which a standby does not know about.
     on_primary: bool = False
 
@@ -114,6 +117,7 @@ def operation(
     live_only: bool = False,
     has_secret: bool = False,
     is_probe: bool = False,
+    while_stopped: bool = False,
     on_primary: bool = False,
 ) -> Callable[[AnyHandler], AnyHandler]:
     """Declare what a handler's docstring and annotations do not say; see Facts."""
@@ -126,6 +130,7 @@ def operation(
         live_only=live_only,
         has_secret=has_secret,
         is_probe=is_probe,
+        while_stopped=while_stopped,
         on_primary=on_primary,
     )
 

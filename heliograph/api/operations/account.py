@@ -52,7 +52,8 @@ class Account(msgspec.Struct, rename="camel"):
         Literal["active", "trial", "past_due", "suspended", "closed"],
         Meta(
             description=(
-                "State of the organization. While `suspended` or `closed` it can read, but not send or change anything."
+                "State of the organization. While `suspended` or `closed` it can read and export, and end or stop "
+                "something, such as the access of a leaked key, but not send or change anything."
             )
         ),
     ]

@@ -163,6 +163,7 @@ async def create_api_key(call: Call, body: CreateApiKey) -> ApiKeyCreated:
     return ApiKeyCreated(True, _shown(key), secret)
 
 
+@operation(while_stopped=True)
 async def revoke_api_key(call: Call, api_key_id: UUID) -> ApiKeyRevoked:
     """Revoke an API key.
 

@@ -335,7 +335,7 @@ async def get_campaign(call: Call, campaign_id: UUID) -> CampaignAnswer:
     return _answer(await record.get(call.conn, call.actor, id=campaign_id))
 
 
-@operation(refusals=(CampaignNotCancelable,))
+@operation(refusals=(CampaignNotCancelable,), while_stopped=True)
 async def cancel_campaign(call: Call, campaign_id: UUID) -> CampaignAnswer:
     """Cancel a campaign.
 
@@ -345,7 +345,7 @@ async def cancel_campaign(call: Call, campaign_id: UUID) -> CampaignAnswer:
     return _answer(await plan.cancel(call.conn, call.actor, id=campaign_id))
 
 
-@operation(refusals=(CampaignNotPausable,))
+@operation(refusals=(CampaignNotPausable,), while_stopped=True)
 async def pause_campaign(call: Call, campaign_id: UUID) -> CampaignAnswer:
     """Pause a campaign.
 

@@ -126,7 +126,7 @@ async def list_opt_outs(call: Call, query: OptOutQuery) -> OptOutList:
     )
 
 
-@operation(status=201, canonical=canonical, live_only=True)
+@operation(status=201, canonical=canonical, live_only=True, while_stopped=True)
 async def add_opt_out(call: Call, body: AddOptOut) -> OptOutAnswer:
     """Add an opt-out.
 

@@ -210,6 +210,7 @@ async def change_webhook(call: Call, webhook_endpoint_id: UUID, body: Changes) -
     return WebhookChanged(True, _shown(endpoint))
 
 
+@operation(while_stopped=True)
 async def disable_webhook(call: Call, webhook_endpoint_id: UUID) -> WebhookDisabled:
     """Disable a webhook endpoint."""
     endpoint = await changing.disable(call.conn, call.actor, id=webhook_endpoint_id)

@@ -117,7 +117,7 @@ async def canonical(body: CreateExport) -> CreateExport:
     return body if body.tag is None else msgspec.structs.replace(body, tag=records.tag(body.tag, "tag"))
 
 
-@operation(status=202, canonical=canonical, refusals=(TooManyExports,))
+@operation(status=202, canonical=canonical, refusals=(TooManyExports,), while_stopped=True)
 async def create_export(call: Call, body: CreateExport) -> ExportAnswer:
     """Export messages, contacts or opt-outs.
 
@@ -148,7 +148,7 @@ async def get_export_content(call: Call, export_id: UUID, query: ContentQuery) -
     return ExportContent(True, query.part, text, following if following < found.chunks else None)
 
 
-@operation(refusals=(NotFound,))
+@operation(refusals=(NotFound,), while_stopped=True)
 async def stop_export(call: Call, export_id: UUID) -> ExportAnswer:
     """Stop an export.
 

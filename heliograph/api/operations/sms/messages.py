@@ -244,7 +244,7 @@ async def get_sms_message(call: Call, message_id: UUID) -> SmsMessageRead:
     return SmsMessageRead(True, message, [_step(step) for step in detail.steps if step.quiet_until is None])
 
 
-@operation(refusals=(MessageNotCancelable,))
+@operation(refusals=(MessageNotCancelable,), while_stopped=True)
 async def cancel_sms_message(call: Call, message_id: UUID) -> SmsCanceled:
     """Cancel a message.
 
