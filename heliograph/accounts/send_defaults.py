@@ -14,7 +14,7 @@ import msgspec
 from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import NotFound, Problems
+from heliograph.base.errors import Invalid, NotFound, Problems
 from heliograph.classes import quiet
 
 GUARANTEES = ("at_least_once", "at_most_once")
@@ -69,6 +69,13 @@ UPDATE organizations
 """
 
 
+def check_quiet_hours(setting: str) -> None:
+    """Raises Invalid for quiet hours that an organization may not choose."""
+    if not quiet.is_setting(setting):
+        text = "`quiet_hours` must be country, off, or hours such as 20:00-08:00"
+        raise Invalid(("quiet_hours", "pattern", text))
+
+
 async def change(
     conn: Connection,
     *,
@@ -86,8 +93,9 @@ async def change(
     wrong = Problems()
     if guarantee is not None and guarantee not in GUARANTEES:
         wrong.add("guarantee", "enum", f"`guarantee` must be one of {', '.join(GUARANTEES)}")
-    if quiet_hours is not None and not quiet.is_setting(quiet_hours):
-        wrong.add("quiet_hours", "pattern", "`quiet_hours` must be country, off, or hours such as 20:00-08:00")
+    if quiet_hours is not None:
+        with wrong.gathering():
+            check_quiet_hours(quiet_hours)
     for name, value, (least, most) in (
         ("validity_seconds", validity_seconds, VALIDITY),
         ("text_days", text_days, TEXT_DAYS),

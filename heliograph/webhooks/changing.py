@@ -18,7 +18,7 @@ import msgspec
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid, NotFound, Problems
 from heliograph.webhooks import endpoints, replays
 from heliograph.webhooks.endpoints import (
     COLUMNS,
@@ -97,6 +97,16 @@ class Changes(msgspec.Struct, frozen=True):
     recover: bool | None = None
 
 
+def check_together(changes: Changes) -> None:
+    """Raises Invalid for changes that contradict each other."""
+    wrong = Problems()
+    if changes.recover is not None and changes.disabled is not False:
+        wrong.add("recover", "conflict", "`recover` goes with `disabled`: false")
+    if changes.disabled and changes.paused is not None:
+        wrong.add("paused", "conflict", "`paused` cannot be given when `disabled` is true")
+    wrong.report()
+
+
 async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes, rules: EndpointRules) -> Endpoint:
     """Change an endpoint; its secret stays. Raises Invalid, NotFound, EndpointDisabled if a disabled one is to be
     paused or resumed, and TooManyEndpoints if enabling it would exceed the limit of active endpoints. Of a catcher,
@@ -106,11 +116,8 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes, 
     resumed, up to REPLAY_DAYS back. Disabling drops what is queued, as `disable` does; an enabled endpoint starts
     without failures, and never gets the events that it missed; with `recover`, it gets those too.
     """
+    check_together(changes)
     problem = None if changes.url is None else endpoints.problem_of(changes.url, rules)
-    if changes.recover is not None and changes.disabled is not False:
-        raise Invalid(("recover", "conflict", "`recover` goes with `disabled`: false"))
-    if changes.disabled and changes.paused is not None:
-        raise Invalid(("paused", "conflict", "`paused` cannot be given when `disabled` is true"))
     async with conn.transaction():
         await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
         await replays.lock(conn, actor, endpoint_id=id)

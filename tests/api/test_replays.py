@@ -296,6 +296,52 @@ async def test_a_suspended_organization_is_told_so_before_anything_is_looked_up(
         assert (status, answer["error"]["code"]) == (400, "validation_error"), (path, answer)
 
 
+async def test_what_is_wrong_at_any_time_is_refused_before_the_key_is_looked_up(
+    api: Api, tenant: Tenant, endpoint: UUID
+) -> None:
+    day, later = "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"
+    recently = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    requests: list[tuple[str, str, Any, list[tuple[Any, set[str]]]]] = [
+        (
+            "PATCH",
+            f"/webhooks/{endpoint}",
+            {"description": "mine"},
+            [
+                ({"recover": True}, {"recover"}),
+                ({"disabled": True, "paused": True, "recover": True}, {"recover", "paused"}),
+            ],
+        ),
+        (
+            "POST",
+            f"/webhooks/{endpoint}/replay",
+            {"from": recently},
+            [({"from": later, "to": day, "kinds": ["nothing"]}, {"from", "kinds"})],
+        ),
+        (
+            "POST",
+            "/exports",
+            {"kind": "contacts"},
+            [
+                ({"kind": "contacts", "tag": "\u200b", "dateFrom": day}, {"tag", "dateFrom"}),
+                ({"kind": "messages", "tag": "vip", "dateFrom": later, "dateTo": day}, {"tag", "dateFrom"}),
+            ],
+        ),
+        (
+            "PATCH",
+            "/account/settings",
+            {"quietHours": "off"},
+            [({"quietHours": "never", "notices": {"nothing": []}}, {"quietHours", "notices.nothing"})],
+        ),
+    ]
+    for method, path, right, wrong in requests:
+        status, kind, answer = await ask(api, tenant.headers, "one", method, path, right)
+        assert (status // 100, kind) == (2, "stored"), answer
+        for body, fields in wrong:
+            status, _, answer = await ask(api, tenant.headers, "one", method, path, body)
+            assert (status, answer["error"]["code"]) == (400, "validation_error"), (path, answer)
+            assert {one["field"] for one in answer["error"]["details"]["fields"]} == fields
+
+
 async def test_a_secret_that_the_service_can_no_longer_open_is_not_shown_again(
     database_url: str, tenant: Tenant, pool: Pool
 ) -> None:

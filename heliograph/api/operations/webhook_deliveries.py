@@ -16,6 +16,7 @@ from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import HasMore, Items, NextCursor, Queued, Success, Time
 from heliograph.api.shapes.paging import DateFrom, DateTo, PageQuery
 from heliograph.base.database.clock import iso, iso_or_none
+from heliograph.base.errors import Problems
 from heliograph.webhooks import history, replays
 from heliograph.webhooks.delivery.attempts import type_of
 from heliograph.webhooks.endpoints import EndpointDisabled, EndpointPaused
@@ -204,7 +205,20 @@ async def test_webhook(call: Call, webhook_endpoint_id: UUID) -> WebhookQueued:
     return WebhookQueued(True, True, WebhookDelivery(event_id, endpoint_id))
 
 
-@operation(status=202, unordered=("kinds",), refusals=(EndpointDisabled, EndpointPaused, ReplayRunning))
+async def canonical(body: ReplayEvents) -> ReplayEvents:
+    """Raises Invalid with all errors, whatever the time and the endpoint."""
+    wrong = Problems()
+    if body.to_at is not None and body.from_at >= body.to_at:
+        wrong.add("from", "range", "`from` must be before `to`")
+    if not set(body.kinds or ()) <= set(KINDS):
+        wrong.add("kinds", "enum", f"`kinds` may list only {', '.join(KINDS)}")
+    wrong.report()
+    return body
+
+
+@operation(
+    status=202, canonical=canonical, unordered=("kinds",), refusals=(EndpointDisabled, EndpointPaused, ReplayRunning)
+)
 async def replay_webhook_events(call: Call, webhook_endpoint_id: UUID, body: ReplayEvents) -> WebhookReplayStarted:
     """Replay a time range.
 

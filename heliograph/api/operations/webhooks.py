@@ -194,6 +194,7 @@ async def changes(body: ChangeWebhook) -> Changes:
     if found == Changes():
         what = "give what to change: `url`, `subscribed_events`, `description`, `disabled` or `paused`"
         raise Invalid(("url", "required", what))
+    changing.check_together(found)
     return found
 
 

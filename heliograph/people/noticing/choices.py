@@ -66,6 +66,11 @@ LOCK = "SELECT notice_ways FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 KEEP = "UPDATE organizations SET notice_ways = $2 WHERE id = $1"
 
 
+def check_for_all(ways: Mapping[str, Collection[str] | None]) -> None:
+    """Raises Invalid for ways that `choose_for_all` refuses."""
+    checked(ways, _offered(WAYS))
+
+
 async def choose_for_all(conn: Connection, actor: Actor, *, ways: Mapping[str, Collection[str] | None]) -> Chosen:
     """Set how the organization's people are notified unless they chose otherwise, by kind; None: the kind's default.
     Kinds not named are unchanged. Returns the resulting choices. Raises Invalid, RoleRequired."""

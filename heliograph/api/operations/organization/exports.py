@@ -112,9 +112,23 @@ async def list_exports(call: Call) -> ExportList:
     return ExportList(True, [_shown(one) for one in await jobs.list_all(call.conn, call.actor, of_everybody=False)])
 
 
+#: The filters of each kind, by their public names. Any other is refused: it would seem to filter, and would not.
+_NARROWED: dict[str, set[str]] = {"messages": {"dateFrom", "dateTo"}, "contacts": {"tag"}}
+
+
 async def canonical(body: CreateExport) -> CreateExport:
-    """The tag as it is stored. Raises Invalid."""
-    return body if body.tag is None else msgspec.structs.replace(body, tag=records.tag(body.tag, "tag"))
+    """The tag as it is stored. Raises Invalid with all errors."""
+    wrong, tag = Problems(), None
+    given = {"dateFrom": body.date_from, "dateTo": body.date_to, "tag": body.tag}
+    for name, value in given.items():
+        if value is not None and name not in _NARROWED.get(body.kind, set()):
+            wrong.add(name, "exclusive", f"`{name}` does not go with the kind `{body.kind}`")
+    with wrong.gathering():
+        paging.check_range(body.date_from, body.date_to)
+    with wrong.gathering():
+        tag = None if body.tag is None else records.tag(body.tag, "tag")
+    wrong.report()
+    return msgspec.structs.replace(body, tag=tag)
 
 
 @operation(status=202, canonical=canonical, refusals=(TooManyExports,), while_stopped=True)
@@ -164,19 +178,7 @@ def _demand(actor: Actor, kind: str) -> None:
         raise ScopeRequired(required=missing)
 
 
-#: The filters of each kind, by their public names. Any other is refused: it would seem to filter, and would not.
-_NARROWED: dict[str, set[str]] = {"messages": {"dateFrom", "dateTo"}, "contacts": {"tag"}}
-
-
 def _wanted(body: CreateExport) -> Wanted:
-    wrong = Problems()
-    given = {"dateFrom": body.date_from, "dateTo": body.date_to, "tag": body.tag}
-    for name, value in given.items():
-        if value is not None and name not in _NARROWED.get(body.kind, set()):
-            wrong.add(name, "exclusive", f"`{name}` does not go with the kind `{body.kind}`")
-    with wrong.gathering():
-        paging.check_range(body.date_from, body.date_to)
-    wrong.report()
     if body.kind == "messages":
         filters = messages.Filters(date_from=body.date_from, date_to=body.date_to)
         return kinds.Messages(form=body.format, filters=filters, sees="all")

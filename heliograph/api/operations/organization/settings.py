@@ -161,10 +161,19 @@ async def get_account_settings(call: Call) -> AccountSettingsAnswer:
 
 
 async def changes(body: ChangeAccountSettings) -> ChangeAccountSettings:
-    """The changes requested, with the ways of notices as sets. Raises Invalid if there are none."""
+    """The changes requested, with the ways of notices as sets. Raises Invalid with all errors, also if there are
+    none."""
     if body == ChangeAccountSettings():
         *others, last = (f"`{name}`" for name in ChangeAccountSettings.__struct_encode_fields__)
         raise Invalid(("quietHours", "required", f"give what to change: {', '.join(others)} or {last}"))
+    wrong = Problems()
+    if body.quiet_hours is not UNSET:
+        with wrong.gathering(), _named_publicly():
+            send_defaults.check_quiet_hours(body.quiet_hours)
+    if body.notices is not UNSET:
+        with wrong.gathering(), _named_publicly():
+            choices.check_for_all(body.notices)
+    wrong.report()
     if body.notices is UNSET:
         return body
     notices = {kind: None if ways is None else sorted(set(ways)) for kind, ways in body.notices.items()}
