@@ -120,6 +120,12 @@ def problem_of(url: str, rules: EndpointRules) -> str | None:
     return check_url(url, allow_http=rules.allow_http, allowed_networks=rules.networks)
 
 
+def check(url: str, rules: EndpointRules) -> None:
+    """Raises Invalid for a URL that is not allowed as a destination."""
+    if (problem := problem_of(url, rules)) is not None:
+        raise Invalid(("url", "format", f"`url` is refused: {problem}"))
+
+
 #: What settings may allow at most.
 _ANYWHERE = parse_networks("0.0.0.0/0,::/0")
 
@@ -166,8 +172,8 @@ async def create(
     a host name are not checked here, but each time a connection is made.
     """
     wrong = Problems()
-    if (problem := problem_of(url, rules)) is not None:
-        wrong.add("url", "format", f"`url` is refused: {problem}")
+    with wrong.gathering():
+        check(url, rules)
     with wrong.gathering():
         kinds = checked_kinds(subscribed_events)
     with wrong.gathering():

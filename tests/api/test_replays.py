@@ -296,6 +296,28 @@ async def test_a_suspended_organization_is_told_so_before_anything_is_looked_up(
         assert (status, answer["error"]["code"]) == (400, "validation_error"), (path, answer)
 
 
+async def test_what_is_wrong_now_is_named_together_with_what_is_always_wrong(
+    api: Api, tenant: Tenant, endpoint: UUID
+) -> None:
+    past = "2020-01-01T00:00:00Z"
+    private = {"url": "https://10.0.0.1/", "subscribed_events": ["nothing"]}
+    campaign = {"name": "a", "recipients": ["+258841234567"], "scheduledAt": past}
+    requests: list[tuple[str, str, Any, list[str]]] = [
+        ("POST", "/webhooks", private, ["subscribed_events", "url"]),
+        ("PATCH", f"/webhooks/{endpoint}", private, ["subscribed_events", "url"]),
+        ("POST", "/api-keys", {"name": "a", "profile": "nothing", "expires_at": past}, ["expires_at", "profile"]),
+        ("POST", "/campaigns", campaign | {"content": "{{nobody}}"}, ["content", "scheduledAt"]),
+        ("POST", "/campaigns", campaign | {"content": "a" * 1531}, ["content", "scheduledAt"]),
+        ("POST", "/sms/send", {"to": "x", "message": "a" * 1531, "sendAt": past}, ["message", "sendAt", "to"]),
+        ("POST", "/sms/send", {"to": "+258841234567", "message": "a" * 1531, "sendAt": past}, ["message", "sendAt"]),
+        ("POST", "/sms/preview", {"to": "x", "message": "a", "sendAt": past}, ["sendAt", "to"]),
+    ]
+    for method, path, body, fields in requests:
+        status, _, answer = await ask(api, tenant.headers, "one", method, path, body)
+        assert (status, answer["error"]["code"]) == (400, "validation_error"), (path, answer)
+        assert sorted(one["field"] for one in answer["error"]["details"]["fields"]) == fields, (path, answer)
+
+
 async def test_what_is_wrong_at_any_time_is_refused_before_the_key_is_looked_up(
     api: Api, tenant: Tenant, endpoint: UUID
 ) -> None:

@@ -107,8 +107,8 @@ async def issue(
     mode = actor.mode if mode is None else mode
     if mode not in MODES:
         wrong.add("mode", "enum", "`mode` must be live or test")
-    if expires_at is not None and expires_at <= now:
-        wrong.add("expires_at", "range", "`expires_at` must be in the future")
+    with wrong.gathering():
+        check_end(expires_at, now)
     with wrong.gathering():
         allowed = networks(allowed_ips)
     with wrong.gathering():
@@ -345,6 +345,12 @@ async def _demand_place(conn: Connection, actor: Actor) -> None:
 def checked_name(text: str) -> str:
     """A trimmed name. Raises Invalid."""
     return naming.checked(text, "name", longest=100)
+
+
+def check_end(expires_at: datetime | None, now: datetime) -> None:
+    """Raises Invalid for a key that would have expired already. None: it never does."""
+    if expires_at is not None and expires_at <= now:
+        raise Invalid(("expires_at", "range", "`expires_at` must be in the future"))
 
 
 def networks(texts: Sequence[str]) -> list[str]:

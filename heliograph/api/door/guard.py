@@ -29,7 +29,7 @@ from heliograph.api.door.tracing import end_span
 from heliograph.api.shapes import envelope
 from heliograph.api.shapes.refusals import MethodNotAllowed, PayloadTooLarge, RateLimited, UnsupportedMediaType
 from heliograph.base.actor import Principal
-from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.errors import Invalid, NotFound, Problems, Refusal
 from heliograph.base.ids import uuid7_text
 from heliograph.base.process import measures, spans
 from heliograph.http import static
@@ -105,7 +105,7 @@ class Guard:
                 call.raw = await self._receive_body(call, receive)
                 call.body = self._readers[operation.id](call.raw)
                 if operation.canonical is not None:
-                    call.body = await operation.canonical(call.body)
+                    call.body = await self._canonical(call, operation.canonical)
             if operation.query is not None:
                 call.query = self._queries[operation.id](scope["query_string"])
             for name in call.parameters:
@@ -282,6 +282,20 @@ class Guard:
         if size > limit:
             raise PayloadTooLarge(limit)
         return b"".join(parts)
+
+    async def _canonical(self, call: Call, canonical: Callable[[Any], Awaitable[Any]]) -> Any:
+        presently = call.operation.presently
+        try:
+            return await canonical(call.body)
+        except Invalid:
+            if presently is None:
+                raise
+            wrong = Problems()
+            with wrong.gathering():
+                raise
+            with wrong.gathering():
+                presently(call, call.body)
+            raise wrong.refusal() from None
 
     def _read_idempotency_key(self, call: Call) -> None:
         operation = call.operation

@@ -51,6 +51,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     #: Normalizes the body, so that different spellings of one request are equal, without a clock, settings or the
     #: database; raises Invalid. Its result is what an idempotency key is bound to, and the body that the handler gets.
     canonical: Callable[[Any], Awaitable[Any]] | None = None
+    #: Raises Invalid for what is wrong with a body at this time or under these settings, given the call and a body that
+    #: `canonical` refuses: all of it is named at once. The rule checks that for every other body.
+    presently: Callable[[Call, Any], object] | None = None
     #: Fields of the canonical body that are sets, written as lists: their order makes no other request.
     unordered: tuple[str, ...] = ()
     #: Fields of the body that have a second name, and that name. A refusal names a field as the request does.
@@ -111,6 +114,7 @@ def operation(
     *,
     status: int = 200,
     canonical: Callable[[Any], Awaitable[Any]] | None = None,
+    presently: Callable[[Call, Any], object] | None = None,
     unordered: tuple[str, ...] = (),
     other_names: tuple[tuple[str, str], ...] = (),
     refusals: tuple[type[Refusal], ...] = (),
@@ -124,6 +128,7 @@ def operation(
     facts = Facts(
         status=status,
         canonical=canonical,
+        presently=presently,
         unordered=unordered,
         other_names=other_names,
         refusals=refusals,

@@ -14,7 +14,7 @@ from heliograph.accounts.api_keys.lifecycle import KeyLimited, TooManyActiveKeys
 from heliograph.accounts.api_keys.scopes import PROFILES, SCOPES, LiveKeyRequired
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
-from heliograph.base.database.clock import iso, iso_or_none
+from heliograph.base.database.clock import iso, iso_or_none, now
 from heliograph.base.errors import Problems
 
 
@@ -143,7 +143,13 @@ async def canonical(body: CreateApiKey) -> CreateApiKey:
     )
 
 
-@operation(status=201, canonical=canonical, has_secret=True, refusals=(LiveKeyRequired, KeyLimited, TooManyActiveKeys))
+@operation(
+    status=201,
+    canonical=canonical,
+    presently=lambda call, body: lifecycle.check_end(body.expires_at, now()),
+    has_secret=True,
+    refusals=(LiveKeyRequired, KeyLimited, TooManyActiveKeys),
+)
 async def create_api_key(call: Call, body: CreateApiKey) -> ApiKeyCreated:
     """Create an API key.
 

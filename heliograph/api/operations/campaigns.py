@@ -23,6 +23,7 @@ from heliograph.api.shapes.fields import (
     needed,
 )
 from heliograph.api.shapes.paging import PageQuery
+from heliograph.base.database.clock import now
 from heliograph.base.errors import Problems
 from heliograph.campaigns import audience, plan, record, template
 from heliograph.campaigns.approval.rule import CampaignApprovalRequired
@@ -306,6 +307,7 @@ async def canonical(body: CreateCampaign) -> SmsCampaignSpec:
 @operation(
     status=201,
     canonical=canonical,
+    presently=lambda call, body: plan.checked_time(body.scheduled_at or body.other_scheduled_at, now()),
     unordered=("recipients", "audience_tags", "excluded_tags"),
     other_names=tuple(OTHER_NAMES.items()),
     refusals=(SenderIdNotApproved, CampaignAudienceEmpty),

@@ -156,7 +156,13 @@ async def canonical(body: CreateWebhook) -> CreateWebhook:
     return msgspec.structs.replace(body, subscribed_events=kinds, description=description)
 
 
-@operation(status=201, canonical=canonical, has_secret=True, refusals=(TooManyEndpoints,))
+def presently(call: Call, body: CreateWebhook | ChangeWebhook) -> None:
+    """Raises Invalid for a URL that the settings do not allow."""
+    if body.url not in (None, endpoints.CATCHER):
+        endpoints.check(body.url, call.services.webhook_rules)
+
+
+@operation(status=201, canonical=canonical, presently=presently, has_secret=True, refusals=(TooManyEndpoints,))
 async def create_webhook(call: Call, body: CreateWebhook) -> WebhookCreated:
     """Register a webhook endpoint."""
     endpoint, secret = await endpoints.create(
@@ -198,7 +204,7 @@ async def changes(body: ChangeWebhook) -> Changes:
     return found
 
 
-@operation(canonical=changes, refusals=(TooManyEndpoints, EndpointDisabled))
+@operation(canonical=changes, presently=presently, refusals=(TooManyEndpoints, EndpointDisabled))
 async def change_webhook(call: Call, webhook_endpoint_id: UUID, body: Changes) -> WebhookChanged:
     """Change a webhook endpoint.
 

@@ -15,7 +15,7 @@ from heliograph.accounts.organizations import DestinationNotAllowed
 from heliograph.base.actor import Actor
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import NotFound, Refusal, Unavailable
+from heliograph.base.errors import NotFound, Problems, Refusal, Unavailable
 from heliograph.base.money import Charge
 from heliograph.campaigns import plan, template
 from heliograph.campaigns.audience import Recipient
@@ -59,8 +59,12 @@ async def create(conn: Connection, actor: Actor, *, spec: SmsCampaignSpec, reque
     chosen = await conn.fetchrow(SMART, actor.organization_id)
     if chosen is None:
         raise NotFound(resource="organization", id=str(actor.organization_id))
-    template.check(spec.message_template, "message_template", **chosen)
-    checked = await plan.check_spec(conn, spec)
+    wrong = Problems()
+    with wrong.gathering():
+        template.check(spec.message_template, "message_template", **chosen)
+    with wrong.gathering():
+        checked = await plan.check_spec(conn, spec)
+    wrong.report()
     sender = await sender_choice.resolve(
         conn, actor, sender_id=spec.sender_id, sender_name=spec.sender_name, fields=sender_choice.SNAKE
     )

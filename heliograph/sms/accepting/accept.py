@@ -328,17 +328,13 @@ def is_guarded(send: Send) -> bool:
 
 def unfit(send: Send, segments: int) -> Invalid | None:
     """Problems of a send that depend on the current time and on the encoding of its text."""
-    if send.send_at is not None and not (at := now()) - MAX_PAST <= send.send_at <= at + MAX_AHEAD:
-        return Invalid(("sendAt", "range", "`sendAt` must be between 60 seconds ago and 365 days ahead"))
+    wrong = []
     if segments > MAX_SEGMENTS:
-        return Invalid(
-            (
-                "message",
-                "too_many_segments",
-                f"`message` needs {segments} segments; {MAX_SEGMENTS} are allowed: {HOLD}",
-            )
-        )
-    return None
+        text = f"`message` needs {segments} segments; {MAX_SEGMENTS} are allowed: {HOLD}"
+        wrong.append(("message", "too_many_segments", text))
+    if send.send_at is not None and not (at := now()) - MAX_PAST <= send.send_at <= at + MAX_AHEAD:
+        wrong.append(("sendAt", "range", "`sendAt` must be between 60 seconds ago and 365 days ahead"))
+    return Invalid(*wrong) if wrong else None
 
 
 def life(send: Send) -> timedelta | None:

@@ -18,11 +18,11 @@ from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import NUMBER, AcceptedMessage, Queued, Success, Time, TrafficClass
 from heliograph.base import phones
 from heliograph.base.database.clock import iso, iso_or_none
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, Problems
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.guard.book import ChallengeRequired, DestinationSuspicious
-from heliograph.sms.accepting import preview
-from heliograph.sms.accepting.accept import MAX_REFERENCE, MAX_TEXT, VALIDITY, QuotaExceeded, Send
+from heliograph.sms.accepting import encoding, preview
+from heliograph.sms.accepting.accept import MAX_REFERENCE, MAX_TEXT, VALIDITY, QuotaExceeded, Send, unfit
 from heliograph.sms.accepting.sender_ids import SenderIdNotAllowed, SenderIdNotApproved
 
 
@@ -233,10 +233,22 @@ async def preview_sms(call: Call, body: SendSms) -> SmsPreviewed:
     )
 
 
+def _without_number(call: Call, body: SendSms) -> Invalid:
+    """Everything that is wrong with a send whose `to` is not a number."""
+    wrong, actor = Problems(), call.actor
+    wrong.add("to", "pattern", "`to` must be a phone number with country code: `+258841234567`")
+    _, segments = encoding.count(body.message, smart=actor.smart_encoding, accents=actor.replace_accents)
+    also = unfit(Send(actor, body.to, body.message, send_at=body.send_at), segments)
+    if also is not None:
+        with wrong.gathering():
+            raise also
+    return wrong.refusal()
+
+
 def _send(call: Call, body: SendSms) -> Send:
     to = phones.parse(body.to)
     if to is None:
-        raise Invalid(("to", "pattern", "`to` must be a phone number with country code: `+258841234567`"))
+        raise _without_number(call, body)
     # Two spellings of one number are the same payload, and so is an explicit default. The organization's own default is
     # not part of the payload: it may change between a request and its repetition.
     guarantee = body.delivery_guarantee or "at_least_once"
