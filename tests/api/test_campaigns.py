@@ -157,6 +157,11 @@ async def test_the_other_form(api: Api, tenant: Tenant) -> None:
             {"content": "a", "recipients": [TO], "scheduledAt": None, "scheduled_at": "2020-01-01T00:00:00Z"},
             "scheduled_at",
         ),
+        (
+            {"content": "a", "recipients": [TO], "scheduled_at": None, "scheduledAt": "2020-01-01T00:00:00Z"},
+            "scheduledAt",
+        ),
+        ({"message_template": None, "content": "a {{b}}", "recipients": [TO]}, "content"),
         ({"content": "a", "recipients": [TO], "senderId": str(uuid7())}, "senderId"),
         ({"content": "a", "audienceTags": ["x"], "recipients": [TO]}, "audienceTags"),
         *(

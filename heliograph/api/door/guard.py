@@ -245,7 +245,8 @@ class Guard:
         refusal = envelope.refusal_of(error, request_id=call.request_id, operation=name, trace=call.trace)
         if isinstance(refusal, Invalid) and call.body is not None and (names := call.operation.other_names):
             given = msgspec.json.decode(call.raw)
-            return refusal.renamed({name: other for name, other in names if other in given and name not in given})
+            meant = {name: other for name, other in names if given.get(other) is not None and given.get(name) is None}
+            return refusal.renamed(meant)
         return refusal
 
     def _check_size(self, call: Call) -> None:
