@@ -11,12 +11,14 @@ import pytest
 
 from heliograph.accounts import organizations
 from heliograph.accounts.api_keys import lifecycle
+from heliograph.base.actor import Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.campaigns.channels import sms
 from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.dashboard.table import ROUTES
 from heliograph.pages.routes import Route
+from heliograph.people import invitations, users
 from tests.hooks import until
 
 from .conftest import Browser, Page, Tenant, make_person
@@ -148,6 +150,16 @@ async def test_a_leaked_key_is_revoked_and_a_person_removed(
     assert await pool.fetchval("SELECT status FROM api_keys WHERE id = $1", key.id) == "revoked"
     assert (await owner.post(f"/team/members/{rui.id}/remove", {"_token": token})).status == 200
     assert await pool.fetchval("SELECT count(*) FROM memberships WHERE user_id = $1", rui.id) == 0
+
+
+async def test_an_invitation_is_still_accepted(pool: Pool, tenant: Tenant) -> None:
+    """It gives somebody what the others have; an operator invites, too, if an organization's people are gone."""
+    async with pool.acquire() as conn:
+        _, token, _ = await invitations.invite(conn, tenant.actor, email="eva@example.org", role="owner")
+        user, _ = await users.ensure(conn, tenant.actor, email="eva@example.org", name="Eva")
+        await become(pool, tenant, "suspended")
+        assert await invitations.accept(conn, Principal("person"), token=token, user_id=user.id) == tenant.id
+    assert await pool.fetchval("SELECT role FROM memberships WHERE user_id = $1", user.id) == "owner"
 
 
 @pytest.mark.parametrize("state", sorted(organizations.STOPPED))
