@@ -99,7 +99,7 @@ def framing(is_1_0: bool, headers: Headers) -> tuple[int | None, bool, bool]:
         else:  # 1.0 has no interim answers (RFC 9110 §10.1.1)
             expects_continue = not is_1_0 and value.lower() == b"100-continue"
     if is_chunked and length is not None:
-        raise HttpError(400, "there are Transfer-Encoding and Content-Length")
+        raise HttpError(400, "there are both Transfer-Encoding and Content-Length")
     if is_chunked and is_1_0:
         raise HttpError(400, "HTTP/1.0 has no Transfer-Encoding")
     if hosts > 1 or (hosts == 0 and not is_1_0):

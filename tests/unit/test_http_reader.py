@@ -152,7 +152,7 @@ def test_each_request_ends_where_it_ends_however_they_arrive(seed: int) -> None:
 
 
 HOSTILE = [
-    (b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n", "there are Transfer-Encoding and Content-Length"),
+    (b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n", "there are both Transfer-Encoding and Content-Length"),
     (b"Content-Length: 3\r\nContent-Length: 3\r\n", "there are several Content-Length headers"),
     (b"Content-Length: 3, 3\r\n", "Content-Length is not a number"),
     (b"Content-Length: +3\r\n", "Content-Length is not a number"),
