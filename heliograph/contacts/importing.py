@@ -228,11 +228,11 @@ async def run(
 # Locked in the order in which they are written, after waiting for concurrent changes. Each is looked up separately: a
 # plan for `phone = ANY`, cached while there were no contacts, read all contacts for each batch.
 IMAGES = """
-INSERT INTO contact_import_images (organization_id, import_id, batch, contact_id, name, first_name, last_name, tags,
-                                   updated_at)
+INSERT INTO contact_import_images (organization_id, import_id, batch, contact_id, phone, name, first_name, last_name,
+                                   tags, updated_at)
 SELECT $1, $2, $3, held.*
   FROM (SELECT phone FROM unnest($4::text[]) AS given (phone) ORDER BY phone) given CROSS JOIN LATERAL (
-       SELECT id, name, first_name, last_name, tags, updated_at FROM contacts
+       SELECT id, phone, name, first_name, last_name, tags, updated_at FROM contacts
         WHERE organization_id = $1 AND phone = given.phone AND mode = $5 FOR UPDATE) held
 RETURNING contact_id
 """

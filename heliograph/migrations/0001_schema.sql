@@ -752,6 +752,7 @@ CREATE TABLE contact_import_images (
     import_id       uuid NOT NULL,
     batch           integer NOT NULL,
     contact_id      uuid NOT NULL,
+    phone           text NOT NULL,
     name            text NOT NULL,
     first_name      text,
     last_name       text,
@@ -760,6 +761,7 @@ CREATE TABLE contact_import_images (
     PRIMARY KEY (organization_id, import_id, batch, contact_id)
 );
 COMMENT ON TABLE contact_import_images IS 'tenant: contacts as they were before a batch of an import changed them';
+COMMENT ON COLUMN contact_import_images.phone IS 'whose names these are, also once the contact is deleted or has another number';
 
 CREATE TABLE contact_changes (
     organization_id uuid NOT NULL,

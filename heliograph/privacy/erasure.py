@@ -68,8 +68,11 @@ WITH gone AS (
 ), changed AS (
     DELETE FROM contact_changes WHERE organization_id = $1 AND phone = ANY ($2) RETURNING contact_id
 ), images AS (
-    DELETE FROM contact_import_images i USING (SELECT id FROM gone UNION SELECT contact_id FROM changed) past (id)
-     WHERE i.organization_id = $1 AND i.contact_id = past.id RETURNING 1
+    -- By number: the contact may have been deleted long ago, or have got the number of somebody else.
+    DELETE FROM contact_import_images
+     WHERE organization_id = $1
+       AND (phone = ANY ($2) OR contact_id IN (SELECT id FROM gone UNION SELECT contact_id FROM changed))
+    RETURNING 1
 ), noted AS (
     DELETE FROM organization_notes
      WHERE organization_id = $1 AND {naming.typed_in("body")}

@@ -11,8 +11,9 @@ from heliograph.audit import reading as audit
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.campaigns import drafts
-from heliograph.contacts import marked, records, search
-from heliograph.contacts.records import Entry
+from heliograph.contacts import importing, marked, records, search
+from heliograph.contacts.records import Changes, Entry
+from heliograph.contacts.sheets import Layout, Row
 from heliograph.overview import messages
 from heliograph.overview.exports import jobs, kinds
 from heliograph.privacy import answers, erasure
@@ -23,8 +24,8 @@ from tests.rules.factories import organization
 
 ANA, BIA = "+258841234567", "+258841234568"
 IMAGE = """
-INSERT INTO contact_import_images (organization_id, import_id, batch, contact_id, name, tags, updated_at)
-VALUES ($1, $2, 1, $3, 'Ana Before', '{}', now())
+INSERT INTO contact_import_images (organization_id, import_id, batch, contact_id, phone, name, tags, updated_at)
+VALUES ($1, $2, 1, $3, $4, 'Ana Before', '{}', now())
 """
 
 
@@ -45,12 +46,32 @@ async def test_a_contact_that_was_just_deleted_goes_as_it_was_before_an_import_t
     async with pool.acquire() as conn:
         kept, gone = [await records.create(conn, actor, entry=Entry(to, "Somebody")) for to in (BIA, ANA)]
         for one in (kept, gone):
-            await conn.execute(IMAGE, actor.organization_id, uuid7(), one.id)
+            await conn.execute(IMAGE, actor.organization_id, uuid7(), one.id, one.phone)
         async with conn.transaction():
             await marked.delete(conn, actor, ids=[gone.id])
         done = await erasure.erase(conn, actor, address=ANA)
     assert done.erased == {"contacts_before": 1, "rows_of_imports": 1}
     assert [row[0] for row in await pool.fetch("SELECT contact_id FROM contact_import_images")] == [kept.id]
+
+
+@pytest.mark.parametrize("since", ["deleted", "another number"])
+async def test_a_name_before_an_import_goes_by_its_number_whatever_became_of_the_contact(
+    pool: Pool, since: str
+) -> None:
+    actor, options = await organization(pool), importing.Options()
+    layout = Layout("utf-8", ",", ["phone", "name"], {"phone": 0, "name": 1}, 0)
+    async with pool.acquire() as conn:
+        made = [await records.create(conn, actor, entry=Entry(to, f"Before {to[-1]}")) for to in (ANA, BIA)]
+        rows = [Row(n, [to, "After"]) for n, to in enumerate((ANA, BIA))]
+        batch = importing.batch_of(rows, layout, options, 0)
+        async with conn.transaction():
+            await importing.write(conn, actor, id=uuid7(), batch=batch, options=options)
+        if since == "deleted":
+            await records.delete(conn, actor, id=made[0].id)
+        else:
+            await records.change(conn, actor, id=made[0].id, changes=Changes(phone="+258849999999"))
+        assert (await erasure.erase(conn, actor, address=ANA)).erased == {"rows_of_imports": 1}
+    assert [row[0] for row in await pool.fetch("SELECT name FROM contact_import_images")] == ["Before 8"]
 
 
 ATTEMPT = """
