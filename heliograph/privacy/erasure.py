@@ -28,6 +28,7 @@ from heliograph.consent import people, skipped
 from heliograph.contacts import records
 from heliograph.networks import asked, learned
 from heliograph.privacy import answers, naming, withdrawing
+from heliograph.sending.attempts import MAY_QUOTE
 from heliograph.sms import timeline
 
 #: How many messages or typed texts are scanned per step: they have no index by recipient.
@@ -172,6 +173,13 @@ WITH gone AS (
 )
 SELECT count(*)::int FROM gone
 """
+# A supplier's answer may repeat the text, too.
+ANSWERS = f"""
+WITH gone AS (
+    UPDATE attempts SET detail = '' WHERE organization_id = $1 AND message_id = ANY ($2) AND {MAY_QUOTE} RETURNING 1
+)
+SELECT count(*)::int FROM gone
+"""
 # Suppliers' receipts contain the number, and may repeat the beginning of the text.
 RECEIPTS = """
 SELECT receipt AS fingerprint, receipt_at AS at FROM messages
@@ -284,7 +292,7 @@ WITH theirs AS MATERIALIZED (
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM gone)::int AS gone, (SELECT count(*) FROM told)::int AS told,
-       (SELECT count(*) FROM theirs)::int AS seen
+       (SELECT count(*) FROM theirs)::int AS seen, ARRAY(SELECT id FROM theirs) AS theirs
 """
 
 
@@ -311,7 +319,7 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> ErasureRecei
     sent = await _steps(conn, SENT, actor, *periods, also=_sent)
     received = await _steps(conn, RECEIVED, actor, *periods, also=_parts)
     erased["sms_sent"], erased["sms_received"] = sent["gone"], received["gone"]
-    erased["receipts_as_written"] = sent["receipts"]
+    erased["receipts_as_written"], erased["answers_of_suppliers"] = sent["receipts"], sent["answers"]
     erased["parts_as_delivered"], erased["texts_in_events"] = received["parts"], received["told"]
     erased["conversations"] = await conn.fetchval(THREADS, organization_id, names)
     numbers = [one for one in names if one.startswith("+")]
@@ -325,6 +333,7 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> ErasureRecei
     assert row is not None
     erased["whatsapp_messages"] = row["gone"]
     erased["texts_in_events"] += row["told"]
+    erased["answers_of_suppliers"] += await conn.fetchval(ANSWERS, organization_id, row["theirs"])
     # Answers are not filtered by time: a late one may repeat what the former owner of a number wrote.
     ever = sorted({*periods[0]})
     erased["answers_of_receivers"], erased["answers_in_lists"] = await answers.erase(conn, actor, ever)
@@ -382,7 +391,8 @@ async def _sent(conn: Connection, actor: Actor, theirs: list[UUID]) -> dict[str,
     # First, because a worker would end a message without text as expired.
     withdrawn = await withdrawing.sms_of(conn, actor, theirs)
     gone = await conn.fetchval(TEXTS, actor.organization_id, theirs)
+    told = await conn.fetchval(ANSWERS, actor.organization_id, theirs)
     since = (time_of(min(theirs)) - AROUND).astimezone(UTC).date()
     rows = await conn.fetch(RECEIPTS, actor.organization_id, theirs, since)
     receipts = await timeline.erase_written(conn, [(row["fingerprint"], row["at"]) for row in rows])
-    return {"withdrawn": withdrawn, "gone": gone, "receipts": receipts}
+    return {"withdrawn": withdrawn, "gone": gone, "answers": told, "receipts": receipts}

@@ -20,6 +20,7 @@ from heliograph.people import email_change, invitations, links, sessions, tries
 from heliograph.people.operators import noticing
 from heliograph.people.operators import sessions as operator_sessions
 from heliograph.people.passkeys import keeping
+from heliograph.sending import attempts
 from heliograph.sms import retention as sms_retention
 from heliograph.sms.by_hand import own_numbers
 from heliograph.traces import contexts
@@ -140,7 +141,15 @@ DELETE_WORKERS = "DELETE FROM workers WHERE id IN (SELECT id FROM workers WHERE 
 #: Rules for tables that no channel owns.
 SHARED = Rules(
     tables=(
-        Table(name="attempts", time="ended_at", bound=lambda at: at.metadata),
+        Table(
+            name="attempts",
+            time="ended_at",
+            bound=lambda at: at.metadata,
+            text="detail",
+            erased="''",
+            key="organization_id, message_id, attempt",
+            holds_text=attempts.MAY_QUOTE,
+        ),
         Table(name="events", time="created_at", bound=lambda at: max(at.metadata, at.now - EVENTS)),
         Table(
             name="webhook_attempts",

@@ -17,6 +17,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7_floor
 from heliograph.retention import turns
 from heliograph.retention.turns import Budget, ExpiredRows, SweptRows, Turn
+from heliograph.sending.attempts import MAY_QUOTE
 from heliograph.sms import timeline
 
 #: All parts of a message, and their repetitions, arrive within this time. Its id is that of the first to be processed.
@@ -60,6 +61,12 @@ UPDATE webhook_attempts SET detail = ''
     SELECT event_id FROM webhook_attempts
      WHERE organization_id = $1 AND event_id >= $2 AND event_id < $3 AND status IS NOT NULL AND detail <> '' LIMIT $4))
 """,
+    # What a supplier answered, which may repeat the text.
+    "attempts": f"""
+UPDATE attempts SET detail = '' WHERE organization_id = $1 AND (message_id, attempt) IN (
+    SELECT message_id, attempt FROM attempts
+     WHERE organization_id = $1 AND message_id >= $2 AND message_id < $3 AND {MAY_QUOTE} LIMIT $4)
+""",
     "whatsapp_messages": """
 UPDATE whatsapp_messages SET content = NULL WHERE organization_id = $1 AND id = ANY (ARRAY(
     SELECT id FROM whatsapp_messages
@@ -67,7 +74,10 @@ UPDATE whatsapp_messages SET content = NULL WHERE organization_id = $1 AND id = 
 """,
 }
 #: Tables whose rows are swept by another id than their own.
-ROWS = {"webhook_attempts": "(SELECT organization_id, event_id AS id FROM webhook_attempts)"}
+ROWS = {
+    "webhook_attempts": "(SELECT organization_id, event_id AS id FROM webhook_attempts)",
+    "attempts": "(SELECT organization_id, message_id AS id FROM attempts)",
+}
 # A receipt's raw bytes may repeat the beginning of the text. The first receipt of a message is recorded in its row.
 QUOTED = """
 WITH past AS MATERIALIZED (

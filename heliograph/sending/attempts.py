@@ -30,6 +30,8 @@ MOST_ATTEMPTS = 32_000
 MAY_HAVE_ARRIVED = "('accepted', 'unknown')"
 #: The reason recorded when a worker died before it could record an answer.
 WORKER_DIED = said("the worker ended before the answer came")
+#: An SQL condition on a row of `attempts`: its detail may be the target's words, which may repeat the message's text.
+MAY_QUOTE = f"detail NOT IN ('', '{WORKER_DIED}')"
 
 
 class Loaded(Protocol):

@@ -1,4 +1,5 @@
-"""The beginnings of receivers' responses, which may repeat a text, are kept no longer than texts."""
+"""The beginnings of receivers' responses, and what suppliers answered, may repeat a text, and are kept no longer than
+texts."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.process.settings import Settings
 from heliograph.retention import forgetting, shorter
+from heliograph.sending.attempts import WORKER_DIED
 from tests.rules.factories import organization
 
 NOW = datetime.now(UTC)
@@ -62,3 +64,37 @@ async def test_they_go_after_the_organizations_own_time(pool: Pool) -> None:
         assert await shorter.forget(conn)
     assert await told(pool, own) == [(12, None), (8, None), (3, 500), (3, None)]
     assert len(await told(pool, other)) == 6
+
+
+OF_SUPPLIER = """
+INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at, detail)
+VALUES ($1, $2, $3, $2, 'unknown', $4, $4, $5)
+"""
+TOLD = ["bad text: your code is 1234", WORKER_DIED]
+
+
+async def details(pool: Pool, actor: Actor) -> list[str]:
+    """What is left of suppliers' answers, the oldest first."""
+    sql = "SELECT detail FROM attempts WHERE organization_id = $1 ORDER BY message_id, attempt"
+    return [row["detail"] for row in await pool.fetch(sql, actor.organization_id)]
+
+
+async def test_what_suppliers_answered_about_a_text_goes_with_it(pool: Pool) -> None:
+    own, other = await organization(pool), await organization(pool)
+    for actor in (own, other):
+        for days in (3, 12, 21):
+            at = NOW - timedelta(days=days)
+            async with pool.acquire() as conn:
+                await make_partitions(conn, at.date(), ahead=0)
+            for n, detail in enumerate(TOLD):
+                id = UUID(int=uuid7_floor(at).int + 1)
+                await pool.execute(OF_SUPPLIER, actor.organization_id, id, n, at, detail)
+    # What decides later whether a supplier is to blame is kept.
+    gone = ["", WORKER_DIED]
+    async with pool.acquire() as conn:
+        assert await forgetting.forget(conn, SETTINGS)
+        assert await details(pool, own) == [*gone, *TOLD, *TOLD]
+        await send_defaults.change(conn, organization_id=own.organization_id, text_days=7)
+        assert await shorter.forget(conn)
+    assert await details(pool, own) == [*gone, *gone, *TOLD]
+    assert await details(pool, other) == [*gone, *TOLD, *TOLD]

@@ -19,8 +19,12 @@ from heliograph.overview.exports import jobs, kinds
 from heliograph.privacy import answers, erasure
 from heliograph.sealing import text_keys
 from heliograph.sealing.text_keys import Sealing
+from heliograph.sending.attempts import WORKER_DIED
 from heliograph.webhooks.recording import at_rest
+from tests.rules.factories import message as sms
 from tests.rules.factories import organization
+from tests.rules.whatsapp_factories import made
+from tests.rules.whatsapp_factories import message as whatsapp
 
 ANA, BIA = "+258841234567", "+258841234568"
 IMAGE = """
@@ -72,6 +76,27 @@ async def test_a_name_before_an_import_goes_by_its_number_whatever_became_of_the
             await records.change(conn, actor, id=made[0].id, changes=Changes(phone="+258849999999"))
         assert (await erasure.erase(conn, actor, address=ANA)).erased == {"rows_of_imports": 1}
     assert [row[0] for row in await pool.fetch("SELECT name FROM contact_import_images")] == ["Before 8"]
+
+
+TRIED = """
+INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at, detail)
+VALUES ($1, $2, $3, $2, 'unknown', now(), now(), $4)
+"""
+
+
+@pytest.mark.parametrize("channel", ["sms", "whatsapp"])
+async def test_what_suppliers_answered_about_a_text_goes(pool: Pool, channel: str) -> None:
+    acme = await made(pool)
+    for to in (ANA, BIA):
+        id = await (sms(pool, acme.actor, to=to) if channel == "sms" else whatsapp(pool, acme, to=to))
+        for n, detail in enumerate((f"bad text: hello {to}", WORKER_DIED), 1):
+            await pool.execute(TRIED, acme.organization_id, id, n, detail)
+    async with pool.acquire() as conn:
+        assert (await erasure.erase(conn, acme.actor, address=ANA)).erased["answers_of_suppliers"] == 1
+        assert "answers_of_suppliers" not in (await erasure.erase(conn, acme.actor, address=ANA)).erased
+    left = await pool.fetch("SELECT detail FROM attempts ORDER BY message_id, attempt")
+    # What decides whether a supplier is to blame is kept.
+    assert [row["detail"] for row in left] == ["", WORKER_DIED, f"bad text: hello {BIA}", WORKER_DIED]
 
 
 ATTEMPT = """
