@@ -1,4 +1,4 @@
-"""Erases what receivers of webhooks answered about a person: a response may repeat what it was sent.
+"""What receivers of webhooks answered about a person, to show or to erase it: a response may repeat what it was sent.
 
 Responses to failures and tests are kept as evidence, and the beginning of each unsuccessful one with its attempt. The
 rule nobody may break: a response that is sealed is opened to search it, and goes if it cannot be opened.
@@ -6,8 +6,12 @@ rule nobody may break: a response that is sealed is opened to search it, and goe
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
 from datetime import date, datetime
+from typing import Any
 from uuid import UUID
+
+import asyncpg
 
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
@@ -17,21 +21,24 @@ from heliograph.webhooks.recording.at_rest import ANSWERS
 
 #: How many responses, of some kilobytes each, and how many beginnings of some are scanned per step.
 STEP, STEP_OF_BEGINNINGS = 1_000, 20_000
-_FIRST = UUID(int=0)
+_FIRST, _LAST = UUID(int=0), UUID(int=2**128 - 1)
 
 DAYS = "SELECT generate_series(current_date - 9, current_date + 1, interval '1 day')::date"
 # $5: the person's names, without a plus.
-NAMED = """
+_NAMED = """EXISTS (SELECT FROM unnest($5::text[]) AS known (name)
+                     WHERE position(convert_to(known.name, 'UTF8') IN body) > 0
+                        OR position(convert_to(known.name, 'UTF8') IN head) > 0)"""
+_SEALED = (
+    f"""'{SEALED}'::bytea IN (substring(head FROM 1 FOR {len(SEALED)}), substring(body FROM 1 FOR {len(SEALED)}))"""
+)
+NAMED = f"""
 WITH looked_at AS MATERIALIZED (
     SELECT ctid AS place, tableoid AS part, event_id, head, body FROM webhook_attempt_evidence
      WHERE organization_id = $1 AND begun_on = $2 AND event_id > $3 ORDER BY event_id FETCH FIRST ($4) ROWS WITH TIES
 ), gone AS (
     DELETE FROM webhook_attempt_evidence
      WHERE organization_id = $1 AND begun_on = $2
-       AND (tableoid, ctid) IN (SELECT part, place FROM looked_at
-                                 WHERE EXISTS (SELECT FROM unnest($5::text[]) AS known (name)
-                                                WHERE position(convert_to(known.name, 'UTF8') IN body) > 0
-                                                   OR position(convert_to(known.name, 'UTF8') IN head) > 0))
+       AND (tableoid, ctid) IN (SELECT part, place FROM looked_at WHERE {_NAMED})
     RETURNING 1
 )
 SELECT (SELECT event_id FROM looked_at ORDER BY event_id DESC LIMIT 1) AS last,
@@ -40,8 +47,7 @@ SELECT (SELECT event_id FROM looked_at ORDER BY event_id DESC LIMIT 1) AS last,
 # The same rows.
 SEALED_ONES = f"""
 SELECT event_id, endpoint_id, started_at, head, body FROM webhook_attempt_evidence
- WHERE organization_id = $1 AND begun_on = $2 AND event_id > $3 AND event_id <= $4
-   AND '{SEALED}'::bytea IN (substring(head FROM 1 FOR {len(SEALED)}), substring(body FROM 1 FOR {len(SEALED)}))
+ WHERE organization_id = $1 AND begun_on = $2 AND event_id > $3 AND event_id <= $4 AND {_SEALED}
 """
 REMOVE = """
 DELETE FROM webhook_attempt_evidence
@@ -62,6 +68,42 @@ WITH looked_at AS MATERIALIZED (
 SELECT (SELECT event_id FROM looked_at ORDER BY event_id DESC LIMIT 1) AS last,
        (SELECT count(*) FROM gone)::int AS gone
 """
+
+# Where a step ends that begins after $3.
+END = """
+SELECT event_id FROM webhook_attempt_evidence
+ WHERE organization_id = $1 AND begun_on = $2 AND event_id > $3 ORDER BY event_id OFFSET $4 LIMIT 1
+"""
+# Those that name the person, and the sealed ones, which may.
+SHOWN = f"""
+SELECT event_id, endpoint_id, started_at, url, head, body FROM webhook_attempt_evidence
+ WHERE organization_id = $1 AND begun_on = $2 AND event_id > $3 AND event_id <= $4 AND ({_NAMED} OR {_SEALED})
+ ORDER BY event_id, started_at
+"""
+SHOWN_BEGINNINGS = """
+SELECT event_id, endpoint_id, attempt, started_at, detail FROM webhook_attempts
+ WHERE organization_id = $1
+   AND EXISTS (SELECT FROM unnest($2::text[]) AS known (name) WHERE strpos(detail, known.name) > 0)
+ ORDER BY event_id, attempt
+"""
+
+
+async def held(conn: Connection, actor: Actor, names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """The responses that contain one of these names, each with its kind: those kept as evidence, and the beginnings of
+    some."""
+    written = sorted({one.removeprefix("+") for one in names})
+    for (day,) in await conn.fetch(DAYS):
+        after: UUID | None = _FIRST
+        while after is not None:
+            end = await conn.fetchval(END, actor.organization_id, day, after, STEP - 1)
+            rows = await conn.fetch(SHOWN, actor.organization_id, day, after, end or _LAST, written)
+            texts = iter(await text_keys.opened(conn, ANSWERS, _items(actor, rows)))
+            for row, head, body in zip(rows, texts, texts, strict=False):
+                if any(name in (text or "") for text in (head, body) for name in written):
+                    yield "answer_of_receiver", dict(row) | {"head": head, "body": body}
+            after = end
+    for row in await conn.fetch(SHOWN_BEGINNINGS, actor.organization_id, written):
+        yield "answer_in_list", dict(row)
 
 
 async def erase(conn: Connection, actor: Actor, names: list[str]) -> tuple[int, int]:
@@ -86,12 +128,7 @@ async def _evidence(conn: Connection, actor: Actor, day: date, names: list[str])
 
 async def _sealed(conn: Connection, actor: Actor, day: date, between: tuple[UUID, UUID], names: list[str]) -> int:
     rows = await conn.fetch(SEALED_ONES, actor.organization_id, day, *between)
-    items = [
-        Item(actor.organization_id, row["event_id"], row[part].decode("latin-1"))
-        for row in rows
-        for part in ("head", "body")
-    ]
-    texts = iter(await text_keys.opened(conn, ANSWERS, items))
+    texts = iter(await text_keys.opened(conn, ANSWERS, _items(actor, rows)))
     theirs: list[tuple[UUID, UUID, datetime]] = []
     for row, head, body in zip(rows, texts, texts, strict=False):
         if any(text is None or any(name in text for name in names) for text in (head, body)):
@@ -99,6 +136,14 @@ async def _sealed(conn: Connection, actor: Actor, day: date, between: tuple[UUID
     if theirs:
         await conn.execute(REMOVE, actor.organization_id, day, *map(list, zip(*theirs, strict=True)))
     return len(theirs)
+
+
+def _items(actor: Actor, rows: Sequence[asyncpg.Record]) -> list[Item]:
+    return [
+        Item(actor.organization_id, row["event_id"], row[part].decode("latin-1"))
+        for row in rows
+        for part in ("head", "body")
+    ]
 
 
 async def _beginnings(conn: Connection, actor: Actor, names: list[str]) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from datetime import UTC, timedelta
+from datetime import UTC, date, timedelta
 from uuid import UUID
 
 import msgspec
@@ -57,8 +57,7 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
     kept: dict[str, int]
 
 
-_DRAFTED = f"""CASE WHEN one LIKE '+%' THEN one = ANY ($2::text[])
-                 ELSE '+' || one = ANY ($2::text[]) OR {naming.typed_in("one")} END"""
+_DRAFTED = naming.drafted("one")
 CONTACTS = f"""
 WITH gone AS (
     DELETE FROM contacts WHERE organization_id = $1 AND phone = ANY ($2) RETURNING id, tags, mode
@@ -86,17 +85,13 @@ WITH gone AS (
     DELETE FROM guard_conversions WHERE organization_id = $1 AND recipient = ANY ($2) RETURNING 1
 ), seen AS (
     -- The whole second of the windows that contains it is deleted.
-    DELETE FROM guard_seen
-     WHERE organization_id = $1
-       AND numbers && ARRAY(SELECT CASE WHEN one ~ '^[+][0-9]+$' THEN substr(one, 2)::bigint END
-                              FROM unnest($2::text[]) AS item (one))
+    DELETE FROM guard_seen WHERE organization_id = $1 AND numbers && {naming.numbers()}
 ), vouched AS (
     UPDATE guard_settings
        SET safe = ARRAY(SELECT one FROM unnest(safe) WITH ORDINALITY AS item (one, n)
                          WHERE '+' || one <> ALL ($2::text[]) ORDER BY n)
      WHERE organization_id = $1
 ), drafted AS (
-    -- What was not read as a number is stored as its digits: all national numbers, if the organization has no country.
     UPDATE campaign_drafts
        SET numbers = ARRAY(SELECT one FROM unnest(numbers) WITH ORDINALITY AS item (one, n)
                             WHERE NOT {_DRAFTED} ORDER BY n)
@@ -111,6 +106,8 @@ WITH gone AS (
     DELETE FROM whatsapp_words
      WHERE organization_id = $1 AND word = 'start'
        AND person IN (SELECT person_of(one) FROM unnest($2::text[]) AS item (one))
+), replied AS (
+    DELETE FROM automatic_replies WHERE organization_id = $1 AND recipient = ANY ($2) RETURNING 1
 ), unlinked AS (
     -- The remaining opt-out no longer belongs to a file: other statements, which would outlive an undo, are gone.
     UPDATE opt_outs SET import_id = NULL
@@ -134,6 +131,7 @@ SELECT (SELECT count(*) FROM gone)::int AS contacts, (SELECT count(*) FROM chang
        (SELECT count(*) FROM caught)::int AS caught_events, (SELECT count(*) FROM guarded)::int AS holds_of_the_guard,
        (SELECT count(*) FROM converted)::int AS conversions, (SELECT count(*) FROM said)::int AS consent_history,
        (SELECT count(*) FROM noted)::int AS notes_of_operators,
+       (SELECT count(*) FROM replied)::int AS automatic_replies,
        (SELECT count(*) FROM skipped)::int AS skipped_by_campaigns
 """
 # Campaigns with recipients that are yet to be staged. Staging locks the campaign, so it is locked here first; one that
@@ -182,10 +180,10 @@ SELECT count(*)::int FROM gone
 """
 # Suppliers' receipts contain the number, and may repeat the beginning of the text.
 RECEIPTS = """
-SELECT receipt AS fingerprint, receipt_at AS at FROM messages
+SELECT id AS message_id, receipt AS fingerprint, receipt_at AS at FROM messages
  WHERE organization_id = $1 AND id = ANY ($2) AND receipt IS NOT NULL
 UNION ALL
-SELECT later.fingerprint, later.received_at
+SELECT past.id, later.fingerprint, later.received_at
   FROM unnest($2::uuid[]) AS past (id) CROSS JOIN LATERAL (
        SELECT fingerprint, received_at FROM receipts
         WHERE message_id = past.id AND received_on >= $3::date AND organization_id = $1 OFFSET 0) later
@@ -387,12 +385,16 @@ async def _parts(conn: Connection, actor: Actor, theirs: list[UUID]) -> dict[str
     return {"parts": await conn.fetchval(PARTS, theirs, uuid7_floor(since), uuid7_floor(until))}
 
 
+def first_day(ids: list[UUID]) -> date:
+    """The first day (UTC) on which a receipt of these messages may have arrived."""
+    return (time_of(min(ids)) - AROUND).astimezone(UTC).date()
+
+
 async def _sent(conn: Connection, actor: Actor, theirs: list[UUID]) -> dict[str, int]:
     # First, because a worker would end a message without text as expired.
     withdrawn = await withdrawing.sms_of(conn, actor, theirs)
     gone = await conn.fetchval(TEXTS, actor.organization_id, theirs)
     told = await conn.fetchval(ANSWERS, actor.organization_id, theirs)
-    since = (time_of(min(theirs)) - AROUND).astimezone(UTC).date()
-    rows = await conn.fetch(RECEIPTS, actor.organization_id, theirs, since)
+    rows = await conn.fetch(RECEIPTS, actor.organization_id, theirs, first_day(theirs))
     receipts = await timeline.erase_written(conn, [(row["fingerprint"], row["at"]) for row in rows])
     return {"withdrawn": withdrawn, "gone": gone, "answers": told, "receipts": receipts}

@@ -54,3 +54,16 @@ def typed_in(column: str, names: str = "$2") -> str:
     return f"""EXISTS (SELECT FROM unnest({names}::text[]) AS known (name)
              WHERE known.name LIKE '+%'
                AND strpos(regexp_replace({column}, '[^0-9]', '', 'g'), {digits}) > 0)"""
+
+
+def drafted(column: str, names: str = "$2") -> str:
+    """An SQL condition: a recipient listed in a campaign's draft is one of the numbers among `names`. What was not read
+    as a number is stored as its digits: all national numbers, if the organization has no country."""
+    return f"""CASE WHEN {column} LIKE '+%' THEN {column} = ANY ({names}::text[])
+                 ELSE '+' || {column} = ANY ({names}::text[]) OR {typed_in(column, names)} END"""
+
+
+def numbers(names: str = "$2") -> str:
+    """An SQL array of the numbers among `names`, without a plus."""
+    return f"""ARRAY(SELECT substr(one, 2)::bigint FROM unnest({names}::text[]) AS item (one)
+                        WHERE one ~ '^[+][0-9]+$')"""

@@ -73,7 +73,7 @@ UNION ALL
 # Bytes have no index by receipt: those of its day are searched around its time, by their ids. Without OFFSET 0 a
 # generic plan would scan the whole day.
 WRITTEN = """
-SELECT r.received_at, b.raw[array_position(b.fingerprints, r.fingerprint)] AS raw
+SELECT r.fingerprint, r.received_at, b.raw[array_position(b.fingerprints, r.fingerprint)] AS raw
   FROM unnest($1::uuid[], $2::timestamptz[], $3::uuid[], $4::uuid[]) AS r (fingerprint, received_at, first, last)
        CROSS JOIN LATERAL (
        SELECT fingerprints, raw FROM receipt_bytes
@@ -117,15 +117,22 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by:
 async def _written(conn: Connection, organization_id: UUID, id: UUID, since: datetime) -> list[Entry]:
     """The raw bytes of its receipts. The first receipt is not found if it arrived before its message was known."""
     rows = await conn.fetch(RECEIVED, organization_id, id, since.date(), WRITTEN_MOST)
-    times = [row["received_at"] for row in rows]
-    written = await conn.fetch(
+    found = await written(conn, [(row["fingerprint"], row["received_at"]) for row in rows])
+    return [_as_received(at, raw) for _, at, raw in found]
+
+
+async def written(conn: Connection, came: Sequence[tuple[UUID, datetime]]) -> list[tuple[UUID, datetime, bytes]]:
+    """The bytes of receipts, given by their fingerprints and times of arrival, of those that are kept: empty once
+    erased."""
+    times = [at for _, at in came]
+    rows = await conn.fetch(
         WRITTEN,
-        [row["fingerprint"] for row in rows],
+        [fingerprint for fingerprint, _ in came],
         times,
         [uuid7_floor(at - NEAR) for at in times],
         [uuid7_floor(at + NEAR) for at in times],
     )
-    return [_as_received(row["received_at"], row["raw"]) for row in written]
+    return [(row["fingerprint"], row["received_at"], row["raw"]) for row in rows]
 
 
 def _as_received(at: datetime, raw: bytes) -> Entry:

@@ -92,6 +92,7 @@ async def test_a_person_is_erased_by_any_of_their_names_and_bills_stay(pool: Poo
             "message": 2,
             "message_received": 1,
             "whatsapp_message": 1,
+            "whatsapp_conversation": 1,
             "conversation": 2,
         }
         done = await erasure.erase(conn, actor, address="BR.1")
