@@ -22,6 +22,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound, Refusal
 from heliograph.mail import outbox
+from heliograph.notices.kinds import KINDS
 from heliograph.people import roles
 from heliograph.people.roles import RoleRequired
 
@@ -181,8 +182,9 @@ RETURNING id, email
 
 
 async def change_role(conn: Connection, actor: Actor, *, user_id: UUID, role: str) -> None:
-    """Give a member another role; invitations of theirs that the new role does not allow end. Raises NotFound,
-    LastOwner, Invalid, and RoleRequired as in `_demand`."""
+    """Give a member another role; invitations of theirs that the new role does not allow end, and mails that wait for
+    them, if some may be about what it does not show. Raises NotFound, LastOwner, Invalid, and RoleRequired as in
+    `_demand`."""
     roles.checked(role)
     async with conn.transaction():
         known = await _known(conn, actor, user_id)
@@ -193,6 +195,9 @@ async def change_role(conn: Connection, actor: Actor, *, user_id: UUID, role: st
         if known != role:
             before, after = {"role": known}, {"role": role}
             await audit.record(conn, actor, "member.role_changed", object_id=user_id, before=before, after=after)
+            # What a mail says is sealed, and the bell still shows what the new role may see.
+            if any(roles.sees(known, kind) and not roles.sees(role, kind) for kind in KINDS):
+                await outbox.drop_notices(conn, user_id=user_id, organization_id=actor.organization_id)
             held = roles.ROLES[role].permissions
             if roles.TEAM_CHANGE not in held:
                 await _end_invitations(conn, actor, user_id)

@@ -11,6 +11,7 @@ import msgspec
 
 from heliograph.accounts.api_keys.scopes import SCOPES
 from heliograph.base.errors import Invalid, Refusal
+from heliograph.notices.kinds import KINDS
 
 #: See whole phone numbers and texts; without it, only the last four digits and no text.
 CONTENT = "content"
@@ -122,3 +123,13 @@ def holders(*, scope: str | None = None, permission: str | None = None, mode: st
         for role in ROLES.values()
         if (scope is None or scope in role.scopes(mode)) and (permission is None or permission in role.permissions)
     ]
+
+
+def sees(role: str, kind: str) -> bool:
+    """True if a role is notified of a kind of `notices` at all."""
+    held, known = ROLES.get(role), KINDS[kind]
+    return (
+        held is not None
+        and (known.scope is None or known.scope in held.live)
+        and (known.permission is None or known.permission in held.permissions)
+    )

@@ -613,6 +613,39 @@ async def test_who_leaves_an_organization_is_mailed_nothing_about_it(
     assert [mail["subject"] for mail in mailbox.mails] == ["Hers"]
 
 
+@pytest.mark.parametrize(
+    ("role", "console", "expected"),
+    [
+        # Sees none of what a developer does, nor pending decisions and receipts.
+        ("billing", "finance", ["Elsewhere"]),
+        # Sees all of it.
+        ("admin", "auditor", ["Elsewhere", "Operators'", "Receipts", "Theirs"]),
+    ],
+)
+async def test_who_gets_a_lesser_role_is_not_mailed_what_they_may_no_longer_see(
+    pool: Pool, acme: Actor, post: Post, mailbox: Mailbox, role: str, console: str, expected: list[str]
+) -> None:
+    box, within, other = post.box, timedelta(hours=1), await organization(pool)
+    assert box is not None
+    async with pool.acquire() as conn:
+        user, _ = await users.ensure(conn, acme, email="ana@example.com", name="Ana")
+        for actor in (acme, other):
+            await memberships.add(conn, actor, user_id=user.id, role="developer")
+        await conn.execute("INSERT INTO operators (user_id, role, created_at) VALUES ($1, 'operator', now())", user.id)
+        for whose, id, kind, subject in (
+            (acme.organization_id, user.id, outbox.NOTICES, "Theirs"),
+            (other.organization_id, user.id, outbox.NOTICES, "Elsewhere"),
+            (None, user.id, outbox.NOTICES, "Operators'"),
+            (None, noticing.report_subject(user.id), daily.KIND, "Receipts"),
+        ):
+            mail = msgspec.structs.replace(LETTER, subject=subject)
+            await outbox.put_many(conn, box, [(whose, id, mail)], kind=kind, within=within)
+        await memberships.change_role(conn, acme, user_id=user.id, role=role)
+        await accounts.change_role(conn, Principal("cli"), user_id=user.id, email=user.email, role=console)
+    await post.round()
+    assert sorted(mail["subject"] for mail in mailbox.mails) == expected
+
+
 async def test_a_mail_that_is_too_long_ends_earlier_and_keeps_its_last_link(
     pool: Pool, acme: Actor, post: Post, mailbox: Mailbox
 ) -> None:

@@ -102,7 +102,7 @@ async def _mail(conn: Connection, taken: Sequence[PendingNotice], box: Outbox, w
             one.notice
             for one in by_organization[row["organization_id"]]
             if one.user_id in (None, row["user_id"])
-            and sees(row["role"], one.notice.kind)
+            and roles.sees(row["role"], one.notice.kind)
             and "mail" in chosen.ways(one.notice.kind)
         ]
         if wanted:
@@ -128,16 +128,6 @@ async def _raise(conn: Connection, taken: Sequence[PendingNotice]) -> None:
             if (one.organization_id, one.notice.mode) in wanted
             and "webhook" in ways[one.organization_id].ways(one.notice.kind)
         ],
-    )
-
-
-def sees(role: str, kind: str) -> bool:
-    """True if a role is notified of a kind at all."""
-    held, known = roles.ROLES.get(role), KINDS[kind]
-    return (
-        held is not None
-        and (known.scope is None or known.scope in held.live)
-        and (known.permission is None or known.permission in held.permissions)
     )
 
 

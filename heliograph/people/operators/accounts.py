@@ -113,7 +113,8 @@ REMOVE = "DELETE FROM operators WHERE user_id = $1"
 
 
 async def change_role(conn: Connection, by: Principal, *, user_id: UUID, email: str, role: str) -> None:
-    """Give an operator another role, effective in all sessions within a second. Raises NotFound, LastRoot, Invalid."""
+    """Give an operator another role, effective in all sessions within a second. Mails that wait for them and may be
+    about what it does not show are withdrawn. Raises NotFound, LastRoot, Invalid."""
     roles.checked(role)
     async with conn.transaction():
         known = await _locked(conn, user_id)
@@ -125,6 +126,10 @@ async def change_role(conn: Connection, by: Principal, *, user_id: UUID, email: 
             await audit.record(
                 conn, by, "operator.role_changed", object_id=user_id, name=email, before=before, after=after
             )
+            if any(noticing.sees(known[user_id], kind) and not noticing.sees(role, kind) for kind in noticing.KINDS):
+                await outbox.drop_notices(conn, user_id=user_id, organization_id=None)
+            if role not in roles.holders(roles.TRAFFIC):
+                await outbox.drop(conn, subject_id=noticing.report_subject(user_id))
 
 
 async def remove(conn: Connection, by: Principal, *, user_id: UUID, email: str) -> None:
