@@ -17,7 +17,8 @@ from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
-from heliograph.contacts import records
+from heliograph.consent import skipped
+from heliograph.contacts import recency, records
 
 MAX_TAGS = 20
 MAX_RECIPIENTS = 10_000
@@ -350,16 +351,16 @@ async def following(
     written_after: datetime | None = None,
 ) -> list[Recipient]:
     """The next recipients in the order of their numbers. `mode`: that of the contacts with these numbers; `is_named`:
-    take names from the contacts, because recipients have none. `written_after`: skip contacts messaged since then."""
+    take names from the contacts, because recipients have none. `written_after`: skip contacts messaged since then, or
+    about to be by another campaign."""
     values = (organization_id, campaign_id, after, limit)
     if written_after is not None:
         sql = NEXT_WITH_CONTACT_BY_RECENCY if is_named else NEXT_BY_RECENCY
         rows = await conn.fetch(sql, *values, mode, written_after)
-    elif is_named:
-        rows = await conn.fetch(NEXT_WITH_CONTACT, *values, mode)
-    else:
-        rows = await conn.fetch(NEXT, *values)
-    return [tuple(row) for row in rows]
+        waits = await recency.awaiting(conn, organization_id, mode, [row["phone"] for row in rows], besides=campaign_id)
+        return [(*row[:4], row[4] or (skipped.RECENTLY_WRITTEN if row["phone"] in waits else None)) for row in rows]
+    named = (NEXT_WITH_CONTACT, *values, mode)
+    return [tuple(row) for row in await (conn.fetch(*named) if is_named else conn.fetch(NEXT, *values))]
 
 
 # An ended campaign no longer needs its recipients: its messages have them.

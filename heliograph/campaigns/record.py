@@ -44,7 +44,7 @@ class Counts(msgspec.Struct, frozen=True):
     unknown: int
     canceled: int
     opted_out: int
-    #: Messaged within the campaign's `not_written_days`.
+    #: Messaged within the campaign's `not_written_days`, or about to be by another campaign.
     recently_written: int
     #: Invalid or forbidden numbers, and values that do not fit the text or template.
     invalid: int

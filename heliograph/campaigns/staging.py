@@ -32,6 +32,7 @@ from heliograph.campaigns.channels.contract import Batch, DueCampaign, StagedMes
 from heliograph.campaigns.channels.table import CHANNELS
 from heliograph.consent import skipped
 from heliograph.consent.skipped import SkippedRecipient
+from heliograph.contacts import recency
 
 log = structlog.get_logger()
 
@@ -41,7 +42,6 @@ FAILED = timedelta(seconds=30)
 FRESH = 1.0
 #: gather_tag of a campaign whose audience is complete.
 COMPLETE = -1
-
 
 #: SQL condition: a campaign's step is due.
 ANY_STEP = "EXISTS (SELECT FROM campaigns WHERE step_at <= now())"
@@ -346,14 +346,13 @@ def _judge(wanted: _Wanted, rows: list[audience.Recipient], *, short: Callable[[
     """Decide about each recipient, until the next message would not be covered according to `short`."""
     chunk = _Chunk(rows, wanted.after)
     allowed = None if wanted.due.allowed_countries is None else frozenset(wanted.due.allowed_countries)
-    make = wanted.batch.make
     for recipient in rows:
         phone, *_, skip = recipient
         if skip is not None:
             chunk.skip(phone, skip)
         elif not_allowed(allowed, phone) is not None:
             chunk.skip(phone, skipped.NOT_ALLOWED)
-        elif (made := make(recipient)) is None:
+        elif (made := wanted.batch.make(recipient)) is None:
             chunk.skip(phone, skipped.UNFIT)
         elif (reason := short(len(chunk.made) + 1, chunk.cost + made.cost)) is not None:
             chunk.short = reason
@@ -368,7 +367,7 @@ def _judge(wanted: _Wanted, rows: list[audience.Recipient], *, short: Callable[[
 
 
 async def _accept(conn: Connection, due: DueCampaign, batch: Batch, chunk: _Chunk, *, due_at: list[datetime]) -> None:
-    """Store the chunk's messages. Raises plan.StepOutdated if they are no longer covered, or need other ids."""
+    """Store the chunk's messages. Raises plan.StepOutdated if some are not wanted or covered now, or need other ids."""
     ids = [uuid7() for _ in chunk.recipients]
     begun: list[tuple[UUID, Span]] = []
     if spans.on():
@@ -378,6 +377,10 @@ async def _accept(conn: Connection, due: DueCampaign, batch: Batch, chunk: _Chun
                 ids[at] = spans.marked(id)
                 begun.append((ids[at], spans.root("campaign message", said | {"message_id": str(ids[at])})))
     if not await batch.accept(conn, ids, chunk.recipients, chunk.made, due_at):
+        raise plan.StepOutdated
+    # The balance is locked now, so no other campaign stages; one may have staged some of them just before.
+    whom = (due.organization_id, due.mode, chunk.recipients)
+    if due.not_written_days and await recency.awaiting(conn, *whom, besides=due.id):
         raise plan.StepOutdated
     if not await counting.begin(conn, due, ids):
         raise plan.StepOutdated

@@ -119,6 +119,50 @@ async def last(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> dict
     return {row["contact_id"]: row["message_id"] for row in rows}
 
 
+#: Campaigns examined, newest first; and how long after its last message was handed over a campaign counts: longer than
+#: until that is noted with its contacts.
+MOST_CAMPAIGNS, NOTED = 50, timedelta(minutes=5)
+# Campaigns that have staged messages of which some may still wait.
+STAGED = """
+(SELECT id, staged_to, started_at FROM campaigns
+  WHERE organization_id = $1 AND mode = $2 AND id <> $3 AND status IN ('staging', 'running', 'paused')
+    AND staged_to <> '' AND (drained_at IS NULL OR drained_at > now() - $4::interval) ORDER BY id DESC LIMIT $5)
+UNION ALL
+(SELECT id, staged_to, started_at FROM campaigns
+  WHERE organization_id = $1 AND mode = $2 AND id <> $3 AND NOT forgotten AND status = 'completed'
+    AND staged_to <> '' AND drained_at > now() - $4::interval ORDER BY id DESC LIMIT $5)
+"""
+# Whoever was written to since such a campaign began has got its message, or another one. LIMIT keeps each look-up on
+# its index, whatever the tables contain.
+AWAITING = """
+SELECT one.phone
+  FROM unnest($3::text[]) AS one (phone) CROSS JOIN LATERAL (
+       SELECT written_at FROM contacts
+        WHERE organization_id = $1 AND mode = $2 AND phone = one.phone LIMIT 1) c CROSS JOIN LATERAL (
+       SELECT FROM unnest($4::uuid[], $5::text[], $6::timestamptz[]) AS other (id, staged_to, started_at)
+              CROSS JOIN LATERAL (
+              SELECT FROM campaign_recipients
+               WHERE organization_id = $1 AND campaign_id = other.id AND phone = one.phone COLLATE "C" LIMIT 1) theirs
+        WHERE one.phone COLLATE "C" <= other.staged_to AND (c.written_at >= other.started_at) IS NOT TRUE
+          AND (SELECT id FROM campaign_skipped
+                WHERE organization_id = $1 AND recipient = one.phone AND campaign_id = other.id LIMIT 1) IS NULL
+        LIMIT 1) waits
+"""
+
+
+async def awaiting(
+    conn: Connection, organization_id: UUID, mode: str, phones: Collection[str], *, besides: UUID = UUID(int=0)
+) -> set[str]:
+    """Those of the numbers whose contacts are about to get a message of a campaign other than `besides`: it is staged,
+    and waits, such as for the end of quiet hours, or has been handed over so recently that `written_at` does not say
+    so."""
+    staged = await conn.fetch(STAGED, organization_id, mode, besides, NOTED, MOST_CAMPAIGNS) if phones else []
+    if not staged:
+        return set()
+    columns = (list(column) for column in zip(*staged, strict=True))
+    return {row["phone"] for row in await conn.fetch(AWAITING, organization_id, mode, list(phones), *columns)}
+
+
 async def read(conn: Connection) -> int:
     """Read the intervals that are due; returns how many contacts were updated. Each interval is a commit."""
     await conn.execute(ENSURE, list(LAGS))

@@ -305,6 +305,80 @@ async def test_who_was_written_to_lately_is_skipped(pool: Pool, by: str, text: s
             await create(pool, actor, not_written_days=wrong, **whom)
 
 
+async def not_written(pool: Pool, actor: Actor, tag: str = "vip") -> tuple[int, Campaign]:
+    """A campaign to a tag that skips whoever was written to within three days, staged: how many its preview says it
+    skips for that, and what became of it."""
+    async with pool.acquire() as conn:
+        say = preview.sms(actor, "hello", reaches=lambda phone, segments: True)
+        seen = await preview.preview_audience(conn, actor, say=say, tags=[tag], not_written_days=3)
+    made = await create(pool, actor, audience_tags=[tag], not_written_days=3)
+    await run(pool)
+    return seen.recently_written, await get(pool, actor, made.id)
+
+
+async def test_whoever_another_campaign_is_about_to_write_to_is_skipped(pool: Pool) -> None:
+    """In the evening, two campaigns are created that wait for the morning: nobody gets both."""
+    actor = await organization(pool)
+    for n in range(1, 5):
+        await contact(pool, actor, number(n), "vip", name=f"P{n}", first_name=None if n == 2 else "Ana")
+    # The first one has nothing to say to 2, and is not for 4.
+    first = await create(pool, actor, "{{first_name}}", recipients=[number(n) for n in (1, 2, 3)])
+    await run(pool)
+    assert (await get(pool, actor, first.id)).counts == counts(queued=2, invalid=1)
+    skipped_ones, second = await not_written(pool, actor)
+    assert (skipped_ones, second.counts) == (2, counts(queued=2, recently_written=2))
+    assert await skipped_by(pool, second.id) == {(number(n), "recently_written") for n in (1, 3)}
+    # What they got since the first one began is known from their own times, however long it goes on.
+    await pool.execute("UPDATE campaigns SET started_at = now() - interval '9 days'")
+    await pool.execute("UPDATE contacts SET written_at = now() - interval '4 days' WHERE phone = $1", number(1))
+    skipped_ones, third = await not_written(pool, actor)
+    assert (skipped_ones, third.counts) == (3, counts(queued=1, recently_written=3))
+    assert (number(1), "recently_written") not in await skipped_by(pool, third.id)
+
+
+@pytest.mark.parametrize(("ended", "expected"), [("canceled", 0), ("completed", 2)])
+async def test_a_campaign_that_has_just_ended_counts_if_it_was_sent(pool: Pool, ended: str, expected: int) -> None:
+    """That it was sent is noted with its contacts some minutes later."""
+    actor = await organization(pool)
+    for n in (1, 2):
+        await contact(pool, actor, number(n), "vip")
+    first = await create(pool, actor, audience_tags=["vip"])
+    await run(pool)
+    if ended == "canceled":
+        await cancel(pool, actor, first.id)
+        await run(pool)
+    else:
+        await end(pool, "delivered")
+        await count(pool)
+    assert (await get(pool, actor, first.id)).status == ended
+    skipped_ones, second = await not_written(pool, actor)
+    assert (skipped_ones, second.counts.recently_written) == (expected, expected)
+    if ended == "completed":  # contacts' own times decide from then on
+        await pool.execute("UPDATE campaigns SET drained_at = drained_at - interval '6 minutes'")
+        assert (await not_written(pool, actor))[0] == 0
+
+
+async def test_two_campaigns_that_are_staged_at_once_do_not_both_write_to_somebody(pool: Pool) -> None:
+    """Each has read its next recipients before the other one stores its messages."""
+    actor = await organization(pool)
+    for n in (1, 2, 3):
+        await contact(pool, actor, number(n), "vip")
+    second = await create(pool, actor, audience_tags=["vip"], not_written_days=3)
+    stager = Stager(pool, chunk=1)
+    while (await get(pool, actor, second.id)).counts.queued == 0:
+        await stager.round()
+    assert stager._ahead is not None
+    await stager._ahead.task
+    await pool.execute("UPDATE campaigns SET step_at = now() + interval '1 hour'")
+    first = await create(pool, actor, recipients=[number(n) for n in (2, 3)])
+    await run(pool)
+    assert (await get(pool, actor, first.id)).counts == counts(queued=2)
+    await pool.execute("UPDATE campaigns SET step_at = now() WHERE id = $1", second.id)
+    while await stager.round():
+        pass
+    assert (await get(pool, actor, second.id)).counts == counts(queued=1, recently_written=2)
+
+
 @pytest.mark.parametrize(("mode", "expected"), [("any", {1, 2, 3}), ("all", {2})])
 async def test_contacts_by_tag(pool: Pool, mode: str, expected: set[int]) -> None:
     actor = await organization(pool)

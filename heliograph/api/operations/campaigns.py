@@ -152,8 +152,8 @@ class CreateCampaign(
         Days | None,
         Meta(
             description=(
-                "Skip contacts who were sent a message within this many days, in either channel. Checked to the hour, "
-                "and for contacts only."
+                "Skip contacts who were sent a message within this many days, in either channel, or for whom one of "
+                "another campaign waits. Checked to the hour, and for contacts only."
             )
         ),
     ] = None

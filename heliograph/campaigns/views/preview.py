@@ -26,7 +26,7 @@ from heliograph.campaigns.filling import COLUMNS
 from heliograph.campaigns.record import TABLE
 from heliograph.classes.quiet import QuietHours
 from heliograph.consent import optouts
-from heliograph.contacts import search
+from heliograph.contacts import recency, search
 from heliograph.contacts.search import Filters
 from heliograph.sealing import text_keys
 
@@ -85,7 +85,7 @@ class Preview(msgspec.Struct, frozen=True):
     #: Contacts with an excluded tag.
     excluded: int
     opted_out: int
-    #: Messaged within `not_written_days`.
+    #: Messaged within `not_written_days`, or about to be by another campaign.
     recently_written: int
     not_allowed: int
     #: Invalid numbers, numbers that no supplier reaches, and people whose text would be too long, or empty.
@@ -189,8 +189,11 @@ async def preview_audience(
         numbers = await audience.numbers(recipients or [])
         people, is_more, wrong = await _listed(conn, actor, numbers.valid), False, len(numbers.invalid)
         excluded = 0
-    since = None if not_written_days is None else clock.now() - timedelta(days=not_written_days)
-    seen = _counted(actor, say, people, is_more, excluded, wrong, since, start, asked, needs_all)
+    since, awaiting = None, set[str]()
+    if not_written_days is not None:
+        since = clock.now() - timedelta(days=not_written_days)
+        awaiting = await recency.awaiting(conn, actor.organization_id, actor.mode, [one.phone for one in people])
+    seen = _counted(actor, say, people, is_more, excluded, wrong, since, awaiting, start, asked, needs_all)
     if waits is None or actor.mode != "live":
         return seen
     setting = (await send_defaults.get(conn, organization_id=actor.organization_id)).quiet_hours
@@ -238,6 +241,7 @@ def _counted(
     excluded: int,
     wrong: int,
     written_after: datetime | None,
+    awaiting: set[str],
     start: int,
     asked: Sequence[tuple[str, str]],
     needs_all: bool,
@@ -250,7 +254,8 @@ def _counted(
         if one.opted_out:
             opted_out += 1
             continue
-        if written_after is not None and one.written_at is not None and one.written_at > written_after:
+        is_recent = written_after is not None and one.written_at is not None and one.written_at > written_after
+        if is_recent or one.phone in awaiting:
             recently_written += 1
             continue
         if organizations.not_allowed(actor.allowed_countries, one.phone) is not None:
