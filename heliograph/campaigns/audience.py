@@ -1,8 +1,8 @@
-"""Who gets a campaign: listed numbers, contacts by tag, or the contacts of an imported file, each number once.
+"""Who gets a campaign: listed numbers, contacts by tag, or the contacts of an imported file, each person once.
 
 Contacts are gathered step by step when the campaign starts, so that a million of them need no more memory and no longer
-transactions than a thousand. The rule nobody may break: the audience is fixed at the start, and the primary key ensures
-that each number is in it once.
+transactions than a thousand. The rule nobody may break: the audience is fixed at the start, and unique keys ensure that
+each number, and each of its spellings, is in it once.
 """
 
 from __future__ import annotations

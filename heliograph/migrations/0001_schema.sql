@@ -1031,7 +1031,10 @@ CREATE TABLE campaign_recipients (
     last_name       text,
     PRIMARY KEY (organization_id, campaign_id, phone)
 );
-COMMENT ON TABLE campaign_recipients IS 'tenant: the audience when the campaign started, each number once, with the contact''s values that the text needs; deleted after the campaign ends';
+-- Where two spellings of a number are in use, and phones.normalize cannot know which one is dialed.
+CREATE UNIQUE INDEX campaign_recipients_person ON campaign_recipients (organization_id, campaign_id, person_of(phone))
+    WHERE left(phone, 3) IN ('+54', '+55');
+COMMENT ON TABLE campaign_recipients IS 'tenant: the audience when the campaign started, each person once, with the contact''s values that the text needs; deleted after the campaign ends';
 COMMENT ON COLUMN campaign_recipients.phone IS 'sorted bytewise: the cursor''s order must not depend on a locale';
 
 CREATE TABLE campaign_skipped (

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from heliograph import notices
 from heliograph.accounts import quota, send_defaults, spending
 from heliograph.accounts.api_keys import lifecycle
+from heliograph.base import phones
 from heliograph.base.actor import Actor, Principal
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -303,6 +304,24 @@ async def test_who_was_written_to_lately_is_skipped(pool: Pool, by: str, text: s
     for wrong in (0, 366):
         with pytest.raises(Invalid):
             await create(pool, actor, not_written_days=wrong, **whom)
+
+
+@pytest.mark.parametrize("spelled", [("+541123456789", "+5491123456789"), ("+551172345678", "+5511972345678")])
+@pytest.mark.parametrize("by", ["tags", "import"])
+async def test_a_person_who_is_a_contact_in_two_spellings_gets_it_once(
+    pool: Pool, tmp_path: Path, spelled: tuple[str, str], by: str
+) -> None:
+    """Nobody can tell an Argentine mobile as it is written at home from a landline, so both are contacts."""
+    actor, other = await organization(pool), "+541123456780"
+    id = await imported(pool, actor, tmp_path, *(f"{phone},Ana,vip" for phone in (*spelled, other)))
+    async with pool.acquire() as conn:
+        say = preview.sms(actor, "hello", reaches=lambda phone, segments: True)
+        whom = {"imported": id} if by == "import" else {"tags": ["vip"]}
+        assert (await preview.preview_audience(conn, actor, say=say, **whom)).would == 2
+    made = await create(pool, actor, **({"audience_import": id} if by == "import" else {"audience_tags": ["vip"]}))
+    await run(pool)
+    assert (await get(pool, actor, made.id)).counts == counts(queued=2)
+    assert {phones.person(phone) for phone in await texts(pool)} == {spelled[0], other}
 
 
 async def not_written(pool: Pool, actor: Actor, tag: str = "vip") -> tuple[int, Campaign]:

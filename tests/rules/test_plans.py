@@ -136,6 +136,15 @@ STATEMENTS = {
         outcomes.BESIDES,
         {"messages": "organization_id id", "attempts": "organization_id message_id"},
     ),
+    "contacts that another campaign is about to write to": (
+        recency.AWAITING,
+        {
+            "contacts": "organization_id phone mode",
+            "campaign_recipients": "organization_id campaign_id phone",
+            "campaign_skipped": "organization_id recipient",
+        },
+    ),
+    "campaigns that have staged messages": (recency.STAGED, {"campaigns": "organization_id"}),
     "contacts that were written to": (recency.READ, {"contacts": "organization_id phone mode"}),
     "numbers that people left": (
         people.LEFT,

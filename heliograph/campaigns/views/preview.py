@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts import organizations, send_defaults
+from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -189,6 +190,8 @@ async def preview_audience(
         numbers = await audience.numbers(recipients or [])
         people, is_more, wrong = await _listed(conn, actor, numbers.valid), False, len(numbers.invalid)
         excluded = 0
+    # Of contacts in several spellings of a number, one gets it.
+    people = list({phones.person(one.phone): one for one in reversed(people)}.values())[::-1]
     since, awaiting = None, set[str]()
     if not_written_days is not None:
         since = clock.now() - timedelta(days=not_written_days)
