@@ -30,3 +30,17 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
             WHERE opt_outs.organization_id = p_organization AND opt_outs.person = names.name LIMIT 1) said
      LIMIT 1
 $$;
+
+-- spellings_of: the spellings of a number in which it may be a contact, given its key. As `phones.spellings`, without
+-- the national 0; a user id is its own.
+CREATE OR REPLACE FUNCTION spellings_of(p_person text) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN left(p_person, 3) IN ('+55', '+52', '+54', '+22') THEN ARRAY(
+           SELECT one FROM unnest(ARRAY[p_person,
+                  CASE left(p_person, 3)
+                  WHEN '+55' THEN left(p_person, 5) || '9' || substr(p_person, 6)
+                  WHEN '+52' THEN '+521' || substr(p_person, 4)
+                  WHEN '+54' THEN '+549' || substr(p_person, 4)
+                  ELSE left(p_person, 4) || substr(p_person, 7) END]) AS item (one)
+            WHERE person_of(one) = p_person)
+           ELSE ARRAY[p_person] END
+$$;

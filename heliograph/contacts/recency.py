@@ -37,6 +37,7 @@ ON CONFLICT DO NOTHING
 TAKE = "SELECT read_to, now() - lag AS goal FROM contact_readings WHERE lag = $1 FOR UPDATE SKIP LOCKED"
 DONE = "UPDATE contact_readings SET read_to = $2 WHERE lag = $1"
 # The index on accepted_at finds the pages that were filled then; the bounds on ids exclude other months' partitions.
+# A message is its person's, whichever of their spellings it was sent to and their contact has.
 # Contacts are locked in the order of their numbers, as by all code that writes several. Each is looked up separately:
 # with a join, a plan cached while there were few read all contacts of the installation.
 # Messages sent in this time that were accepted before it, because they were scheduled or waited for the end of quiet
@@ -73,16 +74,17 @@ WITH late AS MATERIALIZED (
      WHERE m.at IS NOT NULL
      GROUP BY late.organization_id, m.mode, m.recipient
 ), heard AS (
-    SELECT organization_id, mode, recipient, max(written_at) AS written_at,
+    SELECT organization_id, mode, person_of(recipient) AS person, max(written_at) AS written_at,
            (array_agg(written_id ORDER BY written_at DESC, written_id DESC))[1] AS written_id,
            max(delivered_at) AS delivered_at
-      FROM said GROUP BY organization_id, mode, recipient
+      FROM said GROUP BY organization_id, mode, person_of(recipient)
 ), held AS (
     SELECT c.place, heard.written_at, heard.delivered_at,
            CASE WHEN heard.written_at > coalesce(c.written_at, '-infinity') THEN heard.written_id END AS written_id
-      FROM (SELECT * FROM heard ORDER BY organization_id, recipient, mode) heard CROSS JOIN LATERAL (
+      FROM (SELECT heard.*, phone FROM heard CROSS JOIN LATERAL unnest(spellings_of(person)) AS item (phone)
+             ORDER BY organization_id, phone, mode) heard CROSS JOIN LATERAL (
            SELECT ctid AS place, written_at FROM contacts
-            WHERE organization_id = heard.organization_id AND phone = heard.recipient AND mode = heard.mode
+            WHERE organization_id = heard.organization_id AND phone = heard.phone AND mode = heard.mode
               AND (heard.written_at > coalesce(written_at, '-infinity') + interval '1 hour'
                    OR heard.delivered_at > coalesce(delivered_at, '-infinity') + interval '1 hour')
               FOR NO KEY UPDATE) c

@@ -71,6 +71,33 @@ async def test_python_and_postgresql_agree_on_the_key(pool: Pool, numbers: list[
     assert {row["n"]: row["key"] for row in rows} == {number: phones.person(number) for number in numbers}
 
 
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        ("+551187654321", "+5511987654321"),
+        ("+551172345678", "+5511972345678"),
+        ("+551133334444",),
+        ("+525512345678", "+5215512345678"),
+        ("+541123456789", "+5491123456789"),
+        ("+2290161234567", "+22961234567"),
+        ("+2250101123456", "+22501123456"),
+        ("+221771234567",),
+        ("+258841234567",),
+        ("+5411",),
+        ("MZ.1349",),
+    ],
+)
+async def test_postgresql_knows_the_spellings_in_which_a_number_may_be_a_contact(
+    pool: Pool, spelled: tuple[str, ...]
+) -> None:
+    """Those that Python knows, without the 0 of national numbers."""
+    found = await pool.fetchval("SELECT spellings_of(person_of($1))", spelled[-1])
+    assert tuple(found) == spelled
+    known = phones.spellings(spelled[0])
+    assert [one for one in known if one in found] == list(spelled)
+    assert all(phones.normalize(one) in (None, *spelled) for one in known if one.startswith("+"))
+
+
 @pytest.mark.parametrize(("said", "other"), BOTH_WAYS)
 async def test_a_stop_in_one_spelling_holds_for_the_others(pool: Pool, acme: Actor, said: str, other: str) -> None:
     await endpoint(pool, acme, "contact.opted_out")

@@ -84,6 +84,31 @@ async def test_contacts_are_known_by_when_they_were_written_to_and_reached(pool:
     assert await read(pool, back=DAY) == 0
 
 
+@pytest.mark.parametrize(
+    ("known", "written"),
+    [
+        ("+5511987654321", "+551187654321"),
+        ("+525512345678", "+5215512345678"),
+        ("+5491123456789", "+541123456789"),
+        ("+541123456789", "+5491123456789"),
+        ("+2290161234567", "+22961234567"),
+    ],
+)
+async def test_a_message_to_another_spelling_of_a_contacts_number_counts(pool: Pool, known: str, written: str) -> None:
+    """Clients send to numbers as they have them, and Meta reports some in an older form."""
+    actor = await organization(pool)
+    id, other = await contact(pool, actor, known), await contact(pool, actor, "+258841234567")
+    await sent_message(pool, actor, known, age=3 * DAY)
+    last = await sent_message(pool, actor, written, age=DAY, delivered=True)
+    await read(pool, back=60 * DAY)
+    found = await get(pool, actor, id)
+    assert found.written_at is not None
+    assert found.written_at == found.delivered_at
+    async with pool.acquire() as conn:
+        assert await recency.last(conn, actor, ids=[id, other]) == {id: last}
+    assert await matching_phones(pool, actor, Filters(unwritten_days=2)) == ["+258841234567"]
+
+
 async def test_the_last_message_is_known_whatever_it_was_sent_by(pool: Pool) -> None:
     actor, other = await organization(pool), await organization(pool)
     numbers = [f"+25884123456{n}" for n in range(3)]
