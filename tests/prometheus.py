@@ -31,6 +31,8 @@ RANGE = "20s"
 #: Alert: its threshold as written, and the one used here.
 SCALED = {
     "HeliographQueueLate": ("> 60", "> 5"),
+    "HeliographNoRoute": ("> 4", "> 0"),
+    "HeliographWebhooksFailing": ("> 10", "> 0"),
     "HeliographOldSnapshot": ("> 3600", "> 5"),
     "HeliographUnknownAttempts": ("> 100", "> 5"),
     "HeliographCallbacksWaiting": ("> 10000", "> 5"),

@@ -99,6 +99,51 @@ def test_promtool_accepts_the_rules() -> None:
     assert Path(configuration).exists()
 
 
+ATTEMPTS, FAILED = "heliograph_webhook_attempts_total", "heliograph_messages_failed_total"
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not here (Debian: prometheus)")
+@pytest.mark.parametrize(
+    ("alert", "series", "is_raised"),
+    [
+        # One message to a destination that nobody serves; as many as make an alert, of few and of many.
+        ("HeliographNoRoute", {f'{FAILED}{{code="destination_unreachable"}}': "0 1x60"}, False),
+        ("HeliographNoRoute", {f'{FAILED}{{code="destination_unreachable"}}': "0+1x6 6x60"}, True),
+        (
+            "HeliographNoRoute",
+            {
+                f'{FAILED}{{code="destination_unreachable"}}': "0+1x6 6x60",
+                'heliograph_attempts_total{channel="sms"}': "0+100x60",
+            },
+            False,
+        ),
+        # The four attempts of one event, to an endpoint that is gone; several events; others that arrive.
+        ("HeliographWebhooksFailing", {f'{ATTEMPTS}{{result="http"}}': "0 3x5 4x60"}, False),
+        ("HeliographWebhooksFailing", {f'{ATTEMPTS}{{result="http"}}': "0+2x60"}, True),
+        (
+            "HeliographWebhooksFailing",
+            {f'{ATTEMPTS}{{result="http"}}': "0+2x60", f'{ATTEMPTS}{{result="delivered"}}': "0+3x60"},
+            False,
+        ),
+    ],
+)
+def test_few_failures_at_night_wake_nobody(alert: str, series: dict[str, str], is_raised: bool, tmp_path: Path) -> None:
+    known = [{"series": name, "values": values} for name, values in series.items()]
+    # Whether it was raised at any time within the hour.
+    asked = [
+        {
+            "expr": f'count(count_over_time(ALERTS{{alertname="{alert}", alertstate="firing"}}[1h]))',
+            "eval_time": "59m",
+            "exp_samples": [{"labels": "{}", "value": 1}] if is_raised else [],
+        }
+    ]
+    tests = [{"interval": "1m", "input_series": known, "promql_expr_test": asked}]
+    case = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
+    (tmp_path / "case.yml").write_text(json.dumps(case))
+    done = subprocess.run(["promtool", "test", "rules", "case.yml"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
 
 
