@@ -3,6 +3,7 @@ the same."""
 
 from __future__ import annotations
 
+import urllib.parse
 from collections.abc import Awaitable, Callable
 from datetime import UTC, timedelta
 
@@ -144,6 +145,30 @@ async def test_migrating_makes_the_role_and_gives_it_what_is_new(
     finally:
         conn = await asyncpg.connect(database_server.as_administrator(database_url))
         await conn.execute('DROP OWNED BY "nobody-yet"; DROP ROLE "nobody-yet"')
+        await conn.close()
+
+
+async def test_a_role_that_may_read_gets_the_rest_wherever_the_url_names_it(
+    database_url: str, owner_url: str, database_server: Cluster
+) -> None:
+    conn = await asyncpg.connect(database_server.as_administrator(database_url))
+    try:
+        await conn.execute("CREATE ROLE reporter LOGIN PASSWORD 'p'; GRANT pg_read_all_data TO reporter")
+        try:
+            parts = urllib.parse.urlsplit(database_url)
+            query = "&".join(filter(None, (parts.query, "user=reporter&password=p")))
+            named = parts._replace(netloc=parts.netloc.rpartition("@")[2], query=query).geturl()
+            await migrate(owner_url, application=named)
+            for table, least in (("messages", "SELECT INSERT UPDATE DELETE"), ("audit_log", "SELECT INSERT")):
+                held = [
+                    right
+                    for right in ("SELECT", "INSERT", "UPDATE", "DELETE")
+                    if await conn.fetchval("SELECT has_table_privilege('reporter', $1, $2)", table, right)
+                ]
+                assert held == least.split(), table
+        finally:
+            await conn.execute("DROP OWNED BY reporter; DROP ROLE reporter")
+    finally:
         await conn.close()
 
 

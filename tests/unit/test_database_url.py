@@ -6,7 +6,7 @@ import pwd
 
 import pytest
 
-from heliograph.base.database.url import Host, KeepAlive, UrlError, for_programs, is_local, parse, shown
+from heliograph.base.database.url import Host, KeepAlive, UrlError, for_programs, is_local, parse, role_of, shown
 from heliograph.base.network.connecting import Connector
 
 
@@ -54,6 +54,19 @@ def test_what_is_settled_here_does_not_reach_the_server_as_a_setting_of_its_own(
     assert target.hosts == (Host("one", None),)
     assert target.sslmode == "verify-full"
     assert parse("postgresql://one/db?keepalives=0").keep_alive.wanted is False
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("postgresql://u%40x:p%2Bq+r@one:5433,two/db", ("u@x", "p+q+r")),
+        ("postgresql://one/db?user=u%40x&password=p%2Bq%20r", ("u@x", "p+q r")),
+        ("postgresql://u@/db?host=/run/postgresql&user=other&password=p", ("u", "p")),
+        ("postgresql:///db", ("", "")),
+    ],
+)
+def test_the_role_and_its_password_may_stand_in_two_places(url: str, expected: tuple[str, str]) -> None:
+    assert role_of(url) == expected
 
 
 def test_the_roots_of_the_system_need_the_name_as_well() -> None:

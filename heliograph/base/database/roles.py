@@ -8,10 +8,9 @@ must not do.
 
 from __future__ import annotations
 
-import urllib.parse
-
 import asyncpg
 
+from heliograph.base.database import url as database_url
 from heliograph.base.database.pool import Connection
 
 #: Attributes of the application's role: it may only log in.
@@ -26,6 +25,8 @@ CURRENT_ROLE = "SELECT current_user::text"
 EXISTS = "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)"
 # PostgreSQL itself quotes names and passwords in the statement.
 CREATE = f"SELECT format('CREATE ROLE %I {ROLE_ATTRIBUTES} PASSWORD %L', $1::text, $2::text)"
+# Each privilege is looked for: the role may have some of them otherwise, such as from pg_read_all_data, or because an
+# administrator let it read.
 # STATISTICS_ROLE can be granted by a superuser, and by a role that inherits its ADMIN OPTION. As of PostgreSQL 16,
 # GRANT ignores one that is not inherited.
 MISSING_GRANTS = f"""
@@ -36,7 +37,8 @@ SELECT format('GRANT %s ON %I TO %I', wanted.what, relname, $1::text)
                    ELSE 'SELECT, INSERT, UPDATE, DELETE' END) AS wanted (what)
  WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v')
    AND pg_has_role(current_user, relowner, 'USAGE')
-   AND NOT has_table_privilege($1::text, pg_class.oid, 'SELECT')
+   AND EXISTS (SELECT FROM unnest(string_to_array(wanted.what, ', ')) AS privilege
+                WHERE NOT has_table_privilege($1::text, pg_class.oid, privilege))
 UNION ALL
 SELECT format('GRANT EXECUTE ON FUNCTION %s TO %I', pg_proc.oid::regprocedure, $1::text)
   FROM pg_proc
@@ -71,8 +73,7 @@ async def grant(owner: Connection, application: str) -> None:
     """Grant the role in the URL `application` the privileges that it needs on the tables that `owner` has migrated,
     creating the role if it is missing. Does nothing if both are the same role, or nothing is missing. Raises
     RoleMissing."""
-    parts = urllib.parse.urlsplit(application)
-    role, password = urllib.parse.unquote(parts.username or ""), urllib.parse.unquote(parts.password or "")
+    role, password = database_url.role_of(application)
     if not role or role == await owner.fetchval(CURRENT_ROLE):
         return
     if not await owner.fetchval(EXISTS, role):

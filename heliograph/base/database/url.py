@@ -95,10 +95,7 @@ def parse(url: str) -> Target:
     if parts.fragment or "@" in parts.path:
         raise UrlError(UNESCAPED)
     credentials, at, netloc = parts.netloc.rpartition("@")
-    try:
-        given = dict(urllib.parse.parse_qsl(parts.query, strict_parsing=bool(parts.query), keep_blank_values=True))
-    except ValueError:
-        raise UrlError(UNESCAPED if "@" in parts.query else "the database's URL has a malformed query") from None
+    given = _parameters(parts.query)
     names = given.pop("host", "") or netloc
     ports = given.pop("port", "")
     hosts = _hosts(names, ports)
@@ -149,6 +146,16 @@ def parse(url: str) -> Target:
     )
 
 
+def role_of(url: str) -> tuple[str, str]:
+    """The role that a URL names, and its password, wherever in the URL they are; empty: it does not. Raises
+    UrlError."""
+    parts = urllib.parse.urlsplit(url)
+    given = _parameters(parts.query)
+    user, _, password = parts.netloc.rpartition("@")[0].partition(":")
+    unquoted = urllib.parse.unquote
+    return unquoted(user) or given.get("user", ""), unquoted(password) or given.get("password", "")
+
+
 def for_programs(url: str) -> tuple[str, str]:
     """The URL for PostgreSQL's own programs, without passwords, and the role's password: command lines are visible to
     other users of a machine. Only for connections without TLS, which those programs lack (`embedded/tunnel.py`).
@@ -175,6 +182,15 @@ def is_local(name: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+def _parameters(query: str) -> dict[str, str]:
+    """The parameters of a URL. Raises UrlError."""
+    plain = query
+    try:
+        return dict(urllib.parse.parse_qsl(plain, strict_parsing=bool(plain), keep_blank_values=True))
+    except ValueError:
+        raise UrlError(UNESCAPED if "@" in query else "the database's URL has a malformed query") from None
 
 
 def _hosts(names: str, ports: str) -> tuple[Host, ...]:
