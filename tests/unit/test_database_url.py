@@ -60,13 +60,21 @@ def test_what_is_settled_here_does_not_reach_the_server_as_a_setting_of_its_own(
     ("url", "expected"),
     [
         ("postgresql://u%40x:p%2Bq+r@one:5433,two/db", ("u@x", "p+q+r")),
-        ("postgresql://one/db?user=u%40x&password=p%2Bq%20r", ("u@x", "p+q r")),
+        ("postgresql://one/db?user=u%40x&password=p+q%20r", ("u@x", "p+q r")),
         ("postgresql://u@/db?host=/run/postgresql&user=other&password=p", ("u", "p")),
         ("postgresql:///db", ("", "")),
     ],
 )
 def test_the_role_and_its_password_may_stand_in_two_places(url: str, expected: tuple[str, str]) -> None:
     assert role_of(url) == expected
+
+
+def test_a_plus_is_not_a_space() -> None:
+    """As for libpq; asyncpg would take it for one."""
+    assert parse("postgresql://one/db?user=u&password=p+q&sslrootcert=/c++/ca.pem").url == (
+        "postgresql:///db?user=u&password=p%2Bq&sslrootcert=/c%2B%2B/ca.pem"
+    )
+    assert parse("postgresql://one/db?sslrootcert=/c++/ca.pem").files == (("sslrootcert", "/c++/ca.pem"),)
 
 
 def test_the_roots_of_the_system_need_the_name_as_well() -> None:

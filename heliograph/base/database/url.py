@@ -185,8 +185,8 @@ def is_local(name: str) -> bool:
 
 
 def _parameters(query: str) -> dict[str, str]:
-    """The parameters of a URL. Raises UrlError."""
-    plain = query
+    """The parameters of a URL, in which + is not a space, as it is in forms. Raises UrlError."""
+    plain = query.replace("+", "%2B")
     try:
         return dict(urllib.parse.parse_qsl(plain, strict_parsing=bool(plain), keep_blank_values=True))
     except ValueError:
