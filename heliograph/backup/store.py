@@ -208,8 +208,12 @@ def checksums(directory: Path) -> dict[str, str]:
 
 
 def check(backup: Backup) -> None:
-    """Compare every file with its checksum. Raises BackupError, which names those that differ."""
-    found = checksums(backup.path)
+    """Compare every file with its checksum. Raises BackupError, which names those that differ, or one that cannot be
+    read."""
+    try:
+        found = checksums(backup.path)
+    except OSError as error:
+        raise BackupError(f"{error.filename} cannot be read: {error.strerror}") from None
     wrong = [name for name, digest in backup.manifest.files.items() if found.get(name) != digest]
     if wrong:
         raise BackupError(f"{backup.path} is damaged: {', '.join(wrong)}")
@@ -284,8 +288,12 @@ def _key(passphrase: str, salt: bytes) -> Key:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        # That of a read names no file.
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def _sync(paths: Iterable[Path]) -> None:

@@ -97,6 +97,14 @@ def test_a_backup_that_another_command_removes_is_told_by_that_one_only(
     assert (store.prune(tmp_path, keep=1, now=NOW, installation=""), others) == ([], [two[1].path])
 
 
+def test_a_file_that_cannot_be_read_is_told(two: list[Backup]) -> None:
+    """A failing disk, or a file of another account: what a verification is there to find."""
+    broken = two[0].path / store.CLUSTER / "base.tar.gz"
+    broken.symlink_to("/proc/self/mem")  # whose first page nobody can read
+    with pytest.raises(BackupError, match=f"^{broken} cannot be read: Input/output error$"):
+        store.check(two[0])
+
+
 def test_credentials_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     credentials = tmp_path / "data" / "credentials.json"
     (tmp_path / "data" / "postgres").mkdir(parents=True)
