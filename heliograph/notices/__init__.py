@@ -8,6 +8,6 @@ The rule nobody may break: one cause rings once (`recording`), and nobody is not
 """
 
 from heliograph.notices.reading import DAYS, FORGET
-from heliograph.notices.recording import QUIET, Notice, record, record_many, withdraw
+from heliograph.notices.recording import IS_RECENT, QUIET, Notice, record, record_many, withdraw
 
-__all__ = ["DAYS", "FORGET", "QUIET", "Notice", "record", "record_many", "withdraw"]
+__all__ = ["DAYS", "FORGET", "IS_RECENT", "QUIET", "Notice", "record", "record_many", "withdraw"]

@@ -217,15 +217,16 @@ async def test_a_use_from_a_network_that_is_new_rings_the_bell(pool: Pool, opera
     assert [await used(one) for one in ("203.0.113.7", "203.0.113.99", "::ffff:203.0.113.1")] == [0, 0, 0]
     assert await used("2001:db8:1:2::3") == 1
     assert [await used(one) for one in ("2001:db8:1:ffff::1", "203.0.113.7")] == [1, 1]
-    assert await used("198.51.100.1") == 1  # within an hour, once per key
     row = await pool.fetchrow("SELECT object, name, facts FROM notices WHERE kind = 'key.network'")
     assert row is not None
     assert '"network":"2001:db8:1::/48"' in row["facts"]
-    assert await pool.fetchval("SELECT networks FROM api_keys") == [
-        "198.51.100.0/24",
-        "2001:db8:1::/48",
-        "203.0.113.0/24",
-    ]
+    assert await pool.fetchval("SELECT networks FROM api_keys") == ["2001:db8:1::/48", "203.0.113.0/24"]
+
+    # Of those that are new within an hour, the fourth is reported after it, if it is still used.
+    assert [await used(f"198.51.{n}.1") for n in (1, 2, 3, 3)] == [2, 3, 3, 3]
+    await pool.execute("UPDATE notices SET created_at = created_at - interval '1 hour'")
+    assert [await used("198.51.3.1") for _ in range(2)] == [4, 4]
+    assert await pool.fetchval("SELECT networks[1] FROM api_keys") == "198.51.3.0/24"
 
 
 async def test_the_last_use_is_written_once_a_minute_whichever_process_it_was(pool: Pool, operator: Actor) -> None:

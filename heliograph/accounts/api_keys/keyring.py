@@ -30,8 +30,8 @@ MAX_AGE = 0.5
 USED_EVERY = 62.0
 #: Number of keys whose last write is remembered; beyond that all are forgotten, which costs one extra write each.
 CAPACITY = 100_000
-#: Networks remembered per key.
-NETWORKS = 20
+#: Networks remembered per key, and how many new ones are reported within an hour.
+NETWORKS, TOLD = 20, 3
 #: Seconds for which the list of all keys is reused while somebody is guessing keys; a new key may take that long to
 #: work.
 EXISTING_AGE = 5.0
@@ -41,11 +41,15 @@ EXISTING = "SELECT string_agg(substr(secret_hash, 1, 8), ''::bytea) FROM api_key
 
 # Two processes may write the same keys at once: rows are locked in the order of their ids, and a row that the other
 # process is writing needs no second write. A use in times to come is from before the clock was set back. Returns the
-# keys that were used from a new network; a key's first network is not reported.
+# keys that were used from a new network; a key's first network is not reported. One that cannot be reported, because
+# others just were, is not remembered either, and so is reported with its next use after the hour.
 TOUCH = f"""
 WITH held AS MATERIALIZED (
     SELECT key.organization_id, key.id, key.networks, item.address, item.operation, item.network,
-           NOT item.network = ANY (key.networks) AS is_new
+           NOT item.network = ANY (key.networks)
+           AND (SELECT count(*) FROM notices known
+                 WHERE known.organization_id = key.organization_id AND known.kind = 'key.network'
+                   AND known.object = key.id::text AND {notices.IS_RECENT.format("$5::interval")}) < {TOLD} AS is_new
       FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[]) AS item (id, address, operation, network)
            CROSS JOIN LATERAL (
            SELECT organization_id, id, networks FROM api_keys
@@ -126,6 +130,7 @@ class Keyring:
                 [address for address, _ in places.values()],
                 [operation for _, operation in places.values()],
                 [network_of(address) for address, _ in places.values()],
+                notices.QUIET,
             )
             told = [
                 Notice(
@@ -138,7 +143,7 @@ class Keyring:
                 )
                 for row in rows
             ]
-            await notices.record_many(conn, told)
+            await notices.record_many(conn, told, quiet=None)
         return [None] * len(used)
 
 
