@@ -20,6 +20,7 @@ import asyncpg
 import msgspec
 
 from heliograph.base.crypto import Unsealable
+from heliograph.base.database import url as database_url
 from heliograph.base.database.migrate import migrate
 from heliograph.base.database.pool import open_pool
 from heliograph.base.database.roles import RoleMissing, owner_needed
@@ -107,6 +108,8 @@ async def _run_parts(
         # Like the API's port: its processes share it, and another installation's would, too.
         where = place_of(settings.console_listen)
         held.enter_context(ports.reserved(*where, options=("HELIOGRAPH_CONSOLE_LISTEN", "HELIOGRAPH_CONSOLE_LISTEN")))
+    if settings.database_url:
+        held.enter_context(ports.only_one_on(database_url.shown(settings.database_url)))
     data_dir = (options.data_dir or default_data_dir()).absolute()
     try:
         files.create(data_dir)
