@@ -527,9 +527,10 @@ def with_closed(closed: str, *words: str, home: Path) -> subprocess.CompletedPro
     ],
 )
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_read(words: tuple[str, ...]) -> None:
-    done = CliRunner().invoke(app, [*words, "/nonexistent/x"], env={"HELIOGRAPH_DATABASE_URL": URL})
-    assert isinstance(done.exception, Problem), done.exception
-    assert str(done.exception) == "/nonexistent/x cannot be written: choose another path"
+    for path in ("/nonexistent/x", "/nonexistent/" + "x" * 300):
+        done = CliRunner().invoke(app, [*words, path], env={"HELIOGRAPH_DATABASE_URL": URL})
+        assert isinstance(done.exception, Problem), done.exception
+        assert str(done.exception) == f"{path} cannot be written: choose another path"
 
 
 def test_a_file_that_cannot_be_written_to_its_end_is_named() -> None:

@@ -38,7 +38,8 @@ OutFile = Annotated[
 def writable(path: Path) -> Path:
     """Check that a file can be created at the path. Raises Problem: better now than after a million rows, or after the
     export was recorded in the audit log."""
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+    # Not by methods of the path, which raise OSError for a name that is too long.
+    if os.path.isdir(path) or not os.access(path if os.path.exists(path) else path.parent, os.W_OK):
         raise Problem(f"{path} cannot be written: choose another path")
     return path
 
