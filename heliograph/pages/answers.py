@@ -73,8 +73,8 @@ Answer = Page | Region | Redirect | Download | Stream
 def form_errors(
     refusal: Invalid, said: Mapping[Any, str], *, fields: Mapping[str, str] = MappingProxyType({})
 ) -> Invalid:
-    """A rule's refusals in the words of a form. `said`: texts by field, or by field and issue; others are unchanged.
-    `fields`: the form's names of fields that it calls differently."""
+    """A rule's refusals in the words of a form. `said`: texts by the form's field, or by field and issue; others are
+    unchanged. `fields`: the form's names of fields that it calls differently."""
     listed = [
         (fields.get(one["field"], one["field"]), one["issue"], one["message"]) for one in refusal.details["fields"]
     ]

@@ -94,6 +94,9 @@ async def test_nothing_of_it_is_created_if_a_part_is_refused(pool: Pool, tenant:
         (field,) = wrong
         assert answer.status == 422, wrong
         assert f'href="#{field}"' in answer.text, wrong
+        # In the words of the form, not of the API.
+        (said,) = re.findall(rf'<li><a href="#{field}">([^<]+)</a>', answer.text)
+        assert "`" not in said, said
         # What was typed is kept.
         assert answer.form("/console/organizations")["name"] == (good | wrong)["name"]
     async with pool.acquire() as conn:

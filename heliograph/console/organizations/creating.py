@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from heliograph.sms.received import unassigned
 FIRST = ("active", "trial")
 #: Rules' fields that the form calls differently.
 NAMED = {"value": "sender", "allowance": "quota"}
+WRONG: Mapping[str | tuple[str, str], str] = {**typed.WRONG, "sender": words.SENDER_FORM["value"]}
 
 
 async def show(request: Request) -> Answer:
@@ -42,7 +44,7 @@ async def create(request: Request) -> Answer:
     try:
         made = await request.once(partial(_create, request), has_secret=True, actor=operator)
     except Invalid as refusal:
-        return refused("organizations/new.html", form_errors(refusal, typed.WRONG, fields=NAMED), _typed(request))
+        return refused("organizations/new.html", form_errors(refusal, WRONG, fields=NAMED), _typed(request))
     token, sends = made.pop("token"), outbox.of(request.services.settings) is not None
     link = invitations.address(team.base(request), token) if token else ""
     return Page(template="organizations/made.html", values=made | {"link": link, "sends": sends})
