@@ -27,9 +27,10 @@ function marking(figures, colours, named) {
     ctx.font = `${11 * px}px system-ui, sans-serif`;
     ctx.textAlign = "left";
     for (const mark of figures.marks) {
-      // The last interval is not over: what happened in it may be later than where the plot ends.
-      const x = Math.min(Math.round(plot.valToPos(mark.at, "x", true)), left + width);
-      if (x < left) continue;
+      // A bar or point stands for the interval that begins at the time below it: what happened late in it is no nearer to
+      // the next one.
+      const x = Math.round(plot.valToPos(mark.at - figures.step / 2, "x", true));
+      if (x < left || x > left + width) continue;
       ctx.strokeStyle = colours.warn;
       ctx.lineWidth = px;
       ctx.setLineDash([3 * px, 3 * px]);
