@@ -650,3 +650,17 @@ async def test_a_file_of_a_session_that_has_ended_leads_to_signing_in(owner: Bro
     assert (page.status, "You were signed out. Sign in, then try again." in page.words) == (403, True)
     assert "a file has to be chosen again" in page.words
     assert 'href="/login?next=%2Fcontacts%2Fimport"' in page.text
+
+
+async def test_the_words_of_a_cell_with_a_line_break_stay_apart_when_its_row_is_fixed(
+    pool: Pool, owner: Browser
+) -> None:
+    page = await to_check(pool, owner, b'phone,name\nwrong,"Ana\r\nSilva"\n+258841000002,Rui\n')
+    here = page.path.removesuffix("/check")
+    await owner.submit(page, f"{here}/run")
+    await work(pool)
+    page = await owner.get(f"{here}/mend")
+    # A field has one line: browsers take the break out.
+    assert page.form(f"{here}/mend")["cell-2-name"] == "Ana Silva"
+    await owner.submit(page, f"{here}/mend", **{"cell-2-phone": "+258841000001"})
+    assert await pool.fetchval("SELECT name FROM contacts WHERE phone = '+258841000001'") == "Ana Silva"

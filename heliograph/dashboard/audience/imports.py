@@ -414,8 +414,15 @@ async def _mend_values(request: Request) -> dict[str, Any]:
         draft = await drafts.get(conn, request.actor, id=request.id())
         found = await corrections.rejects(conn, request.actor, id=draft.id, limit=corrections.MOST + 1)
     order = [field for field in FIELDS if field in draft.fields]
+    # A browser takes line breaks out of a field, which would join the words on either side of one.
     rows = [
-        (one, [(field, one.cells[at] if (at := draft.fields[field]) < len(one.cells) else "") for field in order])
+        (
+            one,
+            [
+                (field, " ".join(one.cells[at].split()) if (at := draft.fields[field]) < len(one.cells) else "")
+                for field in order
+            ],
+        )
         for one in found[: corrections.MOST]
     ]
     return {
