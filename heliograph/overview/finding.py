@@ -24,8 +24,12 @@ class SearchResult(msgspec.Struct, frozen=True):
     id: UUID
 
 
-#: What can be found. Messages and requests are found separately (`overview.messages`, `overview.requests`).
-KINDS = ("campaign", "endpoint", "event", "contact", "import", "template", "key", "sender", "person")
+#: What can be found. Messages and requests are found separately (`overview.messages`, `overview.requests`). A listed
+#: import is one of the command line, which has no page.
+KINDS = (
+    *("campaign", "endpoint", "event", "contact", "import", "listed_import"),
+    *("number", "template", "key", "sender", "person"),
+)
 
 BY_ID = """
 SELECT kind, id FROM (
@@ -38,7 +42,10 @@ SELECT kind, id FROM (
     UNION ALL
     SELECT 'contact', id FROM contacts WHERE organization_id = $1 AND id = $2 AND mode = $3
     UNION ALL
-    SELECT 'import', id FROM contact_imports WHERE organization_id = $1 AND id = $2 AND mode = $3
+    SELECT CASE WHEN is_uploaded THEN 'import' ELSE 'listed_import' END, id FROM contact_imports
+     WHERE organization_id = $1 AND id = $2 AND mode = $3
+    UNION ALL
+    SELECT 'number', id FROM whatsapp_numbers WHERE organization_id = $1 AND id = $2 AND state = 'active'
     UNION ALL
     SELECT 'template', id FROM whatsapp_templates WHERE organization_id = $1 AND id = $2 AND status <> 'removed'
     UNION ALL

@@ -12,6 +12,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
+from tests.rules import whatsapp_factories
 
 from .conftest import Api, Browser, Tenant, make_person, make_tenant
 from .test_campaigns import make
@@ -21,6 +22,10 @@ from .test_webhooks import id_in, register
 EVENT = """
 INSERT INTO events (organization_id, id, kind, mode, message_id, request_id, data, created_at)
 VALUES ($1, $2, 'message.delivered', 'live', $3, 'r', '{}', now())
+"""
+IMPORT = """
+INSERT INTO contact_imports (organization_id, id, file, started_at, mode, state, is_uploaded)
+VALUES ($1, $2, 'people.csv', now(), 'live', 'finished', $3)
 """
 
 
@@ -44,6 +49,10 @@ async def test_everything_is_found_by_its_id_or_its_name(
     message, event = await send(api, tenant), uuid7()
     await pool.execute(EVENT, tenant.id, event, uuid.UUID(message))
     person = await make_person(pool, tenant, "vera@example.com", "viewer")
+    by_page, by_command = uuid7(), uuid7()
+    for id, is_uploaded in ((by_page, True), (by_command, False)):
+        await pool.execute(IMPORT, tenant.id, id, is_uploaded)
+    number = (await whatsapp_factories.made(pool, organization_id=tenant.id)).number_id
     wanted = {
         endpoint: f"/webhooks/{endpoint}",
         "https://example.com/hooks": f"/webhooks/{endpoint}",
@@ -52,6 +61,10 @@ async def test_everything_is_found_by_its_id_or_its_name(
         "SPRING sale": f"/campaigns/{campaign}",
         sender: "/senders",
         "heliograph": "/senders",
+        by_page: f"/contacts/imports/{by_page}",
+        # One of the command line is only listed.
+        by_command: "/contacts/imports",
+        number: "/numbers",
         tenant.key_id: "/keys",
         f"{tenant.secret[:8]}…{tenant.secret[-4:]}": "/keys",
         person.id: "/team",

@@ -61,6 +61,8 @@ THINGS: dict[str, tuple[str, str | None, str | None]] = {
     "event": ("/messages/{id}", "webhooks:read", DEVELOP),
     "contact": ("/contacts/{id}", "contacts:read", None),
     "import": ("/contacts/imports/{id}", "contacts:write", None),
+    "listed_import": ("/contacts/imports", "contacts:write", None),
+    "number": ("/numbers", "whatsapp:read", None),
     "template": ("/templates/{id}", "whatsapp:read", None),
     "key": ("/keys", "api_keys:read", None),
     "sender": ("/senders", "sender_ids:read", None),
