@@ -163,6 +163,13 @@ async def test_an_import_that_a_later_one_overlaps_is_undone_after_it(
     first, second = [f"/contacts/imports/{id}/undo" for id in ids]
     said = "Undo the later import second.csv first."
     assert said in (await owner.get(first)).words
+    assert f'href="{second}"' in (await owner.get(first)).text
+    # One of the command line has no page.
+    await pool.execute("UPDATE contact_imports SET is_uploaded = false, size = NULL WHERE file = 'second.csv'")
+    page = await owner.get(first)
+    assert f"the operator can undo it: heliograph contacts undo {ids[1]}" in page.words
+    assert f'href="{second}"' not in page.text
+    await pool.execute("UPDATE contact_imports SET is_uploaded = true, size = 1 WHERE file = 'second.csv'")
     page = await owner.get(second)
     assert "the later import" not in page.words
     await owner.submit(page, second)
@@ -175,7 +182,7 @@ async def test_an_import_that_a_later_one_overlaps_is_undone_after_it(
 
 
 async def test_before_an_import_is_undone_campaigns_that_go_to_its_people_are_named(
-    pool: Pool, tenant: Tenant, owner: Browser
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
 ) -> None:
     page = await to_check(pool, owner, b"phone\n+258841234567\n")
     id = page.path.split("/")[3]
@@ -188,7 +195,18 @@ async def test_before_an_import_is_undone_campaigns_that_go_to_its_people_are_na
         scheduled_at=datetime.now(UTC) + timedelta(hours=1),
     )
     async with pool.acquire() as conn, conn.transaction():
-        await sms.create(conn, tenant.actor, spec=spec, request_id="req")
+        campaign = await sms.create(conn, tenant.actor, spec=spec, request_id="req")
+    # Its page leads to the import, for whoever may see that.
+    page, link = f"/campaigns/{campaign.id}", f'<a href="/contacts/imports/{id}">the people of an import</a>'
+    await make_person(pool, tenant, "vera@example.com", "viewer")
+    await other_browser.sign_in("vera@example.com")
+    assert link in (await owner.get(page)).text
+    shown = await other_browser.get(page)
+    assert ("the people of an import" in shown.words, link in shown.text) == (True, False)
+    # One of the command line has no page.
+    await pool.execute("UPDATE contact_imports SET is_uploaded = false")
+    assert link not in (await owner.get(page)).text
+    await pool.execute("UPDATE contact_imports SET is_uploaded = true")
     said = "go to the people of this import: Spring sale. Once it is undone, they find nobody."
     where = f"/contacts/imports/{id}/undo"
     assert said in (await owner.get(where)).words
@@ -452,7 +470,7 @@ async def test_what_is_resumed_while_its_file_is_erased_is_stopped(
             await drafts.run(conn, tenant.actor, id=UUID(id), confirmed=["strangers"])
 
 
-async def test_a_suppression_list_and_back(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+async def test_a_suppression_list_and_back(pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser) -> None:
     async with pool.acquire() as conn:
         await records.create_many(conn, tenant.actor, entries=[Entry("+258841234567", "Ana")])
     await pool.execute(
@@ -470,6 +488,14 @@ async def test_a_suppression_list_and_back(pool: Pool, tenant: Tenant, owner: Br
     await owner.submit(page, f"/contacts/imports/{id}/run")
     await work(pool)
     assert await pool.fetchval("SELECT count(*) FROM opt_outs WHERE source = 'organization'") == 2
+    # Where a person's history leads, also in the other mode, for whoever may see the import.
+    ana, link = f"/contacts/{await pool.fetchval('SELECT id FROM contacts')}", f'href="/go/{id}'
+    assert link in (await owner.get(ana)).text
+    assert (await owner.get(f"/go/{id}?mode=test")).path == f"/contacts/imports/{id}"
+    await make_person(pool, tenant, "vera@example.com", "viewer")
+    await other_browser.sign_in("vera@example.com")
+    shown = await other_browser.get(ana)
+    assert ("Opted out by an import: people.csv" in shown.words, link in shown.text) == (True, False)
     assert await pool.fetchval("SELECT count(*) FROM events WHERE kind = 'contact.opted_out'") == 2
     assert (
         "24 hours: opt-outs that only this import added are lifted."

@@ -25,7 +25,7 @@ from heliograph.campaigns.views import progress, recipients
 from heliograph.campaigns.views.progress import Progress
 from heliograph.dashboard import listing
 from heliograph.dashboard.audience import campaign_recipients as table
-from heliograph.dashboard.audience import words
+from heliograph.dashboard.audience import lists, words
 from heliograph.dashboard.audience.composing import drafts as campaign_drafts
 from heliograph.dashboard.audience.composing.form import found
 from heliograph.dashboard.sending import template
@@ -247,6 +247,7 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         "canceled": None if course is None else course.canceled,
         "missing": "" if course is None else _missing(request, campaign, course),
         "campaign": campaign,
+        "import_page": await lists.import_page(request, conn, campaign.audience_import),
         "shown": shown,
         "class_name": GUARD_CLASSES[campaign.content.get("class", sms.USUAL_CLASS)]
         if campaign.channel == sms.SmsChannel.name

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import date, datetime, time
 from typing import Literal
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from heliograph.accounts import organizations
 from heliograph.base import csv_files, phones
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, NotFound
 from heliograph.contacts import records
+from heliograph.contacts.imports import drafts
 from heliograph.contacts.search import Filters
 from heliograph.pages.languages import alphabetical
 from heliograph.pages.lists import ranges
@@ -41,6 +43,18 @@ def countries(request: Request) -> list[tuple[str, str]]:
     """(code, name) of all countries, in the alphabetical order of the reader's language."""
     named = [(region, request.locale.country(region)) for region in set(phones.REGIONS.values()) - {"001"}]
     return sorted(named, key=lambda one: alphabetical(one[1]))
+
+
+async def import_page(request: Request, conn: Connection, id: UUID | None) -> str:
+    """The address of an import's page; "" if its reader may not see it, it is no longer kept, or the command line made
+    it, so that it has none."""
+    if id is None or not request.may("contacts:write"):
+        return ""
+    try:
+        await drafts.get(conn, request.actor, id=id)
+    except NotFound:
+        return ""
+    return request.to(f"/contacts/imports/{id}")
 
 
 def as_json(request: Request) -> bool:
