@@ -19,7 +19,7 @@ from tests.rules.test_plans import STATEMENTS, assert_bound, plan_of
 pytestmark = pytest.mark.fresh_database
 
 Owner = Callable[[str], Awaitable[None]]
-#: Once per step of a job that takes minutes anyway, they may read an organization's attempts until there are statistics.
+#: Once per step of a job that takes minutes, they may read an organization's attempts until there are statistics.
 MAY_WAIT = {"beginnings of responses that name a person", "beginnings of responses that have expired"}
 TABLES = sorted({table for _, keys in STATEMENTS.values() for table in keys})
 # All columns that must have a value, or are in an index. A domain is filled as the type that it is made of.
