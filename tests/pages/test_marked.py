@@ -272,6 +272,21 @@ async def test_nothing_is_done_to_whoever_matches_a_filter_that_is_not_understoo
     assert await pool.fetchval("SELECT count(*) FROM exports") == 0
 
 
+@pytest.mark.parametrize("wrong", ["status=waiting", "status=accepted,waits", "channel=SMS", "reason=x", "range=2d"])
+async def test_no_message_is_canceled_for_a_filter_that_is_not_offered(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, wrong: str
+) -> None:
+    """Without it, all that waited were canceled; the list says what is wrong."""
+    await send(api, tenant)
+    form = (await owner.get("/messages/all")).form("/messages/all")
+    said = "Choose one of the filters that are offered."
+    for page in (await owner.get(f"/messages/all?{wrong}"), await owner.post(f"/messages/all?{wrong}", form)):
+        assert (page.path.partition("?")[0], said in page.words) == ("/messages", True), page.words
+    page = await owner.get(f"/messages?{wrong}")
+    assert (said in page.words, "/messages/all" in page.text) == (True, False)
+    assert await pool.fetchval("SELECT count(*) FROM exports") == 0
+
+
 async def test_a_step_and_how_far_it_came_are_one_commit(
     api: Api, pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 import msgspec
@@ -52,6 +52,15 @@ FIELDS = (
 #: The kind of failure reasons, by channel.
 FAILURES: Mapping[str, Kind] = {"sms": "sms_failure", "whatsapp": "whatsapp_failure"}
 REASONS = tuple(dict.fromkeys(code for kind in FAILURES.values() for code in entries()[kind]))
+#: What is chosen from a list, `status` several at once; a changed address may say something else.
+OFFERED: Mapping[str, Collection[str]] = {
+    "status": messages.STATUSES,
+    "channel": messages.CHANNELS,
+    "category": CATEGORIES,
+    "direction": messages.DIRECTIONS,
+    "reason": REASONS,
+    "range": (ranges.CUSTOM, *ranges.LENGTHS),
+}
 
 
 #: Pages of objects, and who may see them: (path, scope, permission). For an event, the page of its message.
@@ -170,13 +179,17 @@ def _read(request: Request, numbers: Sequence[str]) -> Wanted:
     typed = {name: request.query.get(name, "").strip()[:LONGEST] for name in FIELDS}
     range = ranges.read(request)
     problems: dict[str, str] = {}
-    chosen = [one for one in typed["status"].split(",") if one in messages.STATUSES]
+    given = {name: request.query.get(name, "").strip() for name in OFFERED}
+    chosen = [one for one in given["status"].split(",") if one in messages.STATUSES]
     number, reference, id = _searched(request, typed["q"], numbers, problems)
     ids = {}
     for name in ("key", "by", "campaign"):
         ids[name] = _id(typed[name])
         if typed[name] and ids[name] is None and name == "key":
             problems[name] = request.text("This is not an id.")
+    for name, offered in OFFERED.items():
+        if any(one and one not in offered for one in (given[name].split(",") if name == "status" else [given[name]])):
+            problems[name] = request.text("Choose one of the filters that are offered.")
     country = typed["country"].upper()
     filters = Filters(
         channel=typed["channel"] if typed["channel"] in messages.CHANNELS else None,
