@@ -18,6 +18,7 @@ from heliograph import notices
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Principal
 from heliograph.base.crypto import hash_secret
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
@@ -188,8 +189,8 @@ async def open_for(
 
 # If the membership has ended, the session has no organization. A session of an operator who views as the organization
 # is valid once taken up, while they are permitted to and are signed in to the console; then it is over, and not one of
-# a person without an organization.
-AUTHENTICATE = """
+# a person without an organization. What was proved in times to come was before the clock was set back.
+AUTHENTICATE = f"""
 SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, u.columns,
        u.password IS NOT NULL AS has_password,
        u.totp IS NOT NULL AS has_totp, m.organization_id, m.role, o.name AS organization, o.state,
@@ -198,8 +199,8 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
        o.allowed_countries, coalesce(o.factor_required, false) AS factor_required, coalesce(o.reveals, true) AS reveals,
        coalesce(o.developer_keys, false) AS developer_keys,
        o.time_zone AS organization_zone, s.created_at, s.seen_at, s.ends_at,
-       s.proved_at > now() - $2::interval AS is_proved, s.reason,
-       coalesce(o.notice_ways, '{}') AS theirs, coalesce(m.notice_ways, '{}') AS chosen,
+       s.proved_at BETWEEN now() - $2::interval AND {clock.LATEST} AS is_proved, s.reason,
+       coalesce(o.notice_ways, '{{}}') AS theirs, coalesce(m.notice_ways, '{{}}') AS chosen,
        ARRAY(SELECT kind FROM notices
               WHERE organization_id = m.organization_id
                 AND (notices.user_id IS NULL OR notices.user_id = s.user_id)
@@ -219,7 +220,7 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
        LEFT JOIN LATERAL (SELECT organization_id, role, notice_ways FROM memberships
                            WHERE organization_id = s.organization_id AND user_id = s.user_id AND s.reason IS NULL
                           UNION ALL
-                          SELECT s.organization_id, $4, '{}' FROM operators
+                          SELECT s.organization_id, $4, '{{}}' FROM operators
                            WHERE user_id = s.user_id AND role = ANY ($5) AND s.reason IS NOT NULL
                              AND EXISTS (SELECT FROM operator_sessions open
                                           WHERE open.user_id = s.user_id AND open.ends_at > now()) LIMIT 1) m ON true

@@ -63,16 +63,19 @@ def test_dangerous_acts_ask_for_the_password_again() -> None:
 
 
 FORGET = "UPDATE operator_sessions SET proved_at = now() - interval '11 minutes'"
+#: As if the clock had been set back since.
+AHEAD = "UPDATE operator_sessions SET proved_at = now() + interval '3 days'"
 
 
+@pytest.mark.parametrize("forget", [FORGET, AHEAD])
 async def test_a_session_that_was_left_open_reveals_and_pays_nothing(
-    pool: Pool, api: Api, tenant: Tenant, root: Browser
+    pool: Pool, api: Api, tenant: Tenant, root: Browser, forget: str
 ) -> None:
     id = await sent(api, tenant)
     form = (await root.get(f"/console/messages/{id}")).form(f"/console/messages/{id}/reveal")
     quota = f"/console/organizations/{tenant.id}/quota"
     before = await pool.fetchval("SELECT total FROM quotas WHERE organization_id = $1", tenant.id)
-    await pool.execute(FORGET)
+    await pool.execute(forget)
 
     async def is_asked() -> bool:
         # A process caches a session for a second at most.

@@ -107,14 +107,14 @@ async def open_for(
     return token
 
 
-# What was read in times to come was read before the clock was set back.
+# What was read or proved in times to come was before the clock was set back.
 AUTHENTICATE = f"""
 SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, u.password IS NOT NULL AS has_password,
        u.totp IS NOT NULL AS has_totp,
        u.totp IS NOT NULL OR EXISTS (SELECT FROM passkeys p WHERE p.user_id = s.user_id) AS has_factor,
        o.role, o.notice_ways, CASE WHEN o.told_at < {clock.LATEST} THEN o.told_at END AS told_at,
        s.created_at, s.seen_at, s.ends_at,
-       s.proved_at > now() - $2::interval AS is_proved
+       s.proved_at BETWEEN now() - $2::interval AND {clock.LATEST} AS is_proved
   FROM unnest($1::bytea[]) AS asked (token_hash)
        CROSS JOIN LATERAL (SELECT * FROM operator_sessions WHERE token_hash = asked.token_hash LIMIT 1) s
        CROSS JOIN LATERAL (SELECT * FROM operators WHERE user_id = s.user_id LIMIT 1) o
