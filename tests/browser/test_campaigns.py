@@ -64,6 +64,8 @@ async def test_a_campaign_paused_by_quota_is_granted_more_and_finishes(site: Sit
     await page.get_by_label(says("Name"), exact=True).fill("Spring sale")
     await page.locator("#tags").fill("all")
     await page.get_by_label(says("Text"), exact=True).fill("Hello {{name}}")
+    # What belongs to a choice is shown once that is made.
+    assert [await page.locator(field).is_visible() for field in ("#tags", "#numbers", "#day")] == [True, False, False]
     await page.locator("input[name=when][value=later]").check()
     await page.locator("#day").fill(await site.pool.fetchval("SELECT (now() + interval '2 days')::date::text"))
     await page.locator("#hour").fill("10:30")
