@@ -1,7 +1,7 @@
 """Redacts bodies: keeps the structure of a request, removes texts, numbers and secrets.
 
-The rule nobody may break: a value is kept only if its name is one of KEPT and it looks neither like a phone number nor
-like one of our secrets.
+The rule nobody may break: a value is kept only if its name is one of KEPT, or in our own answers of _KEPT_OF_OURS, and
+it looks neither like a phone number nor like one of our secrets.
 """
 
 from __future__ import annotations
@@ -23,11 +23,16 @@ KEPT = frozenset(
         *("class",),
         *("expiresAt", "events", "eventTypes", "status", "channel", "tags", "tagsAny", "tagsAll", "messagesPerMinute"),
         *("scheduledAt", "from", "until", "dateFrom", "dateTo", "limit", "smartEncoding", "enabled", "allowedIps"),
-        *("eventId", "country", "code", "field", "issue", "details", "fields", "requestId", "docsUrl", "success"),
-        *("error", "required", "allowed", "bucket", "retryAfterSeconds", "maxBytes", "remainingQuota", "requested"),
-        *("active", "resource", "reason", "expected", "received", "available", "currency", "since"),
+        *("eventId", "country"),
     ]
 )
+#: Names that do so in our answers. In a request they may hold anything, such as why a person opted out, or a one-time
+#: code in a field that does not exist.
+_KEPT_OF_OURS = KEPT | {
+    *("code", "field", "issue", "details", "fields", "requestId", "docsUrl", "success", "error", "required", "allowed"),
+    *("bucket", "retryAfterSeconds", "maxBytes", "remainingQuota", "requested", "active", "resource", "reason"),
+    *("expected", "received", "available", "currency", "since"),
+}
 #: Names whose whole subtree is user content, whatever its keys are.
 _WRITTEN = frozenset({"parameters", "values", "recipients", "contacts", "numbers", "variables"})
 _is_name = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}").fullmatch
@@ -93,10 +98,11 @@ def _blanked(value: Any, name: str, *, depth: int, is_ours: bool = False) -> Any
         return [_blanked(one, name, depth=depth + 1, is_ours=is_ours) for one in value[:50]]
     if value is None or isinstance(value, bool):
         return value
+    is_kept = name in (_KEPT_OF_OURS if is_ours else KEPT)
     if isinstance(value, str):
-        if name in KEPT and (_is_id_or_time(value) or not (_DIGITS.search(value) or _SECRET.search(value))):
+        if is_kept and (_is_id_or_time(value) or not (_DIGITS.search(value) or _SECRET.search(value))):
             return value[:200]
         if is_ours and name == "message":
             return scrubbed(value)
         return f"{BLANK} ({len(value)})"
-    return value if name in KEPT and abs(value) <= _LONGEST_NUMBER else BLANK
+    return value if is_kept and abs(value) <= _LONGEST_NUMBER else BLANK

@@ -167,6 +167,7 @@ async def test_messages_are_found_by_what_sent_them(api: Api, pool: Pool, tenant
         ({"clientReference": "order-1"}, {"clientReference": "order-1"}),
         ({"senderId": "019c8f5a-0d3e-7b61-8f02-6c1d9a7e4b55"}, {"senderId": "019c8f5a-0d3e-7b61-8f02-6c1d9a7e4b55"}),
         ({"url": "https://x.example/?token=1", "a b": 1}, {"url": "••• (26)", "•••": "•••"}),
+        ({"reason": "asked at the counter", "code": "492817"}, {"reason": "••• (20)", "code": "••• (6)"}),
         ({"values": {"Ana": "x"}}, {"values": {"•••": "••• (1)"}}),
         ([PHONE, {"name": "Ana"}], ["••• (13)", {"name": "••• (3)"}]),
         (None, None),
