@@ -371,3 +371,21 @@ async def test_who_pauses_does_not_wait_for_a_worker_that_is_recording(pool: Poo
         await until(empty)
     assert await attempts(pool) == []
     assert KIND in paused.subscribed_events
+
+
+@pytest.mark.parametrize("change_back", [{"disabled": False}, {"paused": False}])
+async def test_what_is_recorded_right_after_an_endpoint_came_back_is_sent_by_a_worker_that_takes_it_for_stopped(
+    pool: Pool, receiver: Receiver, change_back: dict[str, bool]
+) -> None:
+    """An endpoint is read again after half a second; what is dropped meanwhile is not recovered if it was disabled."""
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, receiver.url)
+    key = (actor.organization_id, id)
+    async with delivering(pool) as deliverer:
+        poster = deliverer._poster
+        poster._destinations._max_age = 3600.0
+        await change(pool, actor, id, **{name: not value for name, value in change_back.items()})
+        assert await poster.destinations([key]) == [None]
+        await change(pool, actor, id, **change_back)
+        await record(pool, actor)
+        await receiver.wait_for(lambda it: it.counters.received == 1)

@@ -109,8 +109,8 @@ class Poster:
 
     def _start(self, line: EndpointQueue[Delivery], delivery: Delivery) -> bool:
         key = (delivery.lease.organization_id, line.id)
-        fresh, destination = self._destinations.peek(key)
-        if fresh:
+        _, destination = self._destinations.peek(key)
+        if destination is not None:
             return self._post(line, delivery, destination)
         waiting = self._waiting.get(key)
         if waiting is None:
@@ -195,15 +195,23 @@ class Poster:
         task.add_done_callback(self._tasks.discard)
 
     async def _load_and_post(self, key: tuple[UUID, UUID]) -> None:
-        """Load an endpoint, and post the deliveries that wait for it, to this version however long loading took."""
+        """Load an endpoint, and post the deliveries that wait for it, to this version however long loading took.
+
+        If it has stopped, they are dropped. It may have come back before they were recorded, so that is decided by a
+        look that began after they came.
+        """
+        waiting: list[tuple[EndpointQueue[Delivery], Delivery]] = []
         try:
             destination = await self._destination(key)
+            waiting = self._waiting.pop(key)
+            if destination is None:
+                destination = await self._destination(key, bypass_cache=True)
         except Exception:
-            for line, delivery in self._waiting.pop(key):
+            for line, delivery in waiting or self._waiting.pop(key):
                 self._broke_off(delivery)
                 self._ended(line)
             return
-        for line, delivery in self._waiting.pop(key):
+        for line, delivery in waiting:
             if not self._post(line, delivery, destination):
                 self._ended(line)
 
@@ -323,10 +331,10 @@ class Poster:
     def _pause(self, lease: Lease) -> float | None:
         return self._schedule.pause(lease.tries + 1, self._chance)
 
-    async def _destination(self, key: tuple[UUID, UUID]) -> Destination | None:
+    async def _destination(self, key: tuple[UUID, UUID], *, bypass_cache: bool = False) -> Destination | None:
         while True:
             try:
-                return await self._destinations.get(key)
+                return await self._destinations.get(key, bypass_cache=bypass_cache)
             except Exception as error:
                 if not is_down(error):
                     raise
