@@ -13,6 +13,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.ids import uuid7
 from heliograph.http.client import HttpClient, webhook_rules
+from heliograph.queue import leases
 from heliograph.queue.backlog import claim_once
 from heliograph.simulators.receiver import Receiver
 from heliograph.webhooks import endpoints
@@ -23,6 +24,7 @@ from heliograph.webhooks.recording.events import Event
 from heliograph.webhooks.recording.handover import abandoned
 from heliograph.webhooks.recording.results import Record
 from tests.hooks import DATA, KIND, attempts, delivering, endpoint, organization, queued, record, settings, until
+from tests.meanwhile import before
 from tests.wire import COMMIT, wired_pool
 
 #: A lease that nobody waits for.
@@ -73,6 +75,29 @@ async def test_a_failure_whose_recording_is_repeated_counts_once(
     await outbound.close()
     assert [one["status"] for one in await attempts(pool)] == [500]
     assert await pool.fetchval("SELECT consecutive_failures FROM webhook_endpoints") == 1
+
+
+async def test_attempts_in_progress_end_although_the_database_is_away_as_the_worker_begins_to_stop(
+    pool: Pool, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were broken off, although their receivers had them, and made again by another worker."""
+
+    async def is_away() -> None:
+        raise ConnectionResetError
+
+    receiver.options = msgspec.structs.replace(receiver.options, latency=0.5)
+    actor = await organization(pool)
+    await endpoint(pool, actor, receiver.url)
+    outbound = HttpClient(webhook_rules(UNDER))
+    deliverer = Deliverer(pool, outbound, UNDER, seal_key=endpoints.seal_key(UNDER))
+    await record(pool, actor, 2)
+    assert await deliverer.round() == 2
+    assert deliverer.in_flight == 1
+    before(monkeypatch, leases, "postpone", is_away)
+    await deliverer.drain(60.0)
+    await outbound.close()
+    assert [one["result"] for one in await attempts(pool)] == [DELIVERED]
+    assert [row["lease_until"] for row in await pool.fetch("SELECT lease_until FROM queue")] == [None]
 
 
 async def test_what_is_put_back_beside_a_first_success_is_put_back_when_that_is_repeated(

@@ -189,7 +189,11 @@ class Deliverer:
             waiting = [delivery for line in self._lines.values() for delivery in line.waiting]
             for line in self._lines.values():
                 line.waiting.clear()
-        await self._give_back(waiting)
+        try:
+            await self._give_back(waiting)
+        except Exception as error:  # they are still held, and returned below
+            if not is_down(error):
+                raise
         if self._places.open:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), grace)
