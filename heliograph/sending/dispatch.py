@@ -304,8 +304,9 @@ class Dispatcher(Generic[Message, Report]):
                     if move is not None:
                         moves.append(move)
                 case Postponed() as postponed:
-                    # Resuming does not find what a worker has at that moment.
-                    is_soon = message.lease.organization_id in resuming and postponed.pause > RESUMING
+                    # Resuming does not find what a worker has at that moment. What changes its line waits for more.
+                    stays = postponed.line == message.lease.line and postponed.pause > RESUMING
+                    is_soon = stays and message.lease.organization_id in resuming
                     back.append(msgspec.structs.replace(postponed, pause=RESUMING) if is_soon else postponed)
                 case Attempt() as attempt:
                     outgoing.append(attempt)

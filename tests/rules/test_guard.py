@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from heliograph.accounts import spending
+from heliograph.accounts import organizations, spending
 from heliograph.accounts.organizations import DestinationNotAllowed
 from heliograph.accounts.spending import SpendLimitReached
 from heliograph.base import phones
@@ -94,6 +94,20 @@ async def test_a_sequence_is_held_and_others_go_out(pool: Pool) -> None:
     await bench.round(2)
     assert later in await waiting(pool)
     assert len(await listed(pool)) == 1
+
+
+async def test_what_is_held_while_its_organization_is_being_resumed_stays_held(pool: Pool) -> None:
+    bench, actor = Bench(pool), await organization_with_policy(pool)
+    await attack(pool, actor, 12)
+    await bench.round(4)
+    (later,) = await attack(pool, actor, 1, first=700)
+    async with pool.acquire() as conn:
+        await organizations.set_state(conn, id=actor.organization_id, state="suspended")
+        async with conn.transaction():
+            await organizations.resume(conn, id=actor.organization_id)
+            await bench.round(2)
+    assert later in await waiting(pool)
+    assert await pool.fetchval("SELECT due_at > now() + interval '1 year' FROM queue WHERE id = $1", later)
 
 
 async def test_it_is_seen_with_its_reason(pool: Pool) -> None:
