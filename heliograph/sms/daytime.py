@@ -34,11 +34,13 @@ class Daytime:
         return self._hours.until(message.quiet_hours, message.recipient, message.at)
 
 
-# A message without a validity of its own gets the remainder of the retry schedule's.
+# A message without a validity of its own gets the remainder of the retry schedule's. One that is looked at again before
+# its wait is over, as an operator may want, has been given that time already.
 NOTE = """
 UPDATE messages m
    SET quiet_since = coalesce(m.quiet_since, now()), quiet_until = item.opens,
-       expires_at = coalesce(m.expires_at, greatest(m.accepted_at, m.send_at) + $4::interval) + (item.opens - now())
+       expires_at = coalesce(m.expires_at, greatest(m.accepted_at, m.send_at) + $4::interval)
+                    + (item.opens - least(greatest(now(), m.quiet_until), item.opens))
   FROM (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::timestamptz[]) AS given (organization_id, id, opens)
          ORDER BY organization_id, id) item
  WHERE m.organization_id = item.organization_id AND m.id = item.id AND m.status = 'accepted'

@@ -71,6 +71,11 @@ async def test_its_validity_stands_still_meanwhile(pool: Pool) -> None:
     assert timedelta(minutes=29) < rows[short] <= timedelta(minutes=30)
     assert timedelta(hours=23, minutes=59) < rows[usual] <= timedelta(days=1)
     assert set(await pool.fetch("SELECT quiet_until FROM messages")) == {(ends,)}
+    # Looked at again meanwhile, it stands still no longer than that.
+    await pool.execute("UPDATE queue SET due_at = now()")
+    assert await bench.round() == 2
+    assert dict(await pool.fetch("SELECT id, expires_at - quiet_until FROM messages")) == rows
+    assert set(await pool.fetch("SELECT quiet_until FROM messages")) == {(ends,)}
 
 
 async def test_a_simulator_wakes_nobody(pool: Pool) -> None:
