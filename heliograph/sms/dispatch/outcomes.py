@@ -11,7 +11,7 @@
 A supplier may have some segments of a long message: their ids are kept, and the rest follows in another attempt.
 
 The rule nobody may break: an answer is a fact. It is recorded even by a worker that has lost its lease in the
-meantime; only the queue row then belongs to the new holder.
+meantime; only the queue row then belongs to the new holder, and so does the end of a message that was not accepted.
 """
 
 from __future__ import annotations
