@@ -199,7 +199,7 @@ def run(case: Case, rate: float, seed: int) -> Outcome:
     for at, number, country, attack in sends:
         while entered and entered[0][0] <= at:
             conversions.converted(ORGANIZATION, heappop(entered)[1], at=at)
-        conversions.sent(ORGANIZATION, number, at=at)
+        conversions.sent(ORGANIZATION, number, at=at, place=at)
         suspicion = windows.see(
             ORGANIZATION,
             number,

@@ -31,6 +31,7 @@ MOST = 100_000
 
 class _Sent(msgspec.Struct, gc=False):
     at: float
+    place: float
     organization_id: UUID
     number: str
     converted: bool = False
@@ -54,8 +55,9 @@ class Conversions:
         self._waiting: deque[_Sent] = deque()
         self._mature: deque[_Sent] = deque()
 
-    def sent(self, organization_id: UUID, number: str, *, at: float) -> None:
-        """Note that a message was sent."""
+    def sent(self, organization_id: UUID, number: str, *, at: float, place: float) -> None:
+        """Note that a message is about to be sent. `place`: its position in the order of acceptance. It may be seen
+        several times, as while it waits for its number's network: the same place counts once."""
         if self._waiting and self._waiting[-1].at > at + MATURE:
             # The clock has been set back: nothing would become mature, or old, until that time comes again.
             self._waiting.clear()
@@ -65,7 +67,10 @@ class Conversions:
         self._turn(at)
         if rates is None:
             return
-        one = _Sent(at, organization_id, number)
+        known = rates.latest.get(number)
+        if known is not None and place <= known.place:
+            return
+        one = _Sent(at, place, organization_id, number)
         rates.latest[number] = one
         self._waiting.append(one)
 

@@ -106,7 +106,7 @@ class Judge:
         # Not its time of acceptance: messages committed together share that, and would count as one.
         place = place_of(one.id)
         self._shared.saw(one.organization_id, one.to, one.traffic_class, place)
-        self._conversions.sent(one.organization_id, one.to, at=moment)
+        self._conversions.sent(one.organization_id, one.to, at=moment, place=place)
         bad = self._conversions.is_bad(one.organization_id, one.to)
         return self._windows.see(
             one.organization_id,
@@ -140,7 +140,7 @@ class Judge:
         for seen in told:
             country = phones.country(seen.to)
             moment = seen.at.timestamp()
-            self._conversions.sent(seen.organization_id, seen.to, at=moment)
+            self._conversions.sent(seen.organization_id, seen.to, at=moment, place=seen.place)
             self._windows.told(seen.organization_id, seen.to, country, seen.traffic_class, at=moment, place=seen.place)
         if told:
             self._convert(converted)

@@ -108,22 +108,37 @@ def test_codes_that_nobody_enters() -> None:
     conversions.converted(ORGANIZATION, "+258840000000", at=0.0)
     for n in range(150):
         number = f"+25885{n:07}"
-        conversions.sent(ORGANIZATION, number, at=1.0)
+        conversions.sent(ORGANIZATION, number, at=1.0, place=1.0)
         if n % 4:
             conversions.converted(ORGANIZATION, number, at=30.0)
     for n in range(30):
-        conversions.sent(ORGANIZATION, f"+25886123{n:04}", at=2.0)
+        conversions.sent(ORGANIZATION, f"+25886123{n:04}", at=2.0, place=2.0)
     bad = "+258861239999"
     assert not conversions.is_bad(ORGANIZATION, bad), "they had no time to enter them"
-    conversions.sent(ORGANIZATION, "+258870000000", at=400.0)
+    conversions.sent(ORGANIZATION, "+258870000000", at=400.0, place=400.0)
     assert conversions.is_bad(ORGANIZATION, bad)
     assert not conversions.is_bad(ORGANIZATION, "+258850000000")
     assert not conversions.is_bad(UUID(int=1), bad), "of an organization that reports none, nothing is known"
     for n in range(8):
         conversions.converted(ORGANIZATION, f"+25886123{n:04}", at=500.0)
     assert not conversions.is_bad(ORGANIZATION, bad), "a late one counts"
-    conversions.sent(ORGANIZATION, "+258870000001", at=5000.0)
+    conversions.sent(ORGANIZATION, "+258870000001", at=5000.0, place=5000.0)
     assert not conversions.is_bad(ORGANIZATION, bad), "an hour later nothing is known"
+
+
+def test_a_message_that_is_looked_at_several_times_before_it_leaves_counts_once() -> None:
+    """As while it waits for its number's network, or for a supplier that can be used."""
+    conversions = Conversions()
+    conversions.converted(ORGANIZATION, "+258840000000", at=0.0)
+    for n in range(150):
+        conversions.sent(ORGANIZATION, f"+25885{n:07}", at=1.0, place=1.0)
+        conversions.converted(ORGANIZATION, f"+25885{n:07}", at=30.0)
+    for n in range(30):
+        for look in range(12):
+            conversions.sent(ORGANIZATION, f"+25886123{n:04}", at=2.0 + look / 4, place=2.0)
+        conversions.converted(ORGANIZATION, f"+25886123{n:04}", at=30.0)
+    conversions.sent(ORGANIZATION, "+258870000000", at=400.0, place=400.0)
+    assert not conversions.is_bad(ORGANIZATION, "+258861239999")
 
 
 def test_what_was_seen_before_the_clock_was_set_back_does_not_add_to_what_comes() -> None:
@@ -143,13 +158,13 @@ def test_what_was_seen_before_the_clock_was_set_back_does_not_add_to_what_comes(
 def test_codes_are_judged_although_the_clock_was_set_back() -> None:
     conversions = Conversions()
     conversions.converted(ORGANIZATION, "+258840000000", at=7200.0)
-    conversions.sent(ORGANIZATION, "+258840000000", at=7200.0)
+    conversions.sent(ORGANIZATION, "+258840000000", at=7200.0, place=7200.0)
     for n in range(150):
-        conversions.sent(ORGANIZATION, f"+25885{n:07}", at=1.0)
+        conversions.sent(ORGANIZATION, f"+25885{n:07}", at=1.0, place=1.0)
         conversions.converted(ORGANIZATION, f"+25885{n:07}", at=30.0)
     for n in range(30):
-        conversions.sent(ORGANIZATION, f"+25886123{n:04}", at=2.0)
-    conversions.sent(ORGANIZATION, "+258870000000", at=400.0)
+        conversions.sent(ORGANIZATION, f"+25886123{n:04}", at=2.0, place=2.0)
+    conversions.sent(ORGANIZATION, "+258870000000", at=400.0, place=400.0)
     assert conversions.is_bad(ORGANIZATION, "+258861239999")
 
 
