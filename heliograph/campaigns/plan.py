@@ -125,6 +125,8 @@ class CampaignSpec(msgspec.Struct, frozen=True, kw_only=True):
     #: Contacts messaged within this many days are skipped.
     not_written_days: int | None = None
     recipients: Sequence[str] | None = None
+    #: The campaign that the recipients did not get, if they were listed as such.
+    again_of: UUID | None = None
     messages_per_minute: int | None = None
 
 
@@ -170,9 +172,9 @@ INSERT = f"""
 INSERT INTO campaigns (organization_id, id, channel, name, status, mode, audience_tags, audience_tag_match_mode,
                        excluded_tags, with_names, messages_per_minute, request_id, scheduled_at, started_at, step_at,
                        created_at, total, pending, invalid, author_kind, author_id, audience_import,
-                       not_written_days, {", ".join(CONTENT)})
+                       not_written_days, again_of, {", ".join(CONTENT)})
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
-        $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31)
+        $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32)
 RETURNING {COLUMNS}
 """
 
@@ -244,6 +246,7 @@ async def begin(
         actor.principal.id,
         spec.audience_import,
         spec.not_written_days,
+        spec.again_of,
         *(content.get(name) for name in CONTENT),
     )
     assert row is not None

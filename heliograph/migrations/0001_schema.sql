@@ -963,6 +963,7 @@ CREATE TABLE campaigns (
     audience_tag_match_mode text NOT NULL CHECK (audience_tag_match_mode IN ('any', 'all')),
     excluded_tags           text[] NOT NULL DEFAULT '{}',
     not_written_days        smallint CHECK (not_written_days BETWEEN 1 AND 365),
+    again_of                uuid,
     messages_per_minute     integer CHECK (messages_per_minute > 0),
 
     -- Counts of messages.
@@ -1007,6 +1008,7 @@ CREATE INDEX campaigns_step ON campaigns (organization_id, step_at) WHERE step_a
 CREATE INDEX campaigns_forget ON campaigns (organization_id, id)
     WHERE NOT forgotten AND status IN ('completed', 'canceled', 'failed');
 CREATE INDEX campaigns_under_way ON campaigns (organization_id, mode) WHERE status IN ('staging', 'running', 'paused');
+CREATE INDEX campaigns_again ON campaigns (organization_id, again_of) WHERE again_of IS NOT NULL;
 CREATE INDEX campaigns_by_channel ON campaigns (organization_id, channel, id) WHERE channel IS NOT NULL;
 COMMENT ON TABLE campaigns IS 'tenant: one text or template for many recipients, with maintained counts';
 COMMENT ON COLUMN campaigns.class IS 'traffic class of its messages; NULL: marketing, or it is WhatsApp';
@@ -1015,6 +1017,7 @@ COMMENT ON COLUMN campaigns.with_names IS 'its messages need the recipient''s na
 COMMENT ON COLUMN campaigns.audience_tags IS 'NULL: the recipients were listed, or come from audience_import';
 COMMENT ON COLUMN campaigns.excluded_tags IS 'contacts with any of these are not recipients; empty for listed recipients';
 COMMENT ON COLUMN campaigns.not_written_days IS 'contacts who got a message within this many days are skipped; NULL: none are';
+COMMENT ON COLUMN campaigns.again_of IS 'the campaign that its recipients did not get, if they were listed as such; they are not listed again';
 COMMENT ON COLUMN campaigns.read IS 'delivered and read; delivered counts those that were not read';
 COMMENT ON COLUMN campaigns.step_at IS 'when a worker next has work to do for it; NULL: never';
 COMMENT ON COLUMN campaigns.staged_to IS 'the last recipient staged or skipped; advances in the same commit';

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import re
@@ -17,8 +18,9 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.campaigns import audience, drafts, plan, record
+from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.staging import Stager
-from heliograph.campaigns.views import preview, progress
+from heliograph.campaigns.views import preview, progress, recipients
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.dashboard.audience.composing import offers
@@ -515,6 +517,57 @@ async def test_who_did_not_get_it_is_seen_taken_away_and_tried_again(
     page = await owner.post("/campaigns", fields | {"do": "create"})
     assert "The campaign is created." in page.words, page.words
     assert [row["phone"] for row in await pool.fetch("SELECT phone FROM campaign_recipients")][-1] == "+258841000003"
+    # Once: whoever asks for it a second time, as a colleague may, finds nobody left, until that one is canceled.
+    tried = page.path
+    page = await owner.post("/campaigns", fields | {"do": "create"})
+    assert ("The campaign is created." in page.words, page.path) == (True, tried), "the same form"
+    for stage_it in (False, True):
+        if stage_it:
+            await stage(pool)
+        page = await owner.post("/campaigns", fields | {"_once": str(uuid7())})
+        assert "There is nobody left to try again." in page.words, page.words
+    await owner.post(tried + "/cancel", (await owner.get(tried + "/cancel")).form(tried + "/cancel"))
+    await stage(pool)
+    page = await owner.post("/campaigns", fields | {"_once": str(uuid7())})
+    assert "Get it 1 Segments" in page.words, page.words
+    # Or was sent.
+    page = await owner.post("/campaigns", fields | {"do": "create", "_once": str(uuid7())})
+    await stage(pool)
+    await pool.execute("DELETE FROM queue")
+    await pool.execute(
+        "UPDATE messages SET status = 'undelivered', sent_at = now(), failed_at = now() WHERE status = 'accepted'"
+    )
+    await count(pool)
+    assert "Completed" in (await owner.get(page.path)).words
+    page = await owner.post("/campaigns", fields | {"_once": str(uuid7())})
+    assert "There is nobody left to try again." in page.words, page.words
+
+
+async def test_two_people_who_try_the_same_recipients_again_at_once_reach_them_once(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    """Each has loaded the list before the other one created the campaign."""
+    await people(pool, tenant, 2)
+    where = (await make(owner)).path
+    await stage(pool)
+    await pool.execute("DELETE FROM queue")
+    await pool.execute("UPDATE messages SET status = 'undelivered', sent_at = now(), failed_at = now()")
+    await count(pool)
+    id = UUID(where.rpartition("/")[2])
+    async with pool.acquire() as conn:
+        campaign = await record.get(conn, tenant.actor, id=id)
+
+        async def second() -> list[str]:
+            async with pool.acquire() as other, other.transaction():
+                return await recipients.again(other, tenant.actor, campaign=campaign, holds=True)
+
+        async with conn.transaction():
+            listed = await recipients.again(conn, tenant.actor, campaign=campaign, holds=True)
+            waiting = asyncio.create_task(second())
+            spec = sms_channel.SmsCampaignSpec(name="A", message_template="Hi", recipients=listed, again_of=id)
+            await sms_channel.create(conn, tenant.actor, spec=spec, request_id="a")
+            assert not waiting.done()
+        assert (len(listed), await waiting) == (2, [])
 
 
 async def test_who_did_not_get_it_is_found_among_many_later_messages(

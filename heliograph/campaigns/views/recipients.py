@@ -6,15 +6,18 @@ nobody may break: a scan that ended early says so.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
+from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database import bounded_scan
 from heliograph.base.database.pool import Connection
+from heliograph.campaigns import plan, record
 from heliograph.campaigns.audience import MAX_RECIPIENTS
 from heliograph.campaigns.record import Campaign
 from heliograph.sms import messages as sms
@@ -92,24 +95,60 @@ SELECT m.id FROM unnest($2::uuid[]) AS one (id) CROSS JOIN LATERAL (
 """
 
 
-async def again(conn: Connection, actor: Actor, *, campaign: Campaign) -> list[str]:
-    """Numbers of recipients who did not get a campaign and may be tried again, at most as many as a campaign may
-    list."""
-    begun, ended = times(campaign)
-    read = sms.list_page if campaign.channel == "sms" else whatsapp.list_page
-    filters = sms.Filters if campaign.channel == "sms" else whatsapp.Filters
-    wanted: Any = filters(statuses=WORTH_IT[campaign.channel], campaign_id=campaign.id, date_from=begun, date_to=ended)
+async def again(conn: Connection, actor: Actor, *, campaign: Campaign, holds: bool = False) -> list[str]:
+    """Numbers of recipients who did not get a campaign and may be tried again, at most as many as a campaign may list;
+    without those whom a campaign already tries again, or has. `holds`: in a transaction, keep others from listing them
+    until it ends."""
+    if holds:
+        await conn.fetchval(plan.LOCK, actor.organization_id, campaign.id)
+    tried = await _tried_again(conn, actor, campaign)
     numbers: dict[str, None] = {}
-    after: UUID | None = None
-    while len(numbers) < MAX_RECIPIENTS:
-        found = await read(conn, actor, filters=wanted, after=after, limit=PAGE, look=bounded_scan.LOOK)
-        listed = found.messages[:PAGE]
+    async for listed in _pages(conn, actor, campaign, WORTH_IT[campaign.channel]):
         ids = [one.id for one in listed] if campaign.channel == "whatsapp" else []
         doubtful = {row["id"] for row in await conn.fetch(DOUBTFUL, actor.organization_id, ids)} if ids else set()
         numbers |= {
-            one.recipient: None for one in listed if one.failure_code not in FORBIDDEN and one.id not in doubtful
+            one.recipient: None
+            for one in listed
+            if one.failure_code not in FORBIDDEN
+            and one.id not in doubtful
+            and phones.person(one.recipient) not in tried
         }
-        after = listed[-1].id if len(found.messages) > PAGE else found.seen
-        if after is None:
+        if len(numbers) >= MAX_RECIPIENTS:
             break
     return list(numbers)[:MAX_RECIPIENTS]
+
+
+AGAIN = "SELECT id, channel FROM campaigns WHERE organization_id = $1 AND again_of = $2 ORDER BY id"
+LISTED = "SELECT phone FROM campaign_recipients WHERE organization_id = $1 AND campaign_id = $2"
+
+
+async def _tried_again(conn: Connection, actor: Actor, campaign: Campaign) -> set[str]:
+    """The people for whom other campaigns were made because they did not get this one: all recipients of those that are
+    not over, and of the others those for whom a message was not canceled."""
+    found: set[str] = set()
+    for row in await conn.fetch(AGAIN, actor.organization_id, campaign.id):
+        one = await record.get(conn, actor, id=row["id"], channel=row["channel"])
+        if one.status in plan.UNDER_WAY:
+            rows = await conn.fetch(LISTED, actor.organization_id, one.id)
+            found |= {phones.person(row["phone"]) for row in rows}
+            continue
+        async for listed in _pages(conn, actor, one):
+            found |= {phones.person(each.recipient) for each in listed if each.status != "canceled"}
+    return found
+
+
+async def _pages(
+    conn: Connection, actor: Actor, campaign: Campaign, statuses: Sequence[str] | None = None
+) -> AsyncIterator[Sequence[Any]]:
+    """Its messages, of these statuses or of any, page by page."""
+    begun, ended = times(campaign)
+    read = sms.list_page if campaign.channel == "sms" else whatsapp.list_page
+    filters = sms.Filters if campaign.channel == "sms" else whatsapp.Filters
+    wanted: Any = filters(statuses=statuses, campaign_id=campaign.id, date_from=begun, date_to=ended)
+    after: UUID | None = None
+    while True:
+        found = await read(conn, actor, filters=wanted, after=after, limit=PAGE, look=bounded_scan.LOOK)
+        yield found.messages[:PAGE]
+        after = found.messages[PAGE - 1].id if len(found.messages) > PAGE else found.seen
+        if after is None:
+            return

@@ -54,6 +54,8 @@ class Given(msgspec.Struct, frozen=True):
     name: str
     tags: list[str] | None
     recipients: list[str] | None
+    #: The campaign that the recipients did not get.
+    again_of: UUID | None
     imported: UUID | None
     match: Literal["any", "all"]
     without: list[str]
@@ -98,6 +100,7 @@ class Given(msgspec.Struct, frozen=True):
             "excluded_tags": self.without,
             "not_written_days": self.unwritten,
             "recipients": self.recipients,
+            "again_of": self.again_of,
             "messages_per_minute": self.pace,
         }
         if self.filled is None:
@@ -147,6 +150,7 @@ async def read(request: Request, conn: Connection, typed: dict[str, str]) -> Giv
         name=typed["name"],
         tags=tags,
         recipients=listed,
+        again_of=uuid_in(typed["from"]) if typed["to"] == "again" else None,
         imported=imported,
         match="all" if typed["match"] == "all" else "any",
         without=without,

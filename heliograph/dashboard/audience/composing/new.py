@@ -13,9 +13,9 @@ from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.ids import uuid7_text, uuid_in
 from heliograph.campaigns import drafts, filling, template
 from heliograph.campaigns.channels import sms, whatsapp
-from heliograph.campaigns.views import preview
+from heliograph.campaigns.views import preview, recipients
 from heliograph.campaigns.views.preview import Preview
-from heliograph.dashboard.audience import people
+from heliograph.dashboard.audience import people, words
 from heliograph.dashboard.audience.composing import drafts as campaign_drafts
 from heliograph.dashboard.audience.composing import form, meaning, offers
 from heliograph.dashboard.audience.composing.meaning import Given
@@ -63,6 +63,8 @@ async def create(request: Request) -> Answer:
             given = await meaning.read(request, conn, typed)
             seen = await meaning.preview_campaign(request, conn, typed, given)
     except Invalid as refusal:
+        if wants == "create" and (id := await _created_before(request, refusal)) is not None:
+            return _shown(request, id)
         return refused(PAGE, form.form_refusal(refusal), await _values(request, typed))
     if wants == "create":
         return await _create(request, typed, given, seen)
@@ -84,11 +86,35 @@ async def _create(request: Request, typed: dict[str, str], given: Given, seen: P
         id = await request.once(lambda conn: _make(request, conn, given, uuid_in(typed["draft"])))
     except Refusal as refusal:
         return refused(PAGE, form.form_refusal(refusal), await _values(request, typed, seen, given))
+    return _shown(request, id)
+
+
+def _shown(request: Request, id: str) -> Answer:
     return Redirect(location=request.to(f"{HERE}/{id}"), notice=request.text("The campaign is created."))
+
+
+async def _created_before(request: Request, refusal: Invalid) -> str | None:
+    """The campaign that this same form created, if it was submitted before: it has left nobody to try again."""
+
+    async def refuse(_: Connection) -> str:
+        raise refusal
+
+    try:
+        id: str = await request.once(refuse)
+    except Refusal:
+        return None
+    return id
 
 
 async def _make(request: Request, conn: Connection, given: Given, draft: UUID | None) -> str:
     spec = given.spec
+    if spec.again_of is not None:
+        # Somebody else may have just created one for them.
+        earlier = await form.found(request, conn, spec.again_of)
+        left = set(await recipients.again(conn, request.actor, campaign=earlier, holds=True))
+        spec = msgspec.structs.replace(spec, recipients=[one for one in spec.recipients or () if one in left])
+        if not spec.recipients:
+            raise Invalid(("to", "empty", words.CAMPAIGN_FORM["to.empty"]))
     if isinstance(spec, whatsapp.WhatsAppCampaignSpec):
         made = await whatsapp.create(conn, request.actor, spec=spec, request_id=request.request_id)
     else:
