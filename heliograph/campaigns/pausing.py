@@ -3,8 +3,9 @@
 Their queue rows are postponed by a hundred years instead of removed, so nothing is refunded and messages keep their
 order. A message that a worker already has is sent, unless it comes back: its supplier was busy, or a session was lost.
 So chunks are checked again for a while. When the campaign is resumed, each message is due later by the length of the
-pause, and so is the next one to be staged. The rule nobody may break: a chunk is marked as postponed in the commit that
-postpones its rows, so nothing is postponed twice and nothing is lost.
+pause, and so is the next one to be staged. One that waited for a time further ahead than campaigns are staged, such as
+the end of quiet hours, is due at that time as before. The rule nobody may break: a chunk is marked as postponed in the
+commit that postpones its rows, so nothing is postponed twice and nothing is lost.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from uuid import UUID
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.campaigns import counting
+from heliograph.campaigns import counting, plan
 from heliograph.campaigns.channels.contract import DueCampaign
 from heliograph.campaigns.channels.table import CHANNELS
 from heliograph.queue import leases
@@ -133,7 +134,8 @@ async def take_up(conn: Connection, due: DueCampaign) -> bool:
         return False
     pause: timedelta = due.at - chunk["put_off_at"]
     ids = await CHANNELS[due.channel].unsent(conn, due, chunk["first_id"], chunk["last_id"])
-    await leases.shift(conn, due.channel, ids, by=pause - AWAY, only_beyond=AWAY / 2)
+    own = chunk["put_off_at"] + plan.LEAD + AWAY
+    await leases.shift(conn, due.channel, ids, by=pause - AWAY, only_beyond=AWAY / 2, later_than=own, later_by=-AWAY)
     await conn.execute(PUT_OFF, *campaign, chunk["first_id"], None)
     if chunk["is_last"]:
         await conn.execute(FOLLOW, *campaign, pause)

@@ -278,9 +278,10 @@ async def last_attempts(conn: Connection, kind: str, ids: Sequence[UUID]) -> dic
 
 # As above, look-ups go by id; rows that a worker has leased are left alone. Rows that would be due in the past become
 # due now, since otherwise no worker would read them, and keep that time as their place.
-SHIFT = """
-UPDATE queue SET due_at = greatest(coalesce(since, due_at) + $3::interval, now()),
-                 since = CASE WHEN coalesce(since, due_at) + $3 < now() THEN coalesce(since, due_at) + $3 END
+_SHIFTED = """
+coalesce(since, due_at) + CASE WHEN coalesce(since, due_at) > $6::timestamptz THEN $7::interval ELSE $3::interval END"""
+SHIFT = f"""
+UPDATE queue SET due_at = greatest({_SHIFTED}, now()), since = CASE WHEN {_SHIFTED} < now() THEN {_SHIFTED} END
  WHERE id = ANY ($2) AND kind || '' = $1 AND (lease_until IS NULL OR lease_until < now()) AND begun_at IS NULL
    AND ($4::interval IS NULL OR due_at > now() + $4) AND ($5::interval IS NULL OR due_at <= now() + $5)
 """
@@ -294,12 +295,15 @@ async def shift(
     by: timedelta,
     only_beyond: timedelta | None = None,
     only_within: timedelta | None = None,
+    later_than: datetime | None = None,
+    later_by: timedelta | None = None,
 ) -> None:
     """Shift the due times of unleased work without an attempt under way; its order is kept.
 
-    `only_beyond`, `only_within`: only work that is due further ahead than this, or no further.
+    `only_beyond`, `only_within`: only work that is due further ahead than this, or no further. `later_by`: the shift of
+    work that is due later than `later_than`.
     """
-    await conn.execute(SHIFT, kind, ids, by, only_beyond, only_within)
+    await conn.execute(SHIFT, kind, ids, by, only_beyond, only_within, later_than, later_by)
 
 
 _PLACES = """place (kind, line, lane, organization_id, step, nth) AS (

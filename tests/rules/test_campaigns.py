@@ -847,6 +847,29 @@ async def test_a_pause_leaves_a_pace_as_it_was(pool: Pool) -> None:
     assert {later - earlier for earlier, later in itertools.pairwise(due)} == {timedelta(seconds=1)}
 
 
+async def test_what_waits_for_the_morning_goes_in_the_morning_after_a_pause_in_the_night(pool: Pool) -> None:
+    """It was due later by the length of the pause, in the evening or on the next day."""
+    actor = await organization(pool)
+    made = await create(pool, actor, recipients=[number(n) for n in (1, 2, 3)])
+    await run(pool)
+    # 1 waits for the morning, 2 for one that will be over when the campaign is resumed; 3 has not been looked at.
+    ahead = {number(1): timedelta(hours=10), number(2): timedelta(hours=5), number(3): timedelta(0)}
+    for phone, wait in ahead.items():
+        due = "UPDATE queue SET due_at = now() + $2::interval WHERE id = (SELECT id FROM messages WHERE recipient = $1)"
+        await pool.execute(due, phone, wait)
+    async with pool.acquire() as conn, conn.transaction():
+        await plan.pause(conn, actor, id=made.id)
+    await run(pool)
+    for table, column in (("campaign_chunks", "put_off_at"), ("queue", "due_at")):  # six hours later
+        await pool.execute(f"UPDATE {table} SET {column} = {column} - interval '6 hours'")
+    await resume(pool, actor, made.id)
+    await run(pool)
+    rows = await pool.fetch(
+        "SELECT recipient, round(extract(epoch FROM due_at - now()) / 3600)::int FROM queue JOIN messages USING (id)"
+    )
+    assert dict(rows) == {number(1): 4, number(2): 0, number(3): 0}
+
+
 @pytest.mark.parametrize(
     ("kind", "usual", "lasts"), [("marketing", None, None), ("marketing", 300, 300), ("otp", 3600, 600)]
 )
