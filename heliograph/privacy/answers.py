@@ -80,10 +80,16 @@ SELECT event_id, endpoint_id, started_at, url, head, body FROM webhook_attempt_e
  WHERE organization_id = $1 AND begun_on = $2 AND event_id > $3 AND event_id <= $4 AND ({_NAMED} OR {_SEALED})
  ORDER BY event_id, started_at
 """
+# Each with the last row that was looked at; one row without an event if none names the person.
 SHOWN_BEGINNINGS = """
-SELECT event_id, endpoint_id, attempt, started_at, detail FROM webhook_attempts
- WHERE organization_id = $1
-   AND EXISTS (SELECT FROM unnest($2::text[]) AS known (name) WHERE strpos(detail, known.name) > 0)
+WITH looked_at AS MATERIALIZED (
+    SELECT event_id, endpoint_id, attempt, started_at, detail FROM webhook_attempts
+     WHERE organization_id = $1 AND event_id > $2 ORDER BY event_id FETCH FIRST ($3) ROWS WITH TIES
+), theirs AS (
+    SELECT * FROM looked_at
+     WHERE EXISTS (SELECT FROM unnest($4::text[]) AS known (name) WHERE strpos(detail, known.name) > 0)
+)
+SELECT scan.last, theirs.* FROM (SELECT max(event_id::text)::uuid AS last FROM looked_at) scan LEFT JOIN theirs ON true
  ORDER BY event_id, attempt
 """
 
@@ -102,8 +108,13 @@ async def held(conn: Connection, actor: Actor, names: list[str]) -> AsyncIterato
                 if any(name in (text or "") for text in (head, body) for name in written):
                     yield "answer_of_receiver", dict(row) | {"head": head, "body": body}
             after = end
-    for row in await conn.fetch(SHOWN_BEGINNINGS, actor.organization_id, written):
-        yield "answer_in_list", dict(row)
+    after = _FIRST
+    while after is not None:
+        rows = await conn.fetch(SHOWN_BEGINNINGS, actor.organization_id, after, STEP_OF_BEGINNINGS, written)
+        for row in rows:
+            after = row["last"]
+            if row["event_id"] is not None:
+                yield "answer_in_list", {name: value for name, value in row.items() if name != "last"}
 
 
 async def erase(conn: Connection, actor: Actor, names: list[str]) -> tuple[int, int]:

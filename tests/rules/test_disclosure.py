@@ -80,7 +80,9 @@ VALUES ($1, $2, $2, $3, now())
 """
 
 
-async def test_it_shows_what_is_held_besides_messages_and_contacts(pool: Pool) -> None:
+async def test_it_shows_what_is_held_besides_messages_and_contacts(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "STEP_OF_BEGINNINGS", 1)
+    monkeypatch.setattr(holdings, "STEP", 1)
     actor, other = await organization(pool), await organization(pool)
     for n, (who, phone) in enumerate(((actor, ANA), (actor, BIA), (other, ANA))):
         whose = who.organization_id
