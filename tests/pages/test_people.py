@@ -465,6 +465,10 @@ async def test_a_list_becomes_the_audience_of_a_campaign(
     listed = (await followed("tag=vip&country=PT")).text
     assert re.search(r'value="numbers" checked', listed)
     assert re.search(r"<textarea[^>]*>\+351912345678</textarea>", listed)
+    # Who was not written to when the list was made may have been since, when it is sent.
+    for chosen, days in (("country=PT", ""), ("country=PT&written=30", "30"), ("country=PT&written=never", "365")):
+        page = await followed(chosen)
+        assert (page.form("/campaigns")["unwritten"], "+351912345678" in page.text) == (days, True), chosen
     # Part of a list would be an audience that nobody chose.
     for start in range(0, 10_000, 2_500):
         await add(pool, tenant, *(Entry(f"+25882{2_000_000 + start + n}", "Many") for n in range(2_500)))

@@ -11,7 +11,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import time_of, uuid_in
 from heliograph.campaigns import record
-from heliograph.campaigns.audience import MAX_RECIPIENTS
+from heliograph.campaigns.audience import MAX_RECIPIENTS, MOST_DAYS
 from heliograph.consent import history, optouts
 from heliograph.consent.people import names as names_of
 from heliograph.contacts import marked, notes, records, search
@@ -348,7 +348,9 @@ async def audience_of(request: Request) -> dict[str, str] | Redirect:
         if len(found) > MAX_RECIPIENTS:
             said = request.text("More than 10,000 people match these filters. Give them a tag, and write to that.")
             return Redirect(location=request.to("/contacts", **kept), notice=said, is_refusal=True)
-    return {"to": "numbers", "numbers": "\n".join(found)}
+    # Looked at again when it is sent: others may be writing to them, or it is for another day.
+    days = MOST_DAYS if filters.never_written else filters.unwritten_days
+    return {"to": "numbers", "numbers": "\n".join(found)} | ({} if days is None else {"unwritten": str(days)})
 
 
 def _back_to_filters(request: Request, kept: dict[str, str], problems: Mapping[str, str]) -> Redirect:
