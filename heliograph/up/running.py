@@ -28,6 +28,7 @@ from heliograph.base.embedded import files
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import Embedded, default_data_dir
 from heliograph.base.network.connecting import connect
+from heliograph.base.network.failures import reason
 from heliograph.base.process.settings import Settings, SettingsError, demand_secret_key, from_environment
 from heliograph.base.process.signals import KINDS
 from heliograph.demo import seeding
@@ -35,7 +36,6 @@ from heliograph.demo.credentials import (
     Credentials,
     Smsc,
     new_graph,
-    read_credentials,
     write_credentials,
     write_simulators,
 )
@@ -214,8 +214,8 @@ async def _prepare(
 ) -> tuple[Credentials, UUID, bool, str, str]:
     """Credentials, the id of the simulated app, whether a key is new, and the URLs of dashboard and console. `held`
     reserves the simulators' ports."""
-    shown = read_credentials(data_dir / CREDENTIALS)
-    known = read_credentials(data_dir / STARTING) or shown
+    shown = _kept(data_dir / CREDENTIALS)
+    known = _kept(data_dir / STARTING) or shown
     smsc = known.smsc if known else Smsc("127.0.0.1", 0, "heliograph", secrets.token_urlsafe(6))
     graph = known.whatsapp if known else new_graph()
     # The simulators keep their ports if these are free, so that a worker that is still running finds them again.
@@ -244,6 +244,20 @@ async def _prepare(
     console = settings.console_url or (f"http://{settings.console_listen}" if settings.console_listen else dashboard)
     run = links.address(console, setup, realm="console") if setup else f"{console.rstrip('/')}/console"
     return credentials, app, are_new, enter, run
+
+
+def _kept(path: Path) -> Credentials | None:
+    """The credentials of an earlier start; None: there are none. Raises UpError if they cannot be read: a start without
+    them revokes its keys and creates others."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Credentials)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UpError(
+            f"{path}, which has the keys of the demo organization, cannot be read: {reason(error)}; make it readable"
+            " for this account, or remove it to have the keys replaced"
+        ) from None
 
 
 async def _number(url: str, credentials: Credentials, stop: asyncio.Event) -> str:

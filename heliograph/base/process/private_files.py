@@ -7,6 +7,7 @@ open for a moment, and a process that opened it then can keep reading.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Mapping
@@ -27,12 +28,17 @@ def base_directory(variable: str, otherwise: str, environment: Mapping[str, str]
 
 
 def write(path: Path, content: bytes) -> None:
-    """Replace a file atomically with `content`, mode 0600. Its folder is created if it is missing. Raises OSError; none
-    of the content is left behind then."""
+    """Replace a file atomically with `content`, mode 0600. Its folder is created if it is missing. Written by root, it
+    still belongs to the account that it belonged to, such as a service's, which could not read it otherwise. Raises
+    OSError; none of the content is left behind then."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE), "wb") as file:
+            if os.geteuid() == 0:
+                with contextlib.suppress(OSError):  # it is new, or this root may not
+                    before = path.lstat()
+                    os.fchown(file.fileno(), before.st_uid, before.st_gid)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
