@@ -25,7 +25,7 @@ from tests import forks
 from tests.fork_server import standing_for
 from tests.load import Client
 from tests.processes import environment, until, until_true
-from tests.up import Up, up
+from tests.up import NOBODY, Up, up
 
 pytestmark = pytest.mark.lasts(30)
 
@@ -155,12 +155,25 @@ async def test_a_backup_under_load_holds_what_was_answered_and_sends_nothing_bef
     starting.unlink()
     restored = heliograph("restore", taken["path"], "--data-dir", str(elsewhere / "data"))
     assert restored["messages"] >= len(answered)
+    demand_of_a_service(taken["path"], place / "service")
     async with up(elsewhere) as second:
         # The same keys, secrets and accounts: it is the same installation.
         assert second.credentials["live_key"] == first.credentials["live_key"]
         assert second.credentials["smsc"]["password"] == first_smsc["password"]
         await demand_whole(second, answered)
         await demand_still(second, str(elsewhere / "data"))
+
+
+def demand_of_a_service(backup: str, data: Path) -> None:
+    """What root restores into a directory that only a service's account may enter is that account's, like everything
+    in it that the service would have created."""
+    if os.geteuid() != 0:
+        return
+    data.mkdir(mode=0o700)
+    os.chown(data, NOBODY, NOBODY)
+    heliograph("restore", backup, "--data-dir", str(data))
+    assert (data / "postgres" / "data" / "PG_VERSION").exists()
+    assert {(one.lstat().st_uid, one.lstat().st_gid) for one in (data, *data.rglob("*"))} == {(NOBODY, NOBODY)}
 
 
 async def test_a_point_in_time_under_load_is_restored_from_the_archive(place: Path) -> None:

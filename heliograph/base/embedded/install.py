@@ -62,7 +62,8 @@ class Install:
 
 
 def account_for(home: Path, data: Path) -> SystemUser:
-    """The account to run as: the current one, or for root the owner of the data, `postgres` or `nobody`."""
+    """The account to run as: the current one, or for root the owner of the data, or of the data directory that they
+    are to be in, or `postgres` or `nobody`."""
     try:
         found = data.stat()
     except FileNotFoundError:
@@ -80,7 +81,9 @@ def account_for(home: Path, data: Path) -> SystemUser:
             f"{data} belongs to root, and PostgreSQL does not run as root: "
             "give it to an unprivileged user with chown -R, such as postgres or nobody"
         )
-    account = _unprivileged() if found is None else SystemUser(found.st_uid, found.st_gid, switch=True)
+    account = _owner_of(home.parent) or _unprivileged()
+    if found is not None:
+        account = SystemUser(found.st_uid, found.st_gid, switch=True)
     closed = _first_closed(home, account)
     if closed is not None:
         raise PostgresError(
@@ -183,6 +186,16 @@ def remove_old_installs(home: Path, install: Install) -> None:
     for copy in home.glob("install-*"):
         if copy not in install.binaries.parents:
             shutil.rmtree(copy, ignore_errors=True)
+
+
+def _owner_of(directory: Path) -> SystemUser | None:
+    """The account with a name that a directory belongs to, such as a service's; None for root's."""
+    found = directory.stat()
+    try:
+        pwd.getpwuid(found.st_uid)
+    except KeyError:
+        return None
+    return SystemUser(found.st_uid, found.st_gid, switch=True) if found.st_uid != 0 else None
 
 
 def _unprivileged() -> SystemUser:

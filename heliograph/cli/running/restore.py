@@ -54,7 +54,8 @@ def command(
 ) -> None:
     """Restore a backup into an empty place. All outgoing work is held until `heliograph hold release`.
 
-    A backup of `heliograph up` is restored into --data-dir; a dump into the database of HELIOGRAPH_DATABASE_URL. What
+    A backup of `heliograph up` is restored into --data-dir, and belongs to the account that this directory belongs to
+    if root restores it; a dump is restored into the database of HELIOGRAPH_DATABASE_URL. What
     was sent after the backup was taken would otherwise be sent again: look with `heliograph queue list`, withdraw what
     is too old, and release the rest.
 
@@ -88,6 +89,7 @@ def command(
                     secrets=secrets,
                 )
             )
+            _give(place)
         else:
             for option, given in (("--wal", wal), ("--until", until), ("--data-dir", data_dir)):
                 if given is not None:
@@ -166,6 +168,15 @@ def _demand_room(place: Path, secrets: Secrets | None) -> None:
 def _keep(place: Path, secrets: Secrets | None) -> None:
     for path, content in _files(place, secrets).items():
         private_files.write(path, content)
+
+
+def _give(place: Path) -> None:
+    """Root leaves what it restored to the account that the data directory belongs to, such as that of a service."""
+    owner = place.stat()
+    if os.geteuid() != 0 or owner.st_uid == 0:
+        return
+    for path in place.rglob("*"):
+        os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def _files(place: Path, secrets: Secrets | None) -> dict[Path, bytes]:
