@@ -26,6 +26,7 @@ import msgspec
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from heliograph.base.crypto import Key, Unsealable, seal, unseal
+from heliograph.base.process import private_files
 
 MANIFEST, SECRETS, CLUSTER, DUMP = "manifest.json", "secrets.sealed", "cluster", "database.dump"
 PREFIX, UNFINISHED = "heliograph-", ".unfinished-"
@@ -189,7 +190,9 @@ def prune(directory: Path, *, keep: int, now: datetime, installation: str) -> li
             raise BackupError(f"{path} cannot be removed: {error.strerror}") from None
         gone.append(path)
     for path in directory.glob(f"{UNFINISHED}*"):
-        lock = _hold(path)
+        lock = None
+        with contextlib.suppress(PermissionError):  # of another account, whose commands remove it
+            lock = _hold(path)
         if lock is not None:
             try:
                 shutil.rmtree(path, ignore_errors=True)
@@ -220,8 +223,10 @@ def check(backup: Backup) -> None:
 
 
 def finish(place: Path, final: Path, manifest: Manifest) -> Backup:
-    """Write the manifest, sync everything and give the backup its name."""
+    """Write the manifest, sync everything and give the backup its name. Taken by root, it belongs to the account that
+    the directory of backups belongs to, which has to be able to read and remove it every night."""
     (place / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
+    private_files.give(place, like=final.parent)
     _sync(place.rglob("*"))
     place.rename(final)
     _sync([final.parent])

@@ -17,6 +17,7 @@ from heliograph.backup import store
 from heliograph.backup.store import Backup, BackupError
 from heliograph.cli import app
 from tests.rules.test_backups import PASSPHRASE, copy_of
+from tests.up import NOBODY
 
 NOW = datetime(2027, 1, 3, tzinfo=UTC)
 
@@ -103,6 +104,39 @@ def test_a_file_that_cannot_be_read_is_told(two: list[Backup]) -> None:
     broken.symlink_to("/proc/self/mem")  # whose first page nobody can read
     with pytest.raises(BackupError, match=f"^{broken} cannot be read: Input/output error$"):
         store.check(two[0])
+
+
+def test_what_root_takes_belongs_to_the_account_of_its_directory(two: list[Backup], tmp_path: Path) -> None:
+    """As somebody on call does on a machine where a service takes one every night, which could neither read nor remove
+    it, and so removed no archived WAL either."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    os.chown(tmp_path, NOBODY, NOBODY)
+    with store.unfinished(tmp_path) as place:
+        (place / store.CLUSTER).mkdir(mode=0o700)
+        (place / store.CLUSTER / "base.tar.gz").write_bytes(b"a copy")
+        taken = store.finish(place, tmp_path / f"{store.PREFIX}20270104T000000Z", two[0].manifest)
+    found = [taken.path, *taken.path.rglob("*")]
+    assert len(found) == 4
+    assert {(one.stat().st_uid, one.stat().st_gid) for one in found} == {(NOBODY, NOBODY)}
+
+
+def test_the_remains_of_another_account_are_left_to_it(
+    two: list[Backup], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup of root's that was killed: no backup of the service's could be completed any more."""
+    remains = tmp_path / f"{store.UNFINISHED}0011aabb"
+    remains.mkdir(mode=0o700)
+
+    def refused(path: Path, flags: int) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    with monkeypatch.context() as service:
+        service.setattr(store.os, "open", refused)
+        assert store.prune(tmp_path, keep=2, now=NOW, installation="") == []
+    assert remains.exists()
+    assert store.prune(tmp_path, keep=2, now=NOW, installation="") == []
+    assert not remains.exists()
 
 
 def test_credentials_that_cannot_be_read_are_told(tmp_path: Path) -> None:

@@ -48,6 +48,16 @@ def write(path: Path, content: bytes) -> None:
         raise
 
 
+def give(place: Path, *, like: Path) -> None:
+    """Root leaves what it wrote below `place` to the account that the directory `like` belongs to, such as a service's,
+    which could not read it otherwise."""
+    with contextlib.suppress(OSError):  # the root of a container, or of another machine, may not
+        owner = like.stat()
+        if os.geteuid() == 0 and owner.st_uid != 0:
+            for path in (place, *place.rglob("*")):
+                os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+
+
 def open_text(path: Path, *, encoding: str) -> TextIO:
     """Open a file for writing rows: 0600, emptied if it exists, line ends as written. Raises OSError."""
     return open(path, "w", encoding=encoding, newline="", opener=_narrow)

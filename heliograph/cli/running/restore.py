@@ -89,7 +89,7 @@ def command(
                     secrets=secrets,
                 )
             )
-            _give(place)
+            private_files.give(place, like=place)
         else:
             for option, given in (("--wal", wal), ("--until", until), ("--data-dir", data_dir)):
                 if given is not None:
@@ -168,15 +168,6 @@ def _demand_room(place: Path, secrets: Secrets | None) -> None:
 def _keep(place: Path, secrets: Secrets | None) -> None:
     for path, content in _files(place, secrets).items():
         private_files.write(path, content)
-
-
-def _give(place: Path) -> None:
-    """Root leaves what it restored to the account that the data directory belongs to, such as that of a service."""
-    owner = place.stat()
-    if os.geteuid() != 0 or owner.st_uid == 0:
-        return
-    for path in place.rglob("*"):
-        os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def _files(place: Path, secrets: Secrets | None) -> dict[Path, bytes]:
