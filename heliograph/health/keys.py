@@ -27,19 +27,25 @@ SELECT name, secret_keys FROM web_processes WHERE {IS_ALIVE} AND secret_keys <> 
 """
 
 
+async def unable(conn: Connection, settings: Settings) -> list[str]:
+    """The names of running processes that could not read what is sealed under this secret key."""
+    own = fingerprints(settings)[0]
+    return [row["name"] for row in await conn.fetch(REPORTED) if own not in row["secret_keys"]]
+
+
 async def run(conn: Connection, settings: Settings) -> list[Check]:
     """Check whether each running process can open what the others seal."""
     name = said("secret keys")
     found = [(row["name"], row["secret_keys"]) for row in await conn.fetch(REPORTED)]
     sealing = Counter(own[0] for _, own in found)
     # While the key is being changed, processes seal with either key, and can open both.
-    unable = [process for process, own in found if not sealing.keys() <= set(own)]
-    if not unable:
+    blind = [process for process, own in found if not sealing.keys() <= set(own)]
+    if not blind:
         return [Check(name, "ok", said("the processes have the same"))]
     [(usual, count)] = sealing.most_common(1)
     if count * 2 > len(found):
-        unable = [process for process, own in found if usual not in own] or unable
-    detail = said("%(names)s cannot read what other processes encrypt", names=", ".join(unable))
+        blind = [process for process, own in found if usual not in own] or blind
+    detail = said("%(names)s cannot read what other processes encrypt", names=", ".join(blind))
     remedy = said(
         "Restart them with the same HELIOGRAPH_SECRET_KEY as the others; `heliograph rekey --check` says whether a key"
         " is the one that everything is encrypted under. While it is being changed, each process needs both."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 from typing import Any
@@ -10,6 +11,8 @@ from uuid import UUID
 import msgspec
 import pyotp
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 from heliograph import rekeying
 from heliograph.accounts import idempotency
@@ -19,7 +22,10 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
+from heliograph.cli import app
 from heliograph.cli.running import rekey as command
+from heliograph.cli.terminal.console import Problem
+from heliograph.health import keys
 from heliograph.mail import outbox
 from heliograph.people import factors
 from heliograph.sealing import text_keys
@@ -292,6 +298,38 @@ async def test_no_sealed_column_is_forgotten(pool: Pool) -> None:
     sealed = {place.name for place in rekeying.PLACES} - {"idempotency.body"}
     assert sealed <= columns
     assert columns - sealed == PLAIN
+
+
+async def test_nothing_is_sealed_anew_while_a_process_lacks_the_key(pool: Pool, database_url: str) -> None:
+    """A worker that was not restarted lost its suppliers, and API processes went on accepting messages."""
+    given = {
+        "HELIOGRAPH_DATABASE_URL": database_url,
+        "HELIOGRAPH_SECRET_KEY": NEW_KEY,
+        "HELIOGRAPH_OTHER_SECRET_KEY": SECRET_KEY,
+    }
+
+    async def rekeyed(*words: str) -> Result:
+        return await asyncio.to_thread(CliRunner().invoke, app, ["rekey", *words], env=given)
+
+    before_that = msgspec.structs.replace(OLD, other_secret_key=NEW_KEY)
+    for name, settings in (("old", OLD), ("before-that", before_that), ("both", BOTH)):
+        await pool.execute(
+            "INSERT INTO workers (id, name, started_at, seen_at, secret_keys) VALUES ($1, $2, now(), now(), $3)",
+            *(uuid7(), name, keys.fingerprints(settings)),
+        )
+    await pool.execute(
+        "INSERT INTO web_processes (id, name, started_at, seen_at, version, metrics, accepting, secret_keys)"
+        " VALUES ($1, 'web', now(), now(), '', '', '{}', $2)",
+        *(uuid7(), keys.fingerprints(OLD)),
+    )
+    refused = await rekeyed()
+    assert isinstance(refused.exception, Problem)
+    assert "encrypted under it: old, web; restart them with it first" in str(refused.exception)
+    assert (await rekeyed("--check")).exit_code == 0
+    await pool.execute("UPDATE workers SET seen_at = now() - interval '16 seconds' WHERE name = 'old'")
+    await pool.execute("DELETE FROM web_processes")
+    done = await rekeyed()
+    assert done.exit_code == 0, done.output
 
 
 def test_the_advice_asks_for_a_backup_with_the_new_key(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,9 @@ from heliograph import rekeying
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import with_noun
-from heliograph.cli.terminal.console import FAILED, DataDir, on_database, settings_of, shell
+from heliograph.cli.terminal.console import FAILED, DataDir, Problem, on_database, settings_of, shell
 from heliograph.cli.terminal.printing import Json, say, show
+from heliograph.health import keys
 
 
 def command(
@@ -26,7 +27,8 @@ def command(
     running.
 
     To change the secret key, first give every process the new one as HELIOGRAPH_OTHER_SECRET_KEY and restart it; then
-    swap the two, and restart again; then run this. Afterwards it says whether the old one can be removed.
+    swap the two, and restart again; then run this. It is refused while a running process does not have the new one, and
+    says afterwards whether the old one can be removed.
 
     \b
     Examples:
@@ -36,6 +38,11 @@ def command(
     settings = settings_of(data_dir, needs_key=True)
 
     async def done(conn: Connection) -> tuple[list[rekeying.Rekeyed], list[str]]:
+        if not check and (blind := await keys.unable(conn, settings)):
+            raise Problem(
+                f"running processes do not have this secret key and could read nothing that is encrypted under it:"
+                f" {', '.join(blind)}; restart them with it first (one that has just ended counts for 15 s)"
+            )
         found = await rekeying.rekey(
             conn, settings, check=check, batch=batch, say=(lambda line: None) if check else say, by=shell()
         )
