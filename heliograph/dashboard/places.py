@@ -105,9 +105,12 @@ def frame(request: Request) -> dict[str, Any]:
 
 def _in_mode(request: Request, mode: str) -> str:
     """This page's address in a mode, with its filters and its time range. Single objects, results of
-    forms and values that prefill them do not exist in the other mode: the list or the empty form takes their place."""
-    if "{" in request.route or request.method == "POST":
-        listed = [one.path for _, places in GROUPS for one in places if request.path.startswith(f"{one.path}/")]
-        if listed:
-            return request.to(listed[0], mode=mode)
+    forms and values that prefill them do not exist in the other mode: the list or the empty form takes their place.
+    That of a page which the role does not see in that mode is taken by its list, too, or else by the home page."""
+    is_seen = request.may(request.scope, mode=mode)
+    if not is_seen or "{" in request.route or request.method == "POST":
+        above = [one for _, places in GROUPS for one in places if request.path.startswith(f"{one.path}/")]
+        listed = [one.path for one in above if request.may(one.scope, one.permission, mode=mode)]
+        if listed or not is_seen:
+            return request.to(listed[0] if listed else "/", mode=mode)
     return request.again(mode=mode, **dict.fromkeys((*WITHIN, *FILLED.get(request.path, ())), ""))

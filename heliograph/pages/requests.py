@@ -110,6 +110,7 @@ class Request:
         "realm",
         "request_id",
         "route",
+        "scope",
         "services",
         "session",
         "span",
@@ -132,6 +133,8 @@ class Request:
     parameters: Mapping[str, str]
     #: The path of its route, with `{name}` for parameters, if the route belongs to the organization; otherwise "".
     route: str
+    #: The scope that this route requires in the mode of the address; None: none.
+    scope: str | None
     #: When it arrived, ms since 1970: what its page shows is at least as recent.
     began: int
     #: The client's address and User-Agent.

@@ -238,6 +238,23 @@ async def test_other_organizations_and_modes_have_their_own(
     assert (page.status, NUMBER in page.text) == (404, False)
 
 
+async def test_the_link_to_the_other_mode_leads_to_what_a_role_sees_there(
+    pool: Pool, tenant: Tenant, browser: Browser
+) -> None:
+    """A developer sends, and changes contacts and keys, in test mode alone."""
+    await make_person(pool, tenant, "rui@example.com", "developer")
+    await browser.sign_in("rui@example.com")
+    for path, there in (
+        ("/send?mode=test", "/?mode=live"),
+        ("/contacts/new?mode=test", "/contacts?mode=live"),
+        ("/keys/new?mode=test", "/keys?mode=live"),
+        ("/contacts?q=ana&mode=test", "/contacts?q=ana&amp;mode=live"),
+    ):
+        page = await browser.get(path)
+        assert (page.status, f'<a href="{there}">Live</a>' in page.text) == (200, True), path
+        assert (await browser.get(html.unescape(there))).status == 200
+
+
 async def test_each_filter_of_an_empty_list_can_be_dropped_by_itself(owner: Browser) -> None:
     for path, name, left in (
         ("/messages?q=nothing&channel=sms&range=24h", "Channel: SMS", "/messages?q=nothing&amp;range=24h"),

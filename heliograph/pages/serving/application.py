@@ -141,7 +141,7 @@ class Pages:
         request.is_secure = public.startswith("https://") or not forgery.is_loopback(request.host)
         request.is_fragment = b"hx-request" in headers
         request.query, request.form, request.parameters = {}, {}, {}
-        request.session, request.mode, request.route = None, "live", ""
+        request.session, request.mode, request.route, request.scope = None, "live", "", None
         # Only forms cause further work.
         request.span = spans.incoming(headers.get(b"traceparent")) if request.method == "POST" else None
         request.token = request.cookies.get(cookies.session_name(self.realm.cookie, request.is_secure), "")
@@ -183,7 +183,7 @@ class Pages:
                 raise WrongSignIn("You were signed out. Sign in, then try again.")
             return Redirect(location=f"{self.realm.sign_in}?next={_quoted(request, scope)}")
         if not (route.is_public or route.is_personal):
-            request.route = route.path
+            request.route, request.scope = route.path, None if route.is_shared else route.scope
         self._demand(request, route)
         person = request.session
         # The front page is public, but is the home page for those who are signed in.
