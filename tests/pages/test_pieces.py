@@ -69,7 +69,6 @@ def drawn(it: Chart) -> str:
 def test_a_single_interval_is_named_once() -> None:
     one = chart(times=[NOON], series=[Series("Sent", "way", [2])], links=[], marks=[])
     assert one.range == one.locale.moment(NOON)
-    assert chart().range == f"{one.range} – {one.locale.moment(NOON + timedelta(hours=1))}"
 
 
 def test_each_region_that_renews_itself_has_a_place_for_when_it_did() -> None:
@@ -123,6 +122,18 @@ def test_a_chart_tells_apart_the_hour_that_clocks_show_twice() -> None:
         "25 Oct 2026, 02:00",
     ]
     assert found.data["labels"] == [row[0] for row in found.rows]
+
+
+def test_the_period_of_a_chart_ends_where_its_last_interval_does() -> None:
+    begun = datetime(2027, 1, 31, 12, tzinfo=UTC)
+    for step, times, said in (
+        (3600, [begun, begun + timedelta(hours=1)], "31 Jan 2027, 12:00 – 31 Jan 2027, 14:00"),
+        # Days are named as such, and 24 hours that begin at another time are not.
+        (charts.DAY, [begun - timedelta(hours=36), begun - timedelta(hours=12)], "30 Jan 2027 – 31 Jan 2027"),
+        (charts.DAY, [begun - timedelta(hours=24), begun], "30 Jan 2027, 12:00 – 1 Feb 2027, 12:00"),
+    ):
+        series = [Series("Sent", "way", [1] * len(times))]
+        assert chart(step=step, times=times, series=series, links=()).range == said
 
 
 def test_the_file_of_a_chart_opens_in_a_spreadsheet_of_the_reader() -> None:

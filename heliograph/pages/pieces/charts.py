@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import msgspec
@@ -78,8 +78,12 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
         """The period covered, as text."""
         if not self.times:
             return ""
-        first, last = self._label(self.times[0]), self._label(self.times[-1])
-        return first if first == last else f"{first} – {last}"
+        first, last = self.times[0], self.times[-1]
+        if first == last:
+            return self._label(first)
+        # A period of days includes the last one, while one of hours ends at a time.
+        end = last if self._is_day(last) else last + timedelta(seconds=self.step)
+        return f"{self._label(first)} – {self._label(end)}"
 
     @property
     def rows(self) -> list[tuple[str, str, list[str]]]:
@@ -116,9 +120,11 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def _label(self, at: datetime) -> str:
+        return self.locale.day(at) if self._is_day(at) else self.locale.interval(at)
+
+    def _is_day(self, at: datetime) -> bool:
         # A day is named only where the interval is one: 24 hours may begin at any time.
-        is_day = self.step >= DAY and self.locale.time(at) == "00:00"
-        return self.locale.day(at) if is_day else self.locale.interval(at)
+        return self.step >= DAY and self.locale.time(at) == "00:00"
 
     def _figure(self, value: float | None) -> str:
         return "–" if value is None else self.locale.number(value, self.digits)
