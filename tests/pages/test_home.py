@@ -161,6 +161,7 @@ async def test_each_step_leads_to_where_it_is_done(pool: Pool, tenant: Tenant, b
     links = re.findall(r'<li class="">.*?<a class="button small" href="([^"]+)"', page.text)
     assert ("/senders/new" in links, "/team/invite" in links) == (role != "developer", role != "developer")
     assert "/webhooks/catcher?mode=test" in links
+    assert ("/send" in links) == (role != "developer"), "developers send test messages only"
     for link in links:
         assert (await browser.get(link)).status == 200, link
 

@@ -302,6 +302,11 @@ def _steps(request: Request, done: checklist.Steps) -> list[Step]:
             text("Invite"),
         ),
         Step(text("Turn on a second factor"), request.person.has_totp, "/account/factor", text("Turn on")),
-        Step(text("Send a first live message"), done.live),
+        Step(
+            text("Send a first live message"),
+            done.live,
+            "/send" if request.may("sms:send", mode="live") else "",
+            text("Send"),
+        ),
     ]
     return [] if all(one.is_done for one in listed) else listed
