@@ -256,6 +256,8 @@ AUTHORS: Mapping[str, str] = {
     "system": "the service",
     "unknown": "somebody unknown",
 }
+#: Of an organization to which no messages were granted.
+NO_QUOTA = "There is no quota: SMS are refused. Ask the operator for it."
 #: What is wrong with a field of the form for a sender ID.
 SENDER_FORM: Mapping[str, str] = {
     "value": "Use 3 to 11 letters, digits, spaces or . - _ & with at least one letter, or 3 to 15 digits.",

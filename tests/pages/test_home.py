@@ -192,6 +192,11 @@ async def test_little_quota_is_said(pool: Pool, tenant: Tenant, owner: Browser) 
     assert "Less than a fifth" not in (await owner.get("/")).words
     await pool.execute("UPDATE quotas SET used = total - 10")
     assert "Less than a fifth of the quota is left: 10 messages." in (await owner.get("/")).words
+    # Nothing was granted yet.
+    await pool.execute("UPDATE quotas SET used = 0, total = 0")
+    assert "There is no quota: SMS are refused." in (await owner.get("/")).words
+    await pool.execute("DELETE FROM sender_ids")
+    assert "There is no quota" not in (await owner.get("/")).words, "only WhatsApp is used, which is paid differently"
 
 
 async def test_the_pace_of_the_quota_is_said(pool: Pool, tenant: Tenant, owner: Browser) -> None:

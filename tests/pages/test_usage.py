@@ -207,6 +207,8 @@ async def test_a_quota_that_runs_out_is_said(pool: Pool, tenant: Tenant, browser
     for used, said in ((800, "80 % of the quota is used."), (959, "95 % of the quota"), (1000, "The quota is used up")):
         await pool.execute("UPDATE quotas SET used = $1", used)
         assert said in (await browser.get("/usage")).words
+    await pool.execute("UPDATE quotas SET used = 0, total = 0")
+    assert "There is no quota: SMS are refused. Ask the operator for it." in (await browser.get("/usage")).words
     assert "/messages/" not in (await browser.get("/usage/ledger")).text
 
 

@@ -17,8 +17,8 @@ from heliograph.campaigns.approval import rule
 from heliograph.campaigns.record import Campaign
 from heliograph.guard import holds
 from heliograph.overview import figures, usage
+from heliograph.pages import words
 from heliograph.pages.requests import Request
-from heliograph.pages.words import QUALITIES
 from heliograph.people import memberships
 from heliograph.people.roles import SETTINGS, TEAM, USAGE
 from heliograph.sms.accepting import sender_ids
@@ -78,9 +78,13 @@ async def notices(
 
 async def _of_quota(conn: Connection, request: Request, balance: Quota | None) -> list[Notice]:
     text, number = request.text, request.locale.number
-    if balance is None or balance.total <= 0:
+    if balance is None:
         return []
     link = request.to("/usage") if request.may(permission=USAGE) else ""
+    if balance.total <= 0:
+        # Without a sender ID, as where only WhatsApp is used, none is needed.
+        has_sender = await sender_ids.any_approved(conn, request.acting("live"))
+        return [Notice(text(words.NO_QUOTA), link, text("Usage"))] if has_sender else []
     pace = await usage.pace(conn, request.acting("live"), balance)
     gone = pace.gone_at if pace.gone_at is not None and pace.gone_at < clock.now() + SOON else None
     if balance.remaining <= 0:
@@ -212,7 +216,7 @@ async def _of_numbers(conn: Connection, request: Request) -> list[Notice]:
             request.text(
                 "The quality of the WhatsApp number %(number)s is %(quality)s.",
                 number=one.display_phone_number,
-                quality=request.text(QUALITIES[one.quality_rating]),
+                quality=request.text(words.QUALITIES[one.quality_rating]),
             ),
             "/numbers",
             request.text("View"),

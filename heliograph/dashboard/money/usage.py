@@ -149,6 +149,7 @@ async def _page(request: Request, shown: Days, problem: Invalid | None) -> Answe
     values: dict[str, Any] = {
         "parts": parts,
         "period": period,
+        "no_quota": words.NO_QUOTA,
         "above": request.form.get("above", "" if above is None else str(above)),
         "may_change": request.may(permission=MONEY),
         "months": months,
