@@ -51,6 +51,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     recipient: str
     #: SMS: the sender's value; WhatsApp: None.
     sender: str | None = None
+    #: WhatsApp: the organization's number.
+    number_id: UUID | None = None
     #: WhatsApp: name of the template, if it is one.
     template: str | None = None
     client_reference: str | None
@@ -248,6 +250,15 @@ async def prices(conn: Connection, actor: Actor, *, listed: Sequence[Message]) -
     return found | {id: Price(*price) for id, price in booked.items()}
 
 
+NUMBERS = "SELECT id, display_phone_number FROM whatsapp_numbers WHERE organization_id = $1 AND id = ANY ($2::uuid[])"
+
+
+async def numbers(conn: Connection, actor: Actor, *, listed: Sequence[Message]) -> dict[UUID, str]:
+    """How the organization's WhatsApp numbers of these messages are written, by id."""
+    ids = list({one.number_id for one in listed if one.number_id is not None})
+    return {row[0]: row[1] for row in await conn.fetch(NUMBERS, actor.organization_id, ids)} if ids else {}
+
+
 async def last_to(conn: Connection, actor: Actor, *, contacts: Collection[UUID]) -> dict[UUID, Message]:
     """The message last sent to each of these contacts, as far as `contacts.recency` has read; contacts to whom none was
     sent, or whose last one has been deleted, are omitted."""
@@ -321,6 +332,7 @@ def _of_whatsapp(one: whatsapp.Message) -> Message:
         direction=one.direction,
         status=one.status,
         recipient=one.recipient,
+        number_id=one.number_id,
         template=one.template_name,
         client_reference=one.client_reference,
         campaign_id=one.campaign_id,

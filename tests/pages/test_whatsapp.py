@@ -148,6 +148,10 @@ async def test_a_message_is_sent_again_as_what_it_was(
     reply = await making.message(pool, made, to=TO, type="text", text="On its way", price=0)
     page = await owner.get(f"/messages/{reply}")
     assert ('"text": {"body": "On its way"}' in page.words, "Its price" in page.words) == (True, False)
+    # An organization may have several numbers.
+    line = await pool.fetchval("SELECT display_phone_number FROM whatsapp_numbers")
+    assert f"<dt>From</dt><dd>{line}</dd>" in page.text
+    assert line in (await owner.get("/messages")).words, "a reply has no template"
     page = await owner.get(f"/send?again={reply}")
     assert page.path == f"/send?channel=reply&again={reply}"
     assert ">On its way</textarea>" in page.text

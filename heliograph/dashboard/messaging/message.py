@@ -141,6 +141,7 @@ async def _values(
         "is_revealed": is_revealed,
         "may_reveal": not whole and request.may(permission=REVEAL),
         "message": message,
+        "line": "".join((await messages.numbers(conn, actor, listed=[message])).values()),
         "text": text,
         "outside": detail.values if whole else [],
         "is_outdated": detail.is_outdated,

@@ -49,6 +49,7 @@ async def show_list(request: Request) -> Answer:
         senders = [wanted.filters.person_id, *(one.person_id for one in rows)]
         person_names = await visibility.names(conn, request, senders)
         campaign_names = await visibility.campaigns(conn, request, [one.campaign_id for one in rows])
+        numbers = await messages.numbers(conn, request.actor, listed=rows)
         columns = listing.columns(request, "messages")
         is_priced = any(one.name == "price" for one in columns.chosen)
         prices = await messages.prices(conn, request.actor, listed=rows) if is_priced else {}
@@ -84,6 +85,7 @@ async def show_list(request: Request) -> Answer:
         "people": people,
         "person_names": person_names,
         "campaign_names": campaign_names,
+        "numbers": numbers,
         "newer": newer,
         "columns": columns,
         "prices": prices,
