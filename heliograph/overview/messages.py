@@ -19,6 +19,7 @@ from heliograph.base.database import bounded_scan
 from heliograph.base.database.bounded_scan import LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
+from heliograph.base.ids import time_of
 from heliograph.contacts import recency
 from heliograph.overview.searching import finding
 from heliograph.sending import listing
@@ -279,6 +280,11 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
         kinds = {one["id"]: one["kind"] for one in raised}
         steps = [*_steps(message), *(sms.delivery(one, kinds[one["event_id"]]) for one in tried)]
         behind = [sms.recorded(one) for one in raised]
+        if message.direction == "inbound":
+            # Its event has the time at which its callback arrived. It is recorded with the message, however much later.
+            behind = [
+                msgspec.structs.replace(step, at=time_of(one["id"])) for step, one in zip(behind, raised, strict=True)
+            ]
         steps.sort(key=lambda step: step.at)
         content = None if found.content is None else rendering.content_type(found, said.text)
         text = said.text or None

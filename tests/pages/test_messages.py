@@ -383,6 +383,20 @@ async def test_a_list_has_only_messages_of_a_template_or_category(
         assert "Cancel all that match" not in page.words, query
 
 
+async def test_what_was_received_comes_before_its_event(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    """The event has the time at which the callback arrived, which waits while no worker runs."""
+    account = await making.made(pool, organization_id=tenant.id)
+    received = await making.message(pool, account, to=NUMBER, template_id=account.template_id)
+    await pool.execute("UPDATE whatsapp_messages SET direction = 'inbound' WHERE id = $1", received)
+    event = (
+        "INSERT INTO events (organization_id, id, kind, mode, message_id, request_id, data, created_at)"
+        " VALUES ($1, $2, 'message.received', 'live', $3, 'r', '{}', now() - interval '1 minute')"
+    )
+    await pool.execute(event, tenant.id, uuid7(), received)
+    happened = (await owner.get(f"/messages/{received}")).words.partition("What happened")[2]
+    assert happened.index("Received") < happened.index("Event recorded"), happened[:200]
+
+
 async def test_a_list_has_only_what_was_sent_or_received(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
     sms = await send(api, tenant)
     account = await making.made(pool, organization_id=tenant.id)
