@@ -102,7 +102,9 @@ def texts() -> set[str]:
         if not str(path.relative_to(PACKAGE)).startswith(ELSEWHERE) and "NotFound(" in (source := path.read_text()):
             found |= set(_missing(ast.parse(source)))
     for name, table in (*vars(words).items(), *vars(audience).items()):
-        if name.isupper():
+        if isinstance(table, str) and name.isupper():
+            found.add(table)
+        elif name.isupper():
             found |= set(table.values()) if isinstance(table, dict) else {text for row in table for text in row[1:]}
     found |= {*field_names.FIELDS.values(), *field_names.OF_ACTION.values()}
     found |= {text for table in field_names.CODES.values() for text in table.values()} - {"CSV", "JSON"}
