@@ -7,7 +7,7 @@ only in the row of its own endpoint.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -282,6 +282,15 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
     if row is None:
         raise NotFound("There is no such webhook endpoint.", resource="webhook_endpoint", id=str(id))
     return Endpoint(**row)
+
+
+URLS = "SELECT id, url FROM webhook_endpoints WHERE organization_id = $1 AND id = ANY ($2::uuid[])"
+
+
+async def urls(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> dict[UUID, str]:
+    """The URLs of those among these endpoints that the organization has, or had, by id. A catcher's is CATCHER."""
+    rows = await conn.fetch(URLS, actor.organization_id, list(ids)) if ids else []
+    return {row["id"]: row["url"] for row in rows}
 
 
 async def active(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:

@@ -104,4 +104,6 @@ async def test_a_message_is_renewed_until_its_event_is_delivered(
         assert "Delivered" in page.words
         seen.append(("Webhook attempt 1" in page.words, "data-final" in page.text))
     assert seen == [(False, False), (True, True)]
+    url = await pool.fetchval("SELECT url FROM webhook_endpoints")
+    assert f'<span class="sub">{url}</span>' in page.text, "there may be several"
     assert 'id="live" class="stack" data-live' not in (await browser.get(f"/messages/{id}")).text

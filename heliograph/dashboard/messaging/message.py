@@ -29,6 +29,7 @@ from heliograph.people.roles import DEVELOP, REVEAL
 from heliograph.sms import messages as sms
 from heliograph.sms.accepting import preview, withdrawal
 from heliograph.sms.messages import MessageNotCancelable, Waiting
+from heliograph.webhooks import endpoints
 from heliograph.webhooks import timeline as webhooks
 from heliograph.webhooks.recording import feed
 from heliograph.whatsapp import messages as whatsapp
@@ -156,6 +157,7 @@ async def _values(
         "may_send": request.may("sms:send") and (is_sms or request.may("whatsapp:send")),
         "may_develop": may_develop,
         "may_see_endpoints": request.may("webhooks:read"),
+        "endpoints": await _endpoints(conn, request, steps),
         "campaigns": await visibility.campaigns(conn, request, [message.campaign_id]),
         "key_name": await _key_name(conn, request, message),
         "person_name": await visibility.name(conn, request, message.person_id),
@@ -228,6 +230,15 @@ async def _code(conn: Connection, request: Request, message: Message, text: str)
     if message.guarantee != request.actor.guarantee:
         body["deliveryGuarantee"] = message.guarantee
     return code.snippets(request, "/v1/sms/send", {name: value for name, value in body.items() if value})
+
+
+async def _endpoints(conn: Connection, request: Request, steps: Sequence[sms.Step]) -> dict[UUID, str]:
+    """What the endpoints of webhook attempts are called, for readers who may see them."""
+    ids = {step.delivery.endpoint_id for step in steps if step.delivery is not None}
+    if not request.may("webhooks:read"):
+        return {}
+    named = await endpoints.urls(conn, request.actor, ids=ids)
+    return {id: request.text("Catcher") if url == endpoints.CATCHER else url for id, url in named.items()}
 
 
 async def _key_name(conn: Connection, request: Request, message: Message) -> str:
