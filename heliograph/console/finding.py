@@ -76,7 +76,7 @@ async def go(request: Request) -> Answer:
     if "organization" in kinds and text.startswith(("hg_live_", "hg_test_")):
         # A key as displayed, `hg_live_…a1B2`. Only the last four characters, even of a whole key, get into an address.
         return Redirect(location=request.to("/console/keys", search=text[-4:], revoked="yes"))
-    if "message" in kinds and phones.parse(text.translate(_SPACING)) is not None:
+    if "message" in kinds and (phones.parse(text.translate(_SPACING)) or phones.read(text, region=None)):
         return Redirect(location=request.to("/console/messages", recipient=text))
     if "organization" in kinds:
         async with request.reading() as conn:

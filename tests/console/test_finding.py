@@ -54,6 +54,7 @@ async def test_what_was_pasted_leads_to_its_page(pool: Pool, tenant: Tenant, roo
         ("188B2C", f"/console/messages/{message}"),
         (str(message), f"/console/messages/{message}"),
         ("+258 84 123 4567", "/console/messages?recipient=%2B258+84+123+4567"),
+        ("00258841234567", "/console/messages?recipient=00258841234567"),
         ("nobody at all", "/console/organizations?search=nobody+at+all"),
         ("quota_exceeded", "/docs/errors/quota_exceeded"),
         ("hg_live_…a1B2", "/console/keys?search=a1B2&revoked=yes"),
