@@ -6,6 +6,7 @@ rule nobody may break: a response that is sealed is opened to search it, and goe
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from datetime import date, datetime
 from typing import Any
@@ -96,8 +97,9 @@ SELECT scan.last, theirs.* FROM (SELECT max(event_id::text)::uuid AS last FROM l
 
 async def held(conn: Connection, actor: Actor, names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
     """The responses that contain one of these names, each with its kind: those kept as evidence, and the beginnings of
-    some."""
+    some. Not those that contain a longer number that begins or ends like one: it is somebody else's."""
     written = sorted({one.removeprefix("+") for one in names})
+    names_one = re.compile("|".join(f"(?<![0-9]){re.escape(one)}(?![0-9])" for one in written)).search
     for (day,) in await conn.fetch(DAYS):
         after: UUID | None = _FIRST
         while after is not None:
@@ -105,7 +107,7 @@ async def held(conn: Connection, actor: Actor, names: list[str]) -> AsyncIterato
             rows = await conn.fetch(SHOWN, actor.organization_id, day, after, end or _LAST, written)
             texts = iter(await text_keys.opened(conn, ANSWERS, _items(actor, rows)))
             for row, head, body in zip(rows, texts, texts, strict=False):
-                if any(name in (text or "") for text in (head, body) for name in written):
+                if any(map(names_one, (head or "", body or ""))):
                     yield "answer_of_receiver", dict(row) | {"head": head, "body": body}
             after = end
     after = _FIRST
@@ -113,7 +115,7 @@ async def held(conn: Connection, actor: Actor, names: list[str]) -> AsyncIterato
         rows = await conn.fetch(SHOWN_BEGINNINGS, actor.organization_id, after, STEP_OF_BEGINNINGS, written)
         for row in rows:
             after = row["last"]
-            if row["event_id"] is not None:
+            if row["event_id"] is not None and names_one(row["detail"]):
                 yield "answer_in_list", {name: value for name, value in row.items() if name != "last"}
 
 

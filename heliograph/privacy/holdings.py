@@ -152,7 +152,7 @@ SELECT number, state, network, asked_at, answered_at FROM number_lookups
     "caught_event": """
 SELECT event_id, caught_at, body FROM webhook_caught
  WHERE organization_id = $1
-   AND EXISTS (SELECT FROM unnest($2::text[]) AS known (name) WHERE strpos(body, known.name) > 0)
+   AND EXISTS (SELECT FROM unnest($2::text[]) AS known (name) WHERE strpos(body, '"' || known.name || '"') > 0)
  ORDER BY caught_at, event_id
 """,
 }

@@ -90,12 +90,15 @@ async def test_it_shows_what_is_held_besides_messages_and_contacts(pool: Pool, m
             (IMAGE, (uuid7(), uuid7(), phone)),
             (REJECT, (uuid7(), n, f'["{phone}"]')),
             (CAUGHT, (uuid7(), f'{{"to":"{phone}"}}')),
+            (CAUGHT, (uuid7(), f'{{"to":"{phone}0"}}')),  # a longer number is somebody else's
             (SEEN, (uuid7(), [int(phone[1:])])),
             (WORD, (phone, "stop")),
             (REPLY, (uuid7(), phone)),
             (CONVERSATION, (uuid7(), phone)),
             (ATTEMPT, (uuid7(), f"cannot store {phone}")),
+            (ATTEMPT, (uuid7(), f"cannot store {phone}0")),
             (ANSWERED, (uuid7(), b"HTTP/1.1 500", f"no {phone}".encode())),
+            (ANSWERED, (uuid7(), b"HTTP/1.1 500", f"no {phone}0".encode())),
         ):
             await pool.execute(sql, whose, *values)
         await stored_answer(pool, who, f"c{n}", f'{{"contact":{{"phone":"{phone}"}}}}')
@@ -130,6 +133,7 @@ async def test_it_shows_what_is_held_besides_messages_and_contacts(pool: Pool, m
     assert found["answer_of_supplier"][0]["detail"] == f"bad text: hi {ANA}"
     assert found["answer_of_receiver"][0]["body"] == f"no {ANA}"
     assert BIA not in str(found)
+    assert f"{ANA}0" not in str(found)
     async with pool.acquire() as conn:
         await erasure.erase(conn, actor, address=ANA)
     # The conversation has no text, and a STOP stays with the opt-out.
