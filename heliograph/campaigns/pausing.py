@@ -29,6 +29,9 @@ AWAY = timedelta(days=36_500)
 SETTLED, SOONEST = timedelta(minutes=10), timedelta(seconds=5)
 #: Chunks per such check: workers hold few messages, those that were due first.
 CHUNKS = 20
+#: A message due further ahead than this, when it is postponed, waits for a time of its own: it is longer than the
+#: interval of the slowest pace, plus LEAD.
+OWN = plan.LEAD + timedelta(minutes=1)
 
 # From the end: messages due last are most likely not to have been sent.
 WAITING = """
@@ -134,7 +137,7 @@ async def take_up(conn: Connection, due: DueCampaign) -> bool:
         return False
     pause: timedelta = due.at - chunk["put_off_at"]
     ids = await CHANNELS[due.channel].unsent(conn, due, chunk["first_id"], chunk["last_id"])
-    own = chunk["put_off_at"] + plan.LEAD + AWAY
+    own = chunk["put_off_at"] + OWN + AWAY
     await leases.shift(conn, due.channel, ids, by=pause - AWAY, only_beyond=AWAY / 2, later_than=own, later_by=-AWAY)
     await conn.execute(PUT_OFF, *campaign, chunk["first_id"], None)
     if chunk["is_last"]:
