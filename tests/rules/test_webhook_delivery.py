@@ -236,6 +236,23 @@ async def test_410_disables_the_endpoint_and_drops_what_is_queued_for_it(pool: P
     assert {attempt["result"] for attempt in await attempts(pool)} == {"gone"}
 
 
+async def test_410_from_an_earlier_address_disables_no_endpoint_that_has_moved(pool: Pool, receiver: Receiver) -> None:
+    """Whoever moves an endpoint takes the old address away at that moment, and a worker may still post there."""
+    receiver.options = Options(status=410)
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, receiver.url)
+    await record(pool, actor)
+    async with delivering(pool, settings(webhook_schedule="0,3600")) as deliverer:
+        deliverer._poster._destinations._max_age = 3600.0
+        assert await deliverer._poster.destinations([(actor.organization_id, id)])
+        await pool.execute("UPDATE webhook_endpoints SET url = url || 'moved'")
+        (attempt,) = await attempted(pool, 1)
+    assert attempt["result"] == "gone"
+    row = await row_of(pool, id)
+    assert (row["status"], row["consecutive_failures"]) == ("active", 1)
+    assert await queued(pool) == 1
+
+
 async def test_an_endpoint_that_is_disabled_again_is_told_again(pool: Pool, receiver: Receiver) -> None:
     """Within an hour, nobody was told that what had just been put right was not."""
     receiver.options = Options(status=410)

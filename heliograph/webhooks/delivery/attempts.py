@@ -89,6 +89,8 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     result: str
     detail: str
     evidence: Evidence | None = None
+    #: Where the receiver said that it is gone; "" for other results.
+    gone_from: str = ""
 
 
 def detail(text: str) -> str:

@@ -306,9 +306,9 @@ class Poster:
         self._places.failed(line, now, grave=False)
         detail = attempts.detail(outcome.body.decode("utf-8", "replace"))
         kept = self._evidence(line, sent, outcome, now)
-        if status == 410:
-            return Ended(lease, None, Attempt(at, duration, status, attempts.GONE, detail, kept), number)
         pause = self._pause(lease)
+        if status == 410:  # if that disables the endpoint, the event leaves the queue with all others
+            return Ended(lease, pause, Attempt(at, duration, status, attempts.GONE, detail, kept, sent[0]), number)
         if pause is not None and status in (429, 503) and outcome.retry_after is not None:
             # Neither sooner than requested nor sooner than scheduled: the attempts have to last for days.
             pause = max(pause, min(outcome.retry_after, RETRY_AFTER))

@@ -28,7 +28,7 @@ from heliograph.queue.leases import Lease, Postponed
 from heliograph.sealing.text_keys import Sealing
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery import evidence
-from heliograph.webhooks.delivery.attempts import DELIVERED, GONE, Attempt, Ended
+from heliograph.webhooks.delivery.attempts import DELIVERED, Attempt, Ended
 from heliograph.webhooks.recording import at_rest, stopping, successes, traffic
 
 log = structlog.get_logger()
@@ -89,8 +89,8 @@ ON CONFLICT DO NOTHING
 RETURNING {_COUNTED}
 """
 
-# The reason why this batch disables an endpoint, or NULL.
-_VERDICT = """CASE WHEN told.gone THEN $7::text
+# The reason why this batch disables an endpoint, or NULL. An earlier address says nothing about the present one.
+_VERDICT = """CASE WHEN told.gone_from = e.url THEN $7::text
      WHEN NOT told.succeeded AND e.failing_since <= now() - make_interval(secs => $6) THEN $8::text END"""
 
 # The endpoints are ordered by id, so that two workers cannot deadlock.
@@ -103,8 +103,8 @@ UPDATE webhook_endpoints e
        status = CASE WHEN {_VERDICT} IS NULL THEN 'active' ELSE 'disabled' END,
        disabled_at = CASE WHEN {_VERDICT} IS NOT NULL THEN now() END,
        disabled_reason = {_VERDICT}
-  FROM unnest($1::uuid[], $2::uuid[], $3::boolean[], $4::integer[], $5::boolean[])
-       AS told (organization_id, id, succeeded, failures, gone)
+  FROM unnest($1::uuid[], $2::uuid[], $3::boolean[], $4::integer[], $5::text[])
+       AS told (organization_id, id, succeeded, failures, gone_from)
  WHERE e.organization_id = ANY ($1) AND e.id = ANY ($2)  -- otherwise all endpoints might be scanned
    AND e.organization_id = told.organization_id AND e.id = told.id AND e.status = 'active'
 RETURNING e.id, e.disabled_reason, e.organization_id, e.consecutive_failures, e.mode, e.url
@@ -198,7 +198,7 @@ class Record:
                 async with conn.transaction():
                     disabled = await self._write_each(conn, rest, standings, is_repeated)
         for (_, id), standing in standings.items():
-            if standing.failures or standing.gone:
+            if standing.failures or standing.gone_from:
                 self._well.pop(id, None)
             else:
                 self._well[id] = now
@@ -239,7 +239,7 @@ class Record:
             [key[1] for key in keys],
             [standings[key].succeeded for key in keys],
             [standings[key].failures for key in keys],
-            [standings[key].gone for key in keys],
+            [standings[key].gone_from for key in keys],
             self._disable_after,
             endpoints.GONE,
             endpoints.FAILING,
@@ -286,7 +286,7 @@ class Record:
         return {
             key: standing
             for key, standing in standings.items()
-            if standing.failures or standing.gone or now - self._well.get(key[1], -CALM) >= CALM
+            if standing.failures or standing.gone_from or now - self._well.get(key[1], -CALM) >= CALM
         }
 
 
@@ -295,7 +295,8 @@ class _Standing(msgspec.Struct):
 
     succeeded: bool = False
     failures: int = 0
-    gone: bool = False
+    #: Where the receiver said that it is gone; "": it did not.
+    gone_from: str = ""
 
 
 def _standings(items: Sequence[Ended]) -> dict[tuple[UUID, UUID], _Standing]:
@@ -312,7 +313,7 @@ def _standings(items: Sequence[Ended]) -> dict[tuple[UUID, UUID], _Standing]:
             standing.succeeded, standing.failures = True, 0
         else:
             standing.failures += 1
-            standing.gone = standing.gone or attempt.result == GONE
+            standing.gone_from = attempt.gone_from or standing.gone_from
     return standings
 
 
