@@ -25,10 +25,12 @@ from heliograph.base.database.migrate import migrate
 from heliograph.base.database.pool import open_pool
 from heliograph.base.database.roles import RoleMissing, owner_needed
 from heliograph.base.embedded import files
+from heliograph.base.embedded.files import Layout
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import Embedded, default_data_dir
 from heliograph.base.network.connecting import connect
 from heliograph.base.network.failures import reason
+from heliograph.base.process import private_files
 from heliograph.base.process.settings import Settings, SettingsError, demand_secret_key, from_environment
 from heliograph.base.process.signals import KINDS
 from heliograph.demo import seeding
@@ -166,6 +168,7 @@ async def _run_parts(
                 (data_dir / STARTING).unlink(missing_ok=True)
             except OSError as error:
                 raise UpError(f"the credentials cannot be written to {path}: {error.strerror}") from None
+            _leave(data_dir)
             on_ready(Welcome(credentials, path, are_new, dashboard, console))
         await stop.wait()
         say("Stopping; a second signal ends work in progress at once.")
@@ -272,6 +275,14 @@ async def _number(url: str, credentials: Credentials, stop: asyncio.Event) -> st
     finally:
         await conn.close()
     return ""
+
+
+def _leave(data_dir: Path) -> None:
+    """Root leaves what this start created to the account that the data directory belongs to, such as a service's, if
+    PostgreSQL runs under that one."""
+    home = data_dir / "postgres"
+    if home.is_dir() and Layout(home).data.stat().st_uid == data_dir.stat().st_uid:
+        private_files.give((home, *home.iterdir(), data_dir / secret_keys.LOCK), like=data_dir)
 
 
 def _demand_writable(file: Path) -> None:

@@ -31,7 +31,7 @@ from tests.judge import until_settled
 from tests.load import Client
 from tests.ports import held_port
 from tests.processes import Program, alive, descendants, environment, until, until_true
-from tests.up import PARTS, accounts, up
+from tests.up import NOBODY, PARTS, accounts, up
 
 pytestmark = pytest.mark.lasts(8)
 
@@ -370,6 +370,23 @@ async def test_a_script_that_waits_for_the_credentials_can_send_at_once(place: P
                     process.kill()
             await program.kill()
     assert keys[0] == keys[1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start what belongs to another account")
+@pytest.mark.lasts(15)
+async def test_what_root_starts_in_the_directory_of_a_service_remains_the_services(public_place: Path) -> None:
+    """As somebody on call does. The service could not read its keys after that, or not even start."""
+    data = public_place / "data"
+    data.mkdir(mode=0o700)
+    os.chown(data, NOBODY, NOBODY)
+    async with up(public_place) as first:
+        await first.stopped(signal.SIGTERM)
+    owners = {(one.lstat().st_uid, one.lstat().st_gid) for one in (*data.iterdir(), *(data / "postgres").iterdir())}
+    assert owners == {(NOBODY, NOBODY)}
+    os.chown(public_place, NOBODY, NOBODY)
+    async with up(public_place) as second:
+        assert second.credentials["live_key"] == first.credentials["live_key"]
+        await second.stopped(signal.SIGTERM)
 
 
 async def test_a_port_that_is_taken_is_said_and_nothing_is_left(place: Path) -> None:

@@ -52,7 +52,7 @@ async def test_keys_that_cannot_be_read_are_not_replaced(
     assert await pool.fetch("SELECT DISTINCT status FROM api_keys") == [("active",)]
 
 
-def test_what_root_replaces_still_belongs_to_its_account(tmp_path: Path) -> None:
+def test_what_root_writes_belongs_to_the_account_of_the_file_or_else_of_its_directory(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give files away")
     file = tmp_path / CREDENTIALS
@@ -62,6 +62,9 @@ def test_what_root_replaces_still_belongs_to_its_account(tmp_path: Path) -> None
     private_files.write(file, b"after")
     found = file.stat()
     assert (file.read_bytes(), found.st_uid, found.st_gid, found.st_mode & 0o777) == (b"after", NOBODY, NOBODY, 0o600)
+    os.chown(tmp_path, NOBODY, NOBODY)
+    private_files.write(tmp_path / STARTING, b"new")
+    assert (tmp_path / STARTING).stat().st_uid == NOBODY
 
 
 async def prepared(database_url: str, data_dir: Path) -> tuple[Credentials, UUID, bool, str, str]:

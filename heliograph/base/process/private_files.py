@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -29,15 +29,15 @@ def base_directory(variable: str, otherwise: str, environment: Mapping[str, str]
 
 def write(path: Path, content: bytes) -> None:
     """Replace a file atomically with `content`, mode 0600. Its folder is created if it is missing. Written by root, it
-    still belongs to the account that it belonged to, such as a service's, which could not read it otherwise. Raises
-    OSError; none of the content is left behind then."""
+    belongs to the account that it, or else its folder, belonged to, such as a service's, which could not read it
+    otherwise. Raises OSError; none of the content is left behind then."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE), "wb") as file:
             if os.geteuid() == 0:
-                with contextlib.suppress(OSError):  # it is new, or this root may not
-                    before = path.lstat()
+                with contextlib.suppress(OSError):  # the root of a container, or of another machine, may not
+                    before = path.lstat() if os.path.lexists(path) else path.parent.stat()
                     os.fchown(file.fileno(), before.st_uid, before.st_gid)
             file.write(content)
             file.flush()
@@ -48,13 +48,13 @@ def write(path: Path, content: bytes) -> None:
         raise
 
 
-def give(place: Path, *, like: Path) -> None:
-    """Root leaves what it wrote below `place` to the account that the directory `like` belongs to, such as a service's,
-    which could not read it otherwise."""
+def give(places: Iterable[Path], *, like: Path) -> None:
+    """Root leaves these to the account that the directory `like` belongs to, such as a service's, which could not read
+    them otherwise."""
     with contextlib.suppress(OSError):  # the root of a container, or of another machine, may not
         owner = like.stat()
         if os.geteuid() == 0 and owner.st_uid != 0:
-            for path in (place, *place.rglob("*")):
+            for path in places:
                 os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
