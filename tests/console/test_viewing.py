@@ -43,6 +43,9 @@ async def test_the_dashboard_is_seen_and_nothing_of_it_changed(
     page = await browser.get("/")
     assert f"You are viewing as Acme, as an operator: nothing can be changed. Why: {WHY}" in page.words
     token = page.form("/logout")["_token"]
+    # What it has to do, but not as if the operator had to, whose own second factor is no step of it.
+    assert ("Nobody here has a second factor" in page.words, "/account/factor" in page.text) == (True, False)
+    assert "First steps" not in page.words
     page = await browser.get(f"/messages/{id}")
     assert page.status == 200
     assert TEXT not in page.text

@@ -269,7 +269,8 @@ async def _of_factors(conn: Connection, request: Request, *, has_checklist: bool
     return [
         Notice(
             request.text("Nobody here has a second factor: a stolen password is enough to sign in."),
-            "/account/factor",
+            # An operator who views would come to the page of their own.
+            "/account/factor" if request.person.reason is None else "",
             request.text("Turn on"),
         )
     ]

@@ -148,7 +148,10 @@ async def _latest(conn: Connection, request: Request) -> list[Message]:
 
 
 def _wants_checklist(request: Request) -> bool:
-    """Those who may create keys are building something; the others have nothing to tick off."""
+    """Those who may create keys are building something; the others, and an operator who views, have nothing to tick
+    off."""
+    if request.person.reason is not None:
+        return False
     return request.may("api_keys:read") and request.cookies.get(cookies.CHECKLIST) != "gone"
 
 
