@@ -10,6 +10,7 @@ import asyncio
 from datetime import datetime, timedelta
 from uuid import UUID
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
@@ -251,3 +252,43 @@ async def test_what_was_delivered_and_is_sent_again_gets_the_next_number(pool: P
             assert [one.attempt for one in listed] == list(range(number, 0, -1))
             await replays.resend(conn, actor, endpoint_id=id, event_id=event_id)
     assert await pool.fetchval("SELECT count(*) FROM webhook_successes") == 1
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a failure of another"])
+async def test_a_success_ends_failures_that_another_worker_has_recorded_since_the_last_one(
+    pool: Pool, beside: bool
+) -> None:
+    """Otherwise the endpoint would have failed since then, if this was the last delivery for long, and the next failure
+    days later would disable it."""
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, URL)
+    neighbor, _ = await endpoint(pool, actor, URL)
+    await record(pool, actor, count=3)
+    here, there = (Record(pool, disable_after=1e9, landed=lambda ended, disabled: None) for _ in range(2))
+
+    async def end(by: Record, endpoint_id: UUID, result: str) -> None:
+        async with pool.acquire() as conn:
+            (lease,) = await claim_once(conn, "webhook", {endpoint_id: 1}, seconds=60)
+        well = result == attempts.DELIVERED
+        by.put(Ended(lease, None if well else 60.0, Attempt(clock.now(), 0.1, 200 if well else 500, result, "")))
+
+    async def failing() -> bool:
+        found: bool = await pool.fetchval("SELECT failing_since IS NOT NULL FROM webhook_endpoints WHERE id = $1", id)
+        return found
+
+    await end(here, id, attempts.DELIVERED)
+    await here.drain()
+    assert not await failing()
+    await end(there, id, attempts.REFUSED)
+    await there.drain()
+    assert await failing()
+    if beside:
+        async with here.writing:  # so that they go into one batch
+            await end(here, neighbor, attempts.REFUSED)
+            await asyncio.sleep(0)
+            await end(here, neighbor, attempts.REFUSED)
+            await end(here, id, attempts.DELIVERED)
+    else:
+        await end(here, id, attempts.DELIVERED)
+    await here.drain()
+    assert not await failing()

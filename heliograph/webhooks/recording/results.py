@@ -37,10 +37,6 @@ log = structlog.get_logger()
 BATCH = 512
 #: Seconds before a batch is retried while the database is down. The responses of receivers exist only here.
 RETRY = 0.5
-#: Successes of a healthy endpoint are written to its row at most once in this many seconds.
-CALM = 1.0
-#: Above this many endpoints, all are forgotten; each is then written once more.
-REMEMBERED = 10_000
 
 #: After this many failures in a row, a notice is raised for the endpoint.
 NOTICED = 3
@@ -107,6 +103,7 @@ UPDATE webhook_endpoints e
        AS told (organization_id, id, succeeded, failures, gone_from)
  WHERE e.organization_id = ANY ($1) AND e.id = ANY ($2)  -- otherwise all endpoints might be scanned
    AND e.organization_id = told.organization_id AND e.id = told.id AND e.status = 'active'
+   AND (told.failures > 0 OR {successes.NEWS})
 RETURNING e.id, e.disabled_reason, e.organization_id, e.consecutive_failures, e.mode, e.url
 """
 
@@ -125,8 +122,6 @@ class Record:
         self._sealing = Sealing()
         self._waiting: list[Ended] = []
         self._runner: asyncio.Task[None] | None = None
-        #: When a success was last written, for endpoints whose rows show them as healthy.
-        self._well: dict[UUID, float] = {}
         #: Held while rows are finished; code that locks several of them takes it first, to avoid deadlocks.
         self.writing = asyncio.Lock()
 
@@ -184,8 +179,7 @@ class Record:
         self._landed(items, disabled)
 
     async def _write(self, items: list[Ended], is_repeated: bool) -> dict[UUID, str]:
-        now = asyncio.get_running_loop().time()
-        standings = self._news(_standings(items), now)
+        standings = _standings(items)
         firsts = [item for item in items if successes.is_first(item)]
         rest = items
         disabled: dict[UUID, str] = {}
@@ -197,11 +191,6 @@ class Record:
             if rest:
                 async with conn.transaction():
                     disabled = await self._write_each(conn, rest, standings, is_repeated)
-        for (_, id), standing in standings.items():
-            if standing.failures or standing.gone_from:
-                self._well.pop(id, None)
-            else:
-                self._well[id] = now
         return disabled
 
     async def _write_each(
@@ -278,16 +267,6 @@ class Record:
                     continue
                 kind, facts = "webhook.failing", {}
             yield Notice(key[0], kind, str(key[1]), row["url"], row["mode"], facts)
-
-    def _news(self, standings: dict[tuple[UUID, UUID], _Standing], now: float) -> dict[tuple[UUID, UUID], _Standing]:
-        """Drop successes of healthy endpoints: a busy endpoint's row would be rewritten with every batch."""
-        if len(self._well) > REMEMBERED:
-            self._well.clear()
-        return {
-            key: standing
-            for key, standing in standings.items()
-            if standing.failures or standing.gone_from or now - self._well.get(key[1], -CALM) >= CALM
-        }
 
 
 class _Standing(msgspec.Struct):

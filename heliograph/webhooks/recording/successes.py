@@ -23,6 +23,10 @@ from heliograph.webhooks.recording import traffic
 
 #: The attempts of a row began within this many seconds.
 SPAN = 10
+#: Whether a success is news to the row `e` of its endpoint. A healthy one's is rewritten at most once a second, not
+#: with every batch. Whether it is healthy, only the row knows: another worker may have recorded a failure.
+NEWS = """(e.failing_since IS NOT NULL OR e.consecutive_failures > 0 OR e.last_success_at IS NULL
+           OR e.last_success_at NOT BETWEEN now() - interval '1 second' AND now())"""
 
 
 def is_first(ended: Ended) -> bool:
@@ -81,7 +85,7 @@ WITH part AS MATERIALIZED (
       FROM unnest($12::uuid[], $13::uuid[]) AS well (organization_id, id)
      WHERE e.organization_id = ANY ($12) AND e.id = ANY ($13)  -- otherwise all endpoints might be scanned
        AND e.organization_id = well.organization_id AND e.id = well.id AND e.status = 'active'
-       AND (SELECT yes FROM whole)
+       AND {NEWS} AND (SELECT yes FROM whole)
 )
 SELECT yes FROM whole
 """
@@ -91,7 +95,7 @@ async def store(conn: Connection, ended: Sequence[Ended], well: Sequence[tuple[U
     """Finish deliveries for which `is_first` holds, in one statement; False if a lease was lost and so nothing was
     done.
 
-    `well`: endpoints to mark as healthy, as (organization, id) in an order that is the same in all workers.
+    `well`: their endpoints, to mark as healthy, as (organization, id) in an order that is the same in all workers.
     """
     parts: dict[tuple[UUID, UUID, UUID, int, int], list[tuple[int, Attempt, UUID]]] = {}
     for one in ended:
