@@ -226,7 +226,7 @@ def finish(place: Path, final: Path, manifest: Manifest) -> Backup:
     """Write the manifest, sync everything and give the backup its name. Taken by root, it belongs to the account that
     the directory of backups belongs to, which has to be able to read and remove it every night."""
     (place / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
-    private_files.give((place, *place.rglob("*")), like=final.parent)
+    private_files.give(place, like=final.parent)
     _sync(place.rglob("*"))
     place.rename(final)
     _sync([final.parent])

@@ -282,7 +282,8 @@ def _leave(data_dir: Path) -> None:
     PostgreSQL runs under that one."""
     home = data_dir / "postgres"
     if home.is_dir() and Layout(home).data.stat().st_uid == data_dir.stat().st_uid:
-        private_files.give((home, *home.iterdir(), data_dir / secret_keys.LOCK), like=data_dir)
+        private_files.give(home, like=data_dir, deep=False)
+        private_files.give(data_dir / secret_keys.LOCK, like=data_dir)
 
 
 def _demand_writable(file: Path) -> None:

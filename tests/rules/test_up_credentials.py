@@ -67,6 +67,16 @@ def test_what_root_writes_belongs_to_the_account_of_the_file_or_else_of_its_dire
     assert (tmp_path / STARTING).stat().st_uid == NOBODY
 
 
+def test_root_writes_through_no_link(tmp_path: Path) -> None:
+    """Of the account that the directory belongs to: the file of root's that it names would be that account's."""
+    other = tmp_path / "other"
+    other.write_bytes(b"root's")
+    (tmp_path / f".{CREDENTIALS}.{os.getpid()}").symlink_to(other)
+    private_files.write(tmp_path / CREDENTIALS, b"the keys")
+    found = tmp_path / CREDENTIALS
+    assert (other.read_bytes(), found.read_bytes(), found.is_symlink()) == (b"root's", b"the keys", False)
+
+
 async def prepared(database_url: str, data_dir: Path) -> tuple[Credentials, UUID, bool, str, str]:
     """A start of `up` until its keys are known."""
     settings = Settings(database_url=database_url, secret_key="a secret key for tests, long enough")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -34,7 +34,9 @@ def write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE), "wb") as file:
+        # Left behind by one that was killed, or put there by whoever owns the folder: root must not write through it.
+        temporary.unlink(missing_ok=True)
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE), "wb") as file:
             if os.geteuid() == 0:
                 with contextlib.suppress(OSError):  # the root of a container, or of another machine, may not
                     before = path.lstat() if os.path.lexists(path) else path.parent.stat()
@@ -48,14 +50,21 @@ def write(path: Path, content: bytes) -> None:
         raise
 
 
-def give(places: Iterable[Path], *, like: Path) -> None:
-    """Root leaves these to the account that the directory `like` belongs to, such as a service's, which could not read
-    them otherwise."""
+def give(place: Path, *, like: Path, deep: bool = True) -> None:
+    """Root leaves `place`, and what is below it or, if not `deep`, in it, to the account that the directory `like`
+    belongs to, such as a service's, which could not read it otherwise."""
     with contextlib.suppress(OSError):  # the root of a container, or of another machine, may not
         owner = like.stat()
-        if os.geteuid() == 0 and owner.st_uid != 0:
-            for path in places:
-                os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+        if os.geteuid() != 0 or owner.st_uid == 0:
+            return
+        os.chown(place, owner.st_uid, owner.st_gid, follow_symlinks=False)
+        # By descriptors: that account could put a link to a file of root's in the place of a folder meanwhile.
+        for _, _, names, folder in os.fwalk(place):
+            os.fchown(folder, owner.st_uid, owner.st_gid)
+            for name in names:
+                os.chown(name, owner.st_uid, owner.st_gid, dir_fd=folder, follow_symlinks=False)
+            if not deep:
+                return
 
 
 def open_text(path: Path, *, encoding: str) -> TextIO:

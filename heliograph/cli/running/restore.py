@@ -89,7 +89,7 @@ def command(
                     secrets=secrets,
                 )
             )
-            private_files.give(place.rglob("*"), like=place)
+            private_files.give(place, like=place)
         else:
             for option, given in (("--wal", wal), ("--until", until), ("--data-dir", data_dir)):
                 if given is not None:
