@@ -241,11 +241,11 @@ async def test_410_from_an_earlier_address_disables_no_endpoint_that_has_moved(p
     receiver.options = Options(status=410)
     actor = await organization(pool)
     id, _ = await endpoint(pool, actor, receiver.url)
-    await record(pool, actor)
     async with delivering(pool, settings(webhook_schedule="0,3600")) as deliverer:
         deliverer._poster._destinations._max_age = 3600.0
         assert await deliverer._poster.destinations([(actor.organization_id, id)])
         await pool.execute("UPDATE webhook_endpoints SET url = url || 'moved'")
+        await record(pool, actor)
         (attempt,) = await attempted(pool, 1)
     assert attempt["result"] == "gone"
     row = await row_of(pool, id)
