@@ -126,6 +126,7 @@ async def _run_parts(
         archive = Path(settings.wal_archive).absolute() if settings.wal_archive else None
         database = Embedded(data_dir / "postgres", on_progress=say, archive=archive)
         await database.start()
+        _leave(data_dir)
         settings = msgspec.structs.replace(settings, database_url=database.url, owner_database_url=database.owner_url)
     running: list[Part] = []
     watcher: asyncio.Task[None] | None = None
@@ -168,7 +169,6 @@ async def _run_parts(
                 (data_dir / STARTING).unlink(missing_ok=True)
             except OSError as error:
                 raise UpError(f"the credentials cannot be written to {path}: {error.strerror}") from None
-            _leave(data_dir)
             on_ready(Welcome(credentials, path, are_new, dashboard, console))
         await stop.wait()
         say("Stopping; a second signal ends work in progress at once.")
@@ -278,10 +278,11 @@ async def _number(url: str, credentials: Credentials, stop: asyncio.Event) -> st
 
 
 def _leave(data_dir: Path) -> None:
-    """Root leaves what this start created to the account that the data directory belongs to, such as a service's, if
-    PostgreSQL runs under that one."""
+    """Root leaves a database that has started, and so what this start has created, to the account that the data
+    directory belongs to, such as a service's, if PostgreSQL runs under that one. Whatever is written later, by
+    `private_files`, belongs to it anyway."""
     home = data_dir / "postgres"
-    if home.is_dir() and Layout(home).data.stat().st_uid == data_dir.stat().st_uid:
+    if Layout(home).data.stat().st_uid == data_dir.stat().st_uid:
         private_files.give(home, like=data_dir, deep=False)
         private_files.give(data_dir / secret_keys.LOCK, like=data_dir)
 

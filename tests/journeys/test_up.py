@@ -24,6 +24,7 @@ from heliograph.base.database import clock
 from heliograph.base.process.settings import Settings, from_environment
 from heliograph.http.server.server import bound
 from heliograph.simulators.receiver import Event, Options, Receiver
+from heliograph.up import secret_keys
 from heliograph.up.parts import part_environment
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery import signing
@@ -289,13 +290,16 @@ async def test_on_a_database_that_is_given_with_two_web_processes(
     place: Path, receiver: Receiver, empty_database_url: str
 ) -> None:
     given = {"HELIOGRAPH_DATABASE_URL": empty_database_url}
+    # What a start without that setting has left that could not create its database.
+    unused = place / "data" / "postgres"
+    unused.mkdir(parents=True)
     async with (
         up(place, "--api-processes", "2", "-o", "json", **given) as ran,
         Client(ran.url, ran.credentials["live_key"]) as client,
     ):
         assert ran.database == empty_database_url
         assert msgspec.json.decode(ran.program.out) == ran.credentials
-        assert not (place / "data" / "postgres").exists()
+        assert list(unused.iterdir()) == []
         # A second one would revoke the keys of the first, and move its suppliers to simulators of its own.
         status, text = await refused(place, **given)
         assert (status, "another `heliograph up` is running on the database at" in text) == (1, True)
@@ -379,10 +383,21 @@ async def test_what_root_starts_in_the_directory_of_a_service_remains_the_servic
     data = public_place / "data"
     data.mkdir(mode=0o700)
     os.chown(data, NOBODY, NOBODY)
+
+    def owners() -> set[tuple[int, int]]:
+        found = [one.lstat() for one in (*data.iterdir(), *(data / "postgres").iterdir())]
+        return {(one.st_uid, one.st_gid) for one in found}
+
+    # Interrupted before it is ready, too.
+    program = await Program.start(
+        *("up", "--port", "0", "--data-dir", str(data)), log=public_place / "interrupted", environment=environment()
+    )
+    await until((data / secret_keys.FILE).exists)
+    program.send(signal.SIGTERM)
+    assert (await program.ended(), owners()) == (0, {(NOBODY, NOBODY)})
     async with up(public_place) as first:
         await first.stopped(signal.SIGTERM)
-    owners = {(one.lstat().st_uid, one.lstat().st_gid) for one in (*data.iterdir(), *(data / "postgres").iterdir())}
-    assert owners == {(NOBODY, NOBODY)}
+    assert owners() == {(NOBODY, NOBODY)}
     os.chown(public_place, NOBODY, NOBODY)
     async with up(public_place) as second:
         assert second.credentials["live_key"] == first.credentials["live_key"]

@@ -1,6 +1,6 @@
 """The files of the embedded PostgreSQL: its home directory, a cluster, passwords, settings.
 
-    <home>/                 ours (as root: root's, others may only traverse it)
+    <home>/                 ours (as root: the data directory's owner's or root's; others may only traverse it)
       lock                  held with flock by the process that supervises this directory, or restores into it
       port                  the TCP port, kept between starts
       app.password          of the role `heliograph`, the application's, 0600
