@@ -12,6 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from heliograph.accounts.api_keys import keyring
 from heliograph.base.database import pulse
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
@@ -52,6 +53,11 @@ pytestmark = pytest.mark.fresh_database
 STATEMENTS = {
     "campaigns that ask for another approval": (lapses.LAPSED, {"notices": "organization_id kind object"}),
     "campaigns that ask for none any more": (lapses.COUNTS_AGAIN, {"notices": "organization_id kind object"}),
+    "keys that were used, from new networks": (
+        keyring.TOUCH,
+        {"api_keys": "id", "notices": "organization_id kind object created_at"},
+    ),
+    "the last attempts of messages": (leases.LAST_ATTEMPTS, {"queue": "id"}),
     "wallets that fell below their alert": (
         conditions.WALLETS,
         {"notices": "organization_id kind object created_at"},
