@@ -526,8 +526,10 @@ def with_closed(closed: str, *words: str, home: Path) -> subprocess.CompletedPro
         ("person", "export", "+258841234567", "--file"),
     ],
 )
-def test_a_file_that_cannot_be_written_is_refused_before_anything_is_read(words: tuple[str, ...]) -> None:
-    for path in ("/nonexistent/x", "/nonexistent/" + "x" * 300):
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_read(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    for path in ("/nonexistent/x", f"/nonexistent/{'x' * 300}", f"{tmp_path}/{'x' * 300}"):
         done = CliRunner().invoke(app, [*words, path], env={"HELIOGRAPH_DATABASE_URL": URL})
         assert isinstance(done.exception, Problem), done.exception
         assert str(done.exception) == f"{path} cannot be written: choose another path"

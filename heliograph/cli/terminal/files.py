@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, TextIO
@@ -38,8 +39,13 @@ OutFile = Annotated[
 def writable(path: Path) -> Path:
     """Check that a file can be created at the path. Raises Problem: better now than after a million rows, or after the
     export was recorded in the audit log."""
-    # Not by methods of the path, which raise OSError for a name that is too long.
-    if os.path.isdir(path) or not os.access(path if os.path.exists(path) else path.parent, os.W_OK):
+    try:
+        is_free = not stat.S_ISDIR(path.stat().st_mode) and os.access(path, os.W_OK)
+    except FileNotFoundError:
+        is_free = os.access(path.parent, os.W_OK)
+    except OSError:  # as for a name that is too long, in whatever folder
+        is_free = False
+    if not is_free:
         raise Problem(f"{path} cannot be written: choose another path")
     return path
 
