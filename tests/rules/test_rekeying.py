@@ -311,15 +311,17 @@ async def test_nothing_is_sealed_anew_while_a_process_lacks_the_key(pool: Pool, 
     async def rekeyed(*words: str) -> Result:
         return await asyncio.to_thread(CliRunner().invoke, app, ["rekey", *words], env=given)
 
+    # Seen a while from now, so that they count as running however long this takes.
     before_that = msgspec.structs.replace(OLD, other_secret_key=NEW_KEY)
     for name, settings in (("old", OLD), ("before-that", before_that), ("both", BOTH)):
         await pool.execute(
-            "INSERT INTO workers (id, name, started_at, seen_at, secret_keys) VALUES ($1, $2, now(), now(), $3)",
+            "INSERT INTO workers (id, name, started_at, seen_at, secret_keys)"
+            " VALUES ($1, $2, now(), now() + interval '50 seconds', $3)",
             *(uuid7(), name, keys.fingerprints(settings)),
         )
     await pool.execute(
         "INSERT INTO web_processes (id, name, started_at, seen_at, version, metrics, accepting, secret_keys)"
-        " VALUES ($1, 'web', now(), now(), '', '', '{}', $2)",
+        " VALUES ($1, 'web', now(), now() + interval '50 seconds', '', '', '{}', $2)",
         *(uuid7(), keys.fingerprints(OLD)),
     )
     refused = await rekeyed()
