@@ -292,3 +292,17 @@ async def test_a_success_ends_failures_that_another_worker_has_recorded_since_th
         await end(here, id, attempts.DELIVERED)
     await here.drain()
     assert not await failing()
+
+
+async def test_410_disables_an_endpoint_although_others_of_its_batch_succeed(pool: Pool) -> None:
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, URL)
+    await record(pool, actor, count=2)
+    await pool.execute("UPDATE webhook_endpoints SET last_success_at = now()")
+    async with pool.acquire() as conn:
+        gone, well = await claim_once(conn, "webhook", {id: 2}, seconds=60)
+    ledger = Record(pool, disable_after=1e9, landed=lambda ended, disabled: None)
+    ledger.put(Ended(gone, 60.0, Attempt(clock.now(), 0.1, 410, attempts.GONE, "", None, URL)))
+    ledger.put(Ended(well, None, Attempt(clock.now(), 0.1, 200, attempts.DELIVERED, "")))
+    await ledger.drain()
+    assert await pool.fetchval("SELECT status FROM webhook_endpoints") == "disabled"

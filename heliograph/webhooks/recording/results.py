@@ -103,7 +103,7 @@ UPDATE webhook_endpoints e
        AS told (organization_id, id, succeeded, failures, gone_from)
  WHERE e.organization_id = ANY ($1) AND e.id = ANY ($2)  -- otherwise all endpoints might be scanned
    AND e.organization_id = told.organization_id AND e.id = told.id AND e.status = 'active'
-   AND (told.failures > 0 OR {successes.NEWS})
+   AND (told.failures > 0 OR told.gone_from <> '' OR {successes.NEWS})
 RETURNING e.id, e.disabled_reason, e.organization_id, e.consecutive_failures, e.mode, e.url
 """
 
