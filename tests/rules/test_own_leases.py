@@ -244,12 +244,16 @@ async def test_a_whatsapp_message_under_way_is_not_taken_for_lost_by_its_own_wor
 
 
 @pytest.fixture
-def set_forward() -> Iterator[Callable[[float], None]]:
-    """Have the database's clock be further ahead, by some seconds, than this process knows."""
+def set_forward() -> Iterator[Callable[..., None]]:
+    """Have the database's clock be further ahead, by some seconds, than this process knows; `ago`: or than it knew
+    until so many seconds ago."""
 
-    def by(seconds: float) -> None:
-        own, asked = clock.reading()
-        clock.note(clock.now() - timedelta(seconds=seconds), own=own, asked=asked, answered=asked)
+    def by(seconds: float, *, ago: float | None = None) -> None:
+        (own, asked), at = clock.reading(), clock.now()
+        clock.note(at - timedelta(seconds=seconds), own=own, asked=asked, answered=asked)
+        if ago is not None:
+            asked -= int(ago * 1e9)
+            clock.note(at - timedelta(seconds=ago), own=own, asked=asked, answered=asked)
 
     yield by
     clock.arm("")
@@ -257,7 +261,7 @@ def set_forward() -> Iterator[Callable[[float], None]]:
 
 @pytest.mark.parametrize("channel", ["sms", "whatsapp"])
 async def test_what_another_worker_has_is_not_lost_because_the_clock_was_set_forward(
-    pool: Pool, channel: str, set_forward: Callable[[float], None]
+    pool: Pool, channel: str, set_forward: Callable[..., None]
 ) -> None:
     bench: Any
     other: Any
@@ -286,7 +290,7 @@ async def test_what_another_worker_has_is_not_lost_because_the_clock_was_set_for
 
 
 async def test_news_of_a_lost_attempt_is_waited_for_as_long_although_the_clock_was_set_forward(
-    pool: Pool, set_forward: Callable[[float], None]
+    pool: Pool, set_forward: Callable[..., None]
 ) -> None:
     bench = Bench(pool)
     bench.only.script = lambda submission: Outcome(Verdict.UNKNOWN)
@@ -304,6 +308,42 @@ async def test_news_of_a_lost_attempt_is_waited_for_as_long_although_the_clock_w
     await bench.later(seconds=90)
     await bench.round()
     assert await attempts(pool, id) == [(1, "unknown"), (2, "accepted")]
+
+
+async def test_each_further_loss_is_waited_for_as_long_although_the_clock_was_set_forward(
+    pool: Pool, set_forward: Callable[..., None]
+) -> None:
+    """That is twice as long as for the one before."""
+    bench = Bench(pool)
+    bench.only.script = lambda submission: Outcome(Verdict.UNKNOWN)
+    id = await factories.message(pool, await factories.organization(pool))
+    await bench.round()
+    await bench.later(seconds=95)
+    await bench.round()
+    set_forward(LONG, ago=100)
+    await bench.later(seconds=LONG)
+    await bench.round()
+    assert await attempts(pool, id) == [(1, "unknown"), (2, "unknown")]
+    assert 40 < await pause_of(pool, id) <= 80
+
+
+async def test_silence_is_no_sooner_an_answer_because_the_clock_was_set_forward(
+    pool: Pool, set_forward: Callable[..., None]
+) -> None:
+    """A failover keeps callbacks from us as well: Meta repeats them."""
+    id = await whatsapp_factories.message(pool, await whatsapp_factories.made(pool))
+    await pool.execute("UPDATE whatsapp_apps SET last_callback_at = now() - interval '1 day'")
+    bench = await dispatching_whatsapp.Bench(pool).start()
+    bench.only.script = lambda submission: dispatching_whatsapp.UNKNOWN
+    await bench.round()
+    set_forward(LONG, ago=200)
+    await bench.later(seconds=LONG)
+    await bench.round()
+    assert len(await attempts(pool, id)) == 1
+    clock.arm("")
+    await bench.later(seconds=60)
+    await bench.round()
+    assert len(await attempts(pool, id)) == 2
 
 
 class _Renewing(Work):

@@ -12,12 +12,12 @@ missing one could be for the segment that never arrived.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from uuid import UUID
 
 import msgspec
 
 from heliograph.base import phones
+from heliograph.base.database import clock
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
 from heliograph.base.money import charge_of
@@ -104,8 +104,10 @@ def patience(due: ClaimedMessage, grace: float) -> float:
     would otherwise hand their recipients a copy each grace, 960 a day, instead of ten. The first tries of a long
     message may each lose the answers of other segments, and do not count."""
     assert due.started_at is not None
-    again = due.started_at + timedelta(seconds=grace * 2 ** min(max(0, due.unknowns - due.parts), MOST_DOUBLINGS))
-    return (min(again, deadline(due.accepted_at, due.expires_at)) - due.at).total_seconds()
+    # It takes as long as ever, however far the clock was set forward.
+    waited = min((due.at - due.started_at).total_seconds(), clock.since_forward())
+    wait = grace * 2 ** min(max(0, due.unknowns - due.parts), MOST_DOUBLINGS)
+    return min(wait - waited, (deadline(due.accepted_at, due.expires_at) - due.at).total_seconds())
 
 
 def unknown(due: ClaimedMessage) -> Move:

@@ -7,7 +7,6 @@ never are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from uuid import UUID
 
 from heliograph.base.database import clock
@@ -38,12 +37,14 @@ SELECT asked.message_id FROM unnest($1::uuid[], $2::uuid[], $3::timestamptz[], $
 async def heard(conn: Connection, lost: Sequence[ClaimedMessage], grace: float) -> set[UUID]:
     """Those of these messages that Meta would have reported on by now. `grace`: seconds."""
     began = [one.started_at or one.at for one in lost]
+    # Silence takes as long as ever, however far the clock was set forward.
+    silent = [min((one.at - at).total_seconds(), clock.since_forward()) for one, at in zip(lost, began, strict=True)]
     rows = await conn.fetch(
         HEARD,
         [one.lease.organization_id for one in lost],
         [one.number_id for one in lost],
         began,
-        [one.at - at >= SILENCE * timedelta(seconds=grace) for one, at in zip(lost, began, strict=True)],
+        [seconds >= SILENCE * grace for seconds in silent],
         [one.lease.id for one in lost],
     )
     return {row["message_id"] for row in rows}
