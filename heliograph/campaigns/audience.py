@@ -328,14 +328,14 @@ SELECT r.phone, nullif({names}.name, r.phone COLLATE "default") AS name, {names}
  WHERE r.organization_id = $1 AND r.campaign_id = $2 AND r.phone > $3 ORDER BY r.phone LIMIT $4
 """
 _CONTACT = """LEFT JOIN LATERAL (
-       SELECT name, first_name, last_name, written_at FROM contacts
+       SELECT name, first_name, last_name FROM contacts
         WHERE organization_id = $1 AND mode = $5 AND phone = r.phone COLLATE "default" LIMIT 1) c ON true
 """
-_RECENCY = "WHEN c.written_at > $6 THEN 'recently_written' "
+_RECENCY = f"WHEN {recency.WRITTEN} THEN 'recently_written' "
 NEXT = _NEXT.format(names="r", recency="", contact="")
 # A listed recipient has the names of the contact with that number, if there is one.
 NEXT_WITH_CONTACT = _NEXT.format(names="c", recency="", contact=_CONTACT)
-NEXT_BY_RECENCY = _NEXT.format(names="r", recency=_RECENCY, contact=_CONTACT)
+NEXT_BY_RECENCY = _NEXT.format(names="r", recency=_RECENCY, contact="")
 NEXT_WITH_CONTACT_BY_RECENCY = _NEXT.format(names="c", recency=_RECENCY, contact=_CONTACT)
 
 

@@ -121,6 +121,12 @@ async def last(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> dict
     return {row["contact_id"]: row["message_id"] for row in rows}
 
 
+#: An SQL condition on a recipient `r` of organization $1: they are a contact of mode $5, in any spelling of a number,
+#: who was written to after $6.
+WRITTEN = """EXISTS (
+    SELECT FROM unnest(spellings_of(person_of(r.phone COLLATE "default"))) AS item (spelled) CROSS JOIN LATERAL (
+           SELECT FROM contacts WHERE organization_id = $1 AND mode = $5 AND phone = item.spelled AND written_at > $6
+            LIMIT 1) known)"""
 #: Campaigns examined, newest first; and how long after its last message was handed over a campaign counts: longer than
 #: until that is noted with its contacts.
 MOST_CAMPAIGNS, NOTED = 50, timedelta(minutes=5)
@@ -134,20 +140,24 @@ UNION ALL
   WHERE organization_id = $1 AND mode = $2 AND id <> $3 AND NOT forgotten AND status = 'completed'
     AND staged_to <> '' AND drained_at > now() - $4::interval ORDER BY id DESC LIMIT $5)
 """
-# Whoever was written to since such a campaign began has got its message, or another one. LIMIT keeps each look-up on
-# its index, whatever the tables contain.
+# Whoever was written to since such a campaign began has got its message, or another one, whichever spelling of their
+# number it lists. LIMIT keeps each look-up on its index, whatever the tables contain.
 AWAITING = """
 SELECT one.phone
   FROM unnest($3::text[]) AS one (phone) CROSS JOIN LATERAL (
-       SELECT written_at FROM contacts
-        WHERE organization_id = $1 AND mode = $2 AND phone = one.phone LIMIT 1) c CROSS JOIN LATERAL (
-       SELECT FROM unnest($4::uuid[], $5::text[], $6::timestamptz[]) AS other (id, staged_to, started_at)
+       SELECT known.written_at FROM unnest(spellings_of(person_of(one.phone))) AS item (spelled) CROSS JOIN LATERAL (
+              SELECT written_at FROM contacts
+               WHERE organization_id = $1 AND mode = $2 AND phone = item.spelled LIMIT 1) known
+        ORDER BY known.written_at DESC NULLS LAST LIMIT 1) c CROSS JOIN LATERAL (
+       SELECT FROM unnest(spellings_of(person_of(one.phone))) AS item (spelled)
+              CROSS JOIN unnest($4::uuid[], $5::text[], $6::timestamptz[]) AS other (id, staged_to, started_at)
               CROSS JOIN LATERAL (
               SELECT FROM campaign_recipients
-               WHERE organization_id = $1 AND campaign_id = other.id AND phone = one.phone COLLATE "C" LIMIT 1) theirs
-        WHERE one.phone COLLATE "C" <= other.staged_to AND (c.written_at >= other.started_at) IS NOT TRUE
+               WHERE organization_id = $1 AND campaign_id = other.id AND phone = item.spelled COLLATE "C"
+               LIMIT 1) theirs
+        WHERE item.spelled COLLATE "C" <= other.staged_to AND (c.written_at >= other.started_at) IS NOT TRUE
           AND (SELECT id FROM campaign_skipped
-                WHERE organization_id = $1 AND recipient = one.phone AND campaign_id = other.id LIMIT 1) IS NULL
+                WHERE organization_id = $1 AND recipient = item.spelled AND campaign_id = other.id LIMIT 1) IS NULL
         LIMIT 1) waits
 """
 

@@ -355,6 +355,48 @@ async def test_whoever_another_campaign_is_about_to_write_to_is_skipped(pool: Po
     assert (number(1), "recently_written") not in await skipped_by(pool, third.id)
 
 
+SPELLINGS = pytest.mark.parametrize(
+    ("known", "listed"), [("+5491123456789", "+541123456789"), ("+541123456789", "+5491123456789")]
+)
+
+
+@SPELLINGS
+@pytest.mark.parametrize("text", ["hello", "hello {{name}}"])
+async def test_whoever_is_listed_in_another_spelling_than_their_contacts_was_written_to_lately(
+    pool: Pool, known: str, listed: str, text: str
+) -> None:
+    """Messages to any spelling count for the contact."""
+    actor = await organization(pool)
+    await contact(pool, actor, known)
+    await pool.execute("UPDATE contacts SET written_at = now() - interval '1 day'")
+    async with pool.acquire() as conn:
+        say = preview.sms(actor, text, reaches=lambda phone, segments: True)
+        whom = [listed, number(1)]
+        seen = await preview.preview_audience(conn, actor, say=say, recipients=whom, not_written_days=3)
+    made = await create(pool, actor, text, recipients=whom, not_written_days=3)
+    await run(pool)
+    assert (await get(pool, actor, made.id)).counts == counts(queued=1, recently_written=1)
+    assert (seen.would, seen.recently_written) == (1, 1)
+
+
+@SPELLINGS
+@pytest.mark.parametrize("by", ["tag", "number"])
+async def test_whoever_is_about_to_be_written_to_at_another_spelling_of_their_number_is_skipped(
+    pool: Pool, known: str, listed: str, by: str
+) -> None:
+    """Once that message has left, it counts for the contact, too."""
+    actor = await organization(pool)
+    await contact(pool, actor, known, "vip")
+    await contact(pool, actor, number(1), "vip")
+    first = await create(pool, actor, recipients=[listed if by == "tag" else known])
+    await run(pool)
+    assert (await get(pool, actor, first.id)).counts == counts(queued=1)
+    whom: dict[str, Any] = {"audience_tags": ["vip"]} if by == "tag" else {"recipients": [listed, number(1)]}
+    second = await create(pool, actor, not_written_days=3, **whom)
+    await run(pool)
+    assert (await get(pool, actor, second.id)).counts == counts(queued=1, recently_written=1)
+
+
 @pytest.mark.parametrize(("ended", "expected"), [("canceled", 0), ("completed", 2)])
 async def test_a_campaign_that_has_just_ended_counts_if_it_was_sent(pool: Pool, ended: str, expected: int) -> None:
     """That it was sent is noted with its contacts some minutes later."""

@@ -217,17 +217,17 @@ SELECT phone, name, first_name, last_name, written_at FROM contacts
 
 
 async def _listed(conn: Connection, actor: Actor, numbers: Sequence[str]) -> list[Person]:
-    rows = await conn.fetch(KNOWN, actor.organization_id, actor.mode, list(numbers))
+    spelled = await phones.in_turns(phones.spellings, numbers)
+    rows = await conn.fetch(KNOWN, actor.organization_id, actor.mode, [one for forms in spelled for one in forms])
     known = {row["phone"]: row for row in rows}
     silent = await _silent(conn, actor, numbers)
     people = []
-    for number in numbers:
+    for number, forms in zip(numbers, spelled, strict=True):
         row = known.get(number)
-        if row is None:
-            people.append(Person(number, None, None, None, number in silent, None))
-        else:
-            name, first, last, written_at = row["name"], row["first_name"], row["last_name"], row["written_at"]
-            people.append(Person(number, name, first, last, number in silent, written_at))
+        name, first, last = (None, None, None) if row is None else (row["name"], row["first_name"], row["last_name"])
+        # Names are those of a contact with this very number, while times are of the person's contact in any spelling.
+        written = [one["written_at"] for form in forms if (one := known.get(form)) is not None and one["written_at"]]
+        people.append(Person(number, name, first, last, number in silent, max(written, default=None)))
     return people
 
 
