@@ -378,11 +378,11 @@ async def _accept(conn: Connection, due: DueCampaign, batch: Batch, chunk: _Chun
                 begun.append((ids[at], spans.root("campaign message", said | {"message_id": str(ids[at])})))
     if not await batch.accept(conn, ids, chunk.recipients, chunk.made, due_at):
         raise plan.StepOutdated
-    # The balance is locked now, so no other campaign stages; one may have staged some of them just before.
+    # Another campaign may have staged some of them just before. The balance is locked, but that of one channel alone.
+    await recency.take_turn(conn, due.organization_id)
     whom = (due.organization_id, due.mode, chunk.recipients)
-    if due.not_written_days and await recency.awaiting(conn, *whom, besides=due.id):
-        raise plan.StepOutdated
-    if not await counting.begin(conn, due, ids):
+    is_late = due.not_written_days and await recency.awaiting(conn, *whom, besides=due.id)
+    if is_late or not await counting.begin(conn, due, ids):
         raise plan.StepOutdated
     if begun:
         await traces.keep(conn, [(due.organization_id, id, span.context) for id, span in begun])

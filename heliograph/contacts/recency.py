@@ -162,6 +162,19 @@ SELECT one.phone
 """
 
 
+# Not waited for longer than for the locks of accepting: the balance, for which sends wait, is locked by now.
+TURN = """
+SELECT pg_advisory_xact_lock(hashtextextended('campaigns of ' || $1::uuid, 0))
+  FROM set_config('lock_timeout', '2s', true)
+"""
+
+
+async def take_turn(conn: Connection, organization_id: UUID) -> None:
+    """Wait for other campaigns of the organization, of either channel, that are past this point, until they have
+    committed what they stage: then `awaiting` knows it. Others wait until this transaction ends."""
+    await conn.execute(TURN, organization_id)
+
+
 async def awaiting(
     conn: Connection, organization_id: UUID, mode: str, phones: Collection[str], *, besides: UUID = UUID(int=0)
 ) -> set[str]:

@@ -14,7 +14,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import filling, plan, record
+from heliograph.campaigns import counting, filling, plan, record
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.campaigns.channels.whatsapp import WhatsAppCampaignSpec
@@ -28,9 +28,11 @@ from heliograph.whatsapp.callbacks import conversations, expiry
 from heliograph.whatsapp.mirror.numbers import PhoneNumberUnavailable
 from heliograph.whatsapp.mirror.templates import TemplateNotApproved, TemplateNotFound, TemplateParameterMismatch
 from heliograph.whatsapp.money import wallet
+from tests.meanwhile import before, begun
 from tests.rules.dispatching_whatsapp import UNKNOWN, Bench, accept_all, fault, status_item, status_of
 from tests.rules.factories import endpoint
 from tests.rules.test_campaigns import count, counts, run
+from tests.rules.test_campaigns import create as create_sms
 from tests.rules.whatsapp_factories import CODE, PRICES, UNIT, Made, check_wallets, made, rates, template
 
 #: Parameters for `order_shipped`: a name, and a fixed text.
@@ -494,6 +496,34 @@ async def test_who_came_through_an_advertisement_is_known_however_meta_writes_th
     assert (found.status_reason, found.counts) == (None, counts(queued=1))
     assert await pool.fetchval("SELECT reserved FROM whatsapp_messages") == 0
     await check_wallets(pool, [known.organization_id])
+
+
+@pytest.mark.parametrize(("first", "second"), [("sms", "whatsapp"), ("whatsapp", "sms")])
+async def test_campaigns_of_both_channels_that_are_staged_at_once_do_not_both_write_to_somebody(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, first: str, second: str
+) -> None:
+    """Each locks the balance of its own channel."""
+    known = await made(pool)
+    await contacts(pool, known.actor, 2)
+    audience: dict[str, Any] = {"audience_tags": ["porto"], "not_written_days": 3}
+    stager = Stager(pool)
+    for channel in (first, second):
+        is_sms = channel == "sms"
+        campaign = await (create_sms(pool, known.actor, **audience) if is_sms else create(pool, known, **audience))
+        while await pool.fetchval("SELECT status FROM campaigns WHERE id = $1", campaign.id) != "running":
+            await stager.round()
+        await pool.execute("UPDATE campaigns SET step_at = now() + interval '1 hour'")
+    await pool.execute("UPDATE campaigns SET step_at = created_at")
+    others: list[asyncio.Task[Any]] = []
+
+    async def meanwhile() -> None:
+        others.append(await begun(pool, run(pool)))
+
+    before(monkeypatch, counting, "begin", meanwhile)
+    await stager.round()
+    await others[0]
+    rows = await pool.fetch("SELECT channel, queued, recently_written FROM campaigns ORDER BY id")
+    assert [tuple(row) for row in rows] == [(first, 2, 0), (second, 0, 2)]
 
 
 async def test_a_rate_that_changes_counts_from_the_next_chunk(pool: Pool) -> None:
