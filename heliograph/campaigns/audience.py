@@ -363,10 +363,11 @@ async def following(
     return [tuple(row) for row in await (conn.fetch(*named) if is_named else conn.fetch(NEXT, *values))]
 
 
-# An ended campaign no longer needs its recipients: its messages have them.
+# An ended campaign no longer needs its recipients: its messages have them, and a while later their contacts, too.
 ENDED = """
 SELECT organization_id, id FROM campaigns
- WHERE NOT forgotten AND status IN ('completed', 'canceled', 'failed') AND step_at IS NULL LIMIT 100
+ WHERE NOT forgotten AND status IN ('completed', 'canceled', 'failed') AND step_at IS NULL
+   AND (status = 'completed' AND drained_at > now() - $1::interval) IS NOT TRUE LIMIT 100
 """
 DELETE = """
 DELETE FROM campaign_recipients WHERE ctid = ANY (ARRAY(
@@ -379,7 +380,7 @@ async def forget(conn: Connection) -> int:
     """Delete the recipients of campaigns that have ended, in short steps, each a commit, up to MOST_FORGOTTEN; returns
     how many."""
     gone = 0
-    while ended := await conn.fetch(ENDED):
+    while ended := await conn.fetch(ENDED, recency.NOTED):
         for organization_id, id in ended:
             while True:
                 done = int((await conn.execute(DELETE, organization_id, id, FORGET)).rpartition(" ")[2])

@@ -412,11 +412,16 @@ async def test_a_campaign_that_has_just_ended_counts_if_it_was_sent(pool: Pool, 
         await end(pool, "delivered")
         await count(pool)
     assert (await get(pool, actor, first.id)).status == ended
+    async with pool.acquire() as conn:  # as retention does in each hour
+        await audience.forget(conn)
     skipped_ones, second = await not_written(pool, actor)
     assert (skipped_ones, second.counts.recently_written) == (expected, expected)
     if ended == "completed":  # contacts' own times decide from then on
         await pool.execute("UPDATE campaigns SET drained_at = drained_at - interval '6 minutes'")
         assert (await not_written(pool, actor))[0] == 0
+        async with pool.acquire() as conn:
+            await audience.forget(conn)
+        assert await pool.fetchval("SELECT forgotten FROM campaigns WHERE id = $1", first.id)
 
 
 async def test_two_campaigns_that_are_staged_at_once_do_not_both_write_to_somebody(pool: Pool) -> None:
