@@ -894,6 +894,27 @@ async def test_a_pause_leaves_a_pace_as_it_was(pool: Pool) -> None:
     assert {later - earlier for earlier, later in itertools.pairwise(due)} == {timedelta(seconds=1)}
 
 
+async def test_two_pauses_in_a_row_leave_the_slowest_pace_as_it_was(pool: Pool) -> None:
+    """The next message is staged at once when a campaign is resumed, and then is due a minute ahead."""
+    actor = await organization(pool)
+    made = await create(pool, actor, recipients=[number(n) for n in range(3)], messages_per_minute=1)
+    await run(pool)
+    for minutes in (0, 10):
+        async with pool.acquire() as conn, conn.transaction():
+            await plan.pause(conn, actor, id=made.id)
+        await run(pool)
+        for table, column in (("campaign_chunks", "put_off_at"), ("queue", "due_at"), ("campaigns", "due_at")):
+            await pool.execute(f"UPDATE {table} SET {column} = {column} - make_interval(mins => $1)", minutes)
+        await resume(pool, actor, made.id)
+        await run(pool)
+    await pool.execute("UPDATE campaigns SET step_at = now()")
+    await run(pool)
+    due = [row[0] for row in await pool.fetch("SELECT coalesce(since, due_at) FROM queue ORDER BY 1")]
+    between = [later - earlier for earlier, later in itertools.pairwise(due)]
+    # Each chunk is postponed at its own moment.
+    assert [timedelta(minutes=1) <= one < timedelta(minutes=2) for one in between] == [True, True], between
+
+
 async def test_what_waits_for_the_morning_goes_in_the_morning_after_a_pause_in_the_night(pool: Pool) -> None:
     """It was due later by the length of the pause, in the evening or on the next day."""
     actor = await organization(pool)
