@@ -23,15 +23,17 @@ from heliograph.people.roles import CONTENT
 
 #: Choices for the days without a message.
 UNWRITTEN = (1, 7, 30, 90, 180, 365)
+#: Value of `times`: the time range applies to when they were written to, not to when they became a contact.
+WRITTEN = "written"
 #: What is chosen from a list; a changed address may say something else.
 CHOICES = {
     "country": frozenset(phones.REGIONS.values()),
     "opted": frozenset({"yes", "no"}),
     "written": frozenset({"never", *map(str, UNWRITTEN)}),
     "range": frozenset({ranges.CUSTOM, *ranges.LENGTHS}),
+    "match": frozenset({"any", "all"}),
+    "times": frozenset({WRITTEN}),
 }
-#: Value of `times`: the time range applies to when they were written to, not to when they became a contact.
-WRITTEN = "written"
 
 
 def kept(given: Mapping[str, str], names: tuple[str, ...], longest: int = 200) -> dict[str, str]:

@@ -336,12 +336,12 @@ async def audience_of(request: Request) -> dict[str, str] | Redirect:
     before the start is included; otherwise the numbers of everybody who matches now. Back to the list if there are too
     many to list, or a filter is not understood: it would be an audience that nobody chose."""
     kept = lists.kept(request.query, FIELDS)
-    if kept["tag"] and not any(kept[name] for name in FIELDS if name not in ("tag", *HOW)):
-        return {"to": "tags", "tags": kept["tag"], "match": kept["match"]}
     async with request.reading() as conn:
         filters, problems = await lists.filters_of(conn, request, kept)
     if problems:
         return _back_to_filters(request, kept, problems)
+    if kept["tag"] and not any(kept[name] for name in FIELDS if name not in ("tag", *HOW)):
+        return {"to": "tags", "tags": kept["tag"], "match": kept["match"]}
     found: list[str] = []
     async for page in search.pages(request.reading_in_turn, request.actor, filters=filters, size=LOOKED):
         found += [one.phone for one in page]
