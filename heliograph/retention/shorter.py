@@ -61,11 +61,11 @@ UPDATE webhook_attempts SET detail = ''
     SELECT event_id FROM webhook_attempts
      WHERE organization_id = $1 AND event_id >= $2 AND event_id < $3 AND status IS NOT NULL AND detail <> '' LIMIT $4))
 """,
-    # What a supplier answered, which may repeat the text.
+    # What a supplier answered, which may repeat the text: of all attempts of a message.
     "attempts": f"""
-UPDATE attempts SET detail = '' WHERE organization_id = $1 AND (message_id, attempt) IN (
-    SELECT message_id, attempt FROM attempts
-     WHERE organization_id = $1 AND message_id >= $2 AND message_id < $3 AND {MAY_QUOTE} LIMIT $4)
+UPDATE attempts SET detail = '' WHERE organization_id = $1 AND {MAY_QUOTE} AND message_id = ANY (ARRAY(
+    SELECT message_id FROM attempts
+     WHERE organization_id = $1 AND message_id >= $2 AND message_id < $3 AND {MAY_QUOTE} LIMIT $4))
 """,
     "whatsapp_messages": """
 UPDATE whatsapp_messages SET content = NULL WHERE organization_id = $1 AND id = ANY (ARRAY(

@@ -26,7 +26,7 @@ from heliograph.mail import outbox
 from heliograph.notices import conditions
 from heliograph.overview.exports import references
 from heliograph.overview.searching import everywhere, finding
-from heliograph.privacy import answers, erasure
+from heliograph.privacy import answers, erasure, holdings
 from heliograph.queue import leases
 from heliograph.retention import shorter
 from heliograph.sending import attempts as sending
@@ -292,6 +292,18 @@ STATEMENTS = {
     "sealed responses that name a person": (
         answers.REMOVE,
         {"webhook_attempt_evidence": "organization_id begun_on event_id"},
+    ),
+    "what suppliers answered that has expired": (
+        shorter.ERASE["attempts"],
+        {"attempts": "organization_id message_id"},
+    ),
+    "what suppliers answered about a person's messages": (
+        erasure.ANSWERS,
+        {"attempts": "organization_id message_id"},
+    ),
+    "what suppliers answered, to be shown": (
+        holdings.ANSWERS,
+        {"attempts": "organization_id message_id"},
     ),
     "beginnings of responses that have expired": (
         shorter.ERASE["webhook_attempts"],
