@@ -293,6 +293,10 @@ STATEMENTS = {
         answers.REMOVE,
         {"webhook_attempt_evidence": "organization_id begun_on event_id"},
     ),
+    "messages that no attempt has brought to Meta": (
+        sending.UNSENT.format(table="whatsapp_messages"),
+        {"whatsapp_messages": "organization_id id", "attempts": "organization_id message_id"},
+    ),
     "what suppliers answered that has expired": (
         shorter.ERASE["attempts"],
         {"attempts": "organization_id message_id"},
