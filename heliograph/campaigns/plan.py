@@ -292,6 +292,8 @@ UPDATE campaigns SET status = '{status}', status_reason = $3,
        started_at = CASE WHEN '{status}' = 'staging' THEN coalesce(started_at, now()) ELSE started_at END,
        completed_at = CASE WHEN '{status}' = 'completed' THEN now() END,
        canceled = canceled + CASE WHEN '{status}' IN ('canceled', 'failed') THEN pending ELSE 0 END,
+       stalled_at = CASE WHEN '{status}' = 'paused' AND $3 NOT IN ('{BY_REQUEST}', '{rule.REASON}')
+                         THEN coalesce(stalled_at, now()) END,
        pending = CASE WHEN '{status}' IN ('canceled', 'failed') THEN 0 ELSE pending END,
        step_at = CASE WHEN '{status}' = 'completed' THEN NULL
                       WHEN '{status}' IN ('staging', 'running') THEN least(step_at, clock_timestamp())
@@ -338,7 +340,7 @@ async def move(
         )
     if status in ("running", "completed", "canceled", "failed"):
         await notices.withdraw(conn, organization_id, "campaign.approval", str(id))
-        # It may stall again at once, which is not to be reported each time.
+        # It may stall again at once, which is not to be reported each time (`notices.conditions` reports it later).
         quiet = notices.QUIET if status == "running" else None
         await notices.withdraw(conn, organization_id, "campaign.paused", str(id), quiet=quiet)
     facts = {"channel": moved.channel}

@@ -988,6 +988,7 @@ CREATE TABLE campaigns (
     staged_to               text COLLATE "C" NOT NULL DEFAULT '',
     due_at                  timestamptz,
     drained_at              timestamptz,
+    stalled_at              timestamptz,
     forgotten               boolean NOT NULL DEFAULT false,
 
     PRIMARY KEY (organization_id, id),
@@ -1008,6 +1009,7 @@ CREATE INDEX campaigns_step ON campaigns (organization_id, step_at) WHERE step_a
 CREATE INDEX campaigns_forget ON campaigns (organization_id, id)
     WHERE NOT forgotten AND status IN ('completed', 'canceled', 'failed');
 CREATE INDEX campaigns_under_way ON campaigns (organization_id, mode) WHERE status IN ('staging', 'running', 'paused');
+CREATE INDEX campaigns_stalled ON campaigns (stalled_at) WHERE stalled_at IS NOT NULL;
 CREATE INDEX campaigns_again ON campaigns (organization_id, again_of) WHERE again_of IS NOT NULL;
 CREATE INDEX campaigns_by_channel ON campaigns (organization_id, channel, id) WHERE channel IS NOT NULL;
 COMMENT ON TABLE campaigns IS 'tenant: one text or template for many recipients, with maintained counts';
@@ -1019,6 +1021,7 @@ COMMENT ON COLUMN campaigns.excluded_tags IS 'contacts with any of these are not
 COMMENT ON COLUMN campaigns.not_written_days IS 'contacts who got a message within this many days are skipped; NULL: none are';
 COMMENT ON COLUMN campaigns.again_of IS 'the campaign that its recipients did not get, if they were listed as such; they are not listed again';
 COMMENT ON COLUMN campaigns.read IS 'delivered and read; delivered counts those that were not read';
+COMMENT ON COLUMN campaigns.stalled_at IS 'since when it has been paused by what nobody asked for, such as a used up quota; NULL: it is not';
 COMMENT ON COLUMN campaigns.step_at IS 'when a worker next has work to do for it; NULL: never';
 COMMENT ON COLUMN campaigns.staged_to IS 'the last recipient staged or skipped; advances in the same commit';
 COMMENT ON COLUMN campaigns.due_at IS 'when the next message is due, under messages_per_minute';

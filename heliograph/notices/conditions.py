@@ -1,5 +1,5 @@
-"""Notices that no action triggers: quotas and wallets that run low, days above their alert, keys that expire soon.
-Checked every five minutes, for all organizations at once.
+"""Notices that no action triggers: quotas and wallets that run low, days above their alert, keys that expire soon, and
+campaigns that stall again. Checked every five minutes, for all organizations at once.
 """
 
 from __future__ import annotations
@@ -45,6 +45,16 @@ SELECT q.organization_id, q.alert_above, used.messages, used.day
         GROUP BY day) used
  WHERE q.alert_above IS NOT NULL AND used.messages > q.alert_above ORDER BY used.day
 """
+# A campaign that stalls again within an hour is not reported at once. One that stalled at a time to come did so before
+# the clock was set back. Locked like keys: one that goes on meanwhile withdraws its notice.
+STALLED = f"""
+SELECT organization_id, id, name, mode, channel, status_reason FROM campaigns c
+ WHERE stalled_at < {clock.LATEST}
+   AND NOT EXISTS (SELECT FROM notices known
+                    WHERE known.organization_id = c.organization_id AND known.kind = 'campaign.paused'
+                      AND known.object = c.id::text AND known.created_at >= c.stalled_at OFFSET 0)
+ ORDER BY organization_id, id LIMIT 1000 FOR SHARE SKIP LOCKED
+"""
 # Reported once when the balance falls below its alert, and again only after it was above. If another was reported
 # within the hour, it is reported later, not dropped. Wallets are locked in the same order as by sends. OFFSET 0: asked
 # for each wallet, instead of once for all organizations.
@@ -65,8 +75,8 @@ RETURNING w.organization_id, w.is_alerted, w.currency, w.available, w.alert_belo
 
 
 async def report(conn: Connection, *, at: datetime | None = None) -> None:
-    """Report quotas of which 80, 95 or 100 % are used, wallets below and days above their alert, and keys that expire
-    soon, in the caller's transaction. `at`: None: now."""
+    """Report quotas of which 80, 95 or 100 % are used, wallets below and days above their alert, keys that expire soon,
+    and campaigns that stalled again, in the caller's transaction. `at`: None: now."""
     low = [
         Notice(
             row["organization_id"],
@@ -98,6 +108,18 @@ async def report(conn: Connection, *, at: datetime | None = None) -> None:
         for row in await conn.fetch(KEYS, SOON)
     ]
     await record_many(conn, ending, quiet=ONCE)
+    standing = [
+        Notice(
+            row["organization_id"],
+            "campaign.paused",
+            str(row["id"]),
+            row["name"],
+            row["mode"],
+            {"channel": row["channel"], "reason": row["status_reason"]},
+        )
+        for row in await conn.fetch(STALLED)
+    ]
+    await record_many(conn, standing)
     async with conn.transaction():
         await _look_at_wallets(conn)
 

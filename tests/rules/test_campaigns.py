@@ -39,6 +39,7 @@ from heliograph.campaigns.views import tags as tag_uses
 from heliograph.contacts import importing, records, sheets, undoing
 from heliograph.contacts.importing import Options
 from heliograph.contacts.records import Entry
+from heliograph.notices import conditions
 from heliograph.people import memberships
 from heliograph.privacy import erasure, holdings
 from heliograph.queue import holds, leases
@@ -1521,6 +1522,38 @@ async def test_nobody_is_told_that_a_campaign_is_stalled_once_it_goes_on(pool: P
     await pool.execute("UPDATE notices SET created_at = created_at - $1::interval", notices.QUIET)
     assert await goes_on(99) is None
     assert (await get(pool, actor, made.id)).counts == counts(queued=9)
+
+
+async def test_a_campaign_that_stalled_again_within_the_hour_rings_when_that_is_over(pool: Pool) -> None:
+    actor = await organization(pool, quota=1)
+    made = await create(pool, actor, recipients=[number(n) for n in range(9)])
+    await run(pool)
+
+    async def rings() -> int:
+        """Check as a worker does every five minutes; returns how many notices there are."""
+        async with pool.acquire() as conn:
+            await conditions.report(conn)
+        count: int = await pool.fetchval("SELECT count(*) FROM notices WHERE kind = 'campaign.paused'")
+        return count
+
+    assert await rings() == 1
+    async with pool.acquire() as conn:
+        await quota.grant(conn, actor.organization_id, amount=1, reason="more")
+    await pool.execute("UPDATE campaigns SET step_at = now()")
+    await run(pool)
+    assert (await get(pool, actor, made.id)).status_reason == plan.QUOTA
+    assert await rings() == 1
+    await pool.execute("UPDATE notices SET created_at = created_at - $1::interval", notices.QUIET)
+    assert await rings() == 2
+    # Once that is known, it is not reported again, however long it lasts.
+    await pool.execute("UPDATE notices SET created_at = created_at - 2 * $1::interval", notices.QUIET)
+    await pool.execute("UPDATE campaigns SET stalled_at = stalled_at - 3 * $1::interval", notices.QUIET)
+    assert await rings() == 2
+    async with pool.acquire() as conn:
+        await quota.grant(conn, actor.organization_id, amount=99, reason="more")
+    await pool.execute("UPDATE campaigns SET step_at = now()")
+    await run(pool)
+    assert await rings() == 0
 
 
 async def test_nobody_is_told_that_a_campaign_is_stalled_once_it_has_ended(pool: Pool) -> None:
