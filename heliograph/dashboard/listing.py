@@ -1,8 +1,8 @@
-"""The columns that the dashboard's lists offer; each has a cell in its list's template."""
+"""What the dashboard's lists offer: columns, each with a cell in its list's template, and choices to filter by."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from heliograph.pages.lists import columns as lists
 from heliograph.pages.lists.columns import Column, Columns
@@ -101,3 +101,12 @@ def columns(request: Request, list: str) -> Columns:
         if (permission := NEEDS.get((list, one.name))) is None or request.may(permission=permission)
     ]
     return lists.read(request, list, offered)
+
+
+def not_offered(
+    request: Request, chosen: Mapping[str, Collection[str]], offered: Mapping[str, Collection[str]]
+) -> dict[str, str]:
+    """What to say about each field of which something was `chosen` that is not `offered`, as in a changed address: if
+    that was ignored, whoever does something to all that match would do it to everybody. "" is no choice."""
+    said = request.text("Choose one of the filters that are offered.")
+    return {field: said for field, known in offered.items() if any(one and one not in known for one in chosen[field])}

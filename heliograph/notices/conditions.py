@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+import asyncpg
+
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
@@ -96,32 +98,20 @@ async def report(conn: Connection, *, at: datetime | None = None) -> None:
         for row in await conn.fetch(DAYS, at or clock.now(), LOOKED_BACK)
     ]
     await record_many(conn, low, quiet=QUIET)
-    ending = [
-        Notice(
-            row["organization_id"],
-            "key.ending",
-            str(row["id"]),
-            row["name"],
-            row["mode"],
-            {"until": iso(row["expires_at"])},
-        )
-        for row in await conn.fetch(KEYS, SOON)
-    ]
+    ending = [_about(row, "key.ending", until=iso(row["expires_at"])) for row in await conn.fetch(KEYS, SOON)]
     await record_many(conn, ending, quiet=ONCE)
     standing = [
-        Notice(
-            row["organization_id"],
-            "campaign.paused",
-            str(row["id"]),
-            row["name"],
-            row["mode"],
-            {"channel": row["channel"], "reason": row["status_reason"]},
-        )
+        _about(row, "campaign.paused", channel=row["channel"], reason=row["status_reason"])
         for row in await conn.fetch(STALLED)
     ]
     await record_many(conn, standing)
     async with conn.transaction():
         await _look_at_wallets(conn)
+
+
+def _about(row: asyncpg.Record, kind: str, **facts: str) -> Notice:
+    """A notice about an object that has a name and a mode."""
+    return Notice(row["organization_id"], kind, str(row["id"]), row["name"], row["mode"], facts)
 
 
 async def _look_at_wallets(conn: Connection) -> None:

@@ -82,13 +82,12 @@ SELECT event_id, endpoint_id, started_at, url, head, body FROM webhook_attempt_e
  ORDER BY event_id, started_at
 """
 # Each with the last row that was looked at; one row without an event if none names the person.
-SHOWN_BEGINNINGS = """
+SHOWN_BEGINNINGS = f"""
 WITH looked_at AS MATERIALIZED (
     SELECT event_id, endpoint_id, attempt, started_at, detail FROM webhook_attempts
      WHERE organization_id = $1 AND event_id > $2 ORDER BY event_id FETCH FIRST ($3) ROWS WITH TIES
 ), theirs AS (
-    SELECT * FROM looked_at
-     WHERE EXISTS (SELECT FROM unnest($4::text[]) AS known (name) WHERE strpos(detail, known.name) > 0)
+    SELECT * FROM looked_at WHERE {_THEIRS}
 )
 SELECT scan.last, theirs.* FROM (SELECT max(event_id::text)::uuid AS last FROM looked_at) scan LEFT JOIN theirs ON true
  ORDER BY event_id, attempt

@@ -221,15 +221,13 @@ SELECT (SELECT id FROM looked_at ORDER BY id DESC LIMIT 1) AS last, (SELECT coun
 """
 # Responses to API requests are stored for replay, and may contain a contact's name and number. A request that is
 # repeated after its person was erased is executed again.
-ANSWERED = """
+ANSWERED = f"""
 WITH looked_at AS MATERIALIZED (
     SELECT key_hash, body FROM idempotency WHERE organization_id = $1 AND key_hash > $2 ORDER BY key_hash LIMIT $3
 ), gone AS (
     DELETE FROM idempotency
      WHERE organization_id = $1
-       AND key_hash = ANY (ARRAY(SELECT key_hash FROM looked_at
-                                  WHERE EXISTS (SELECT FROM unnest($4::text[]) AS known (name)
-                                                 WHERE strpos(body, '"' || known.name || '"') > 0)))
+       AND key_hash = ANY (ARRAY(SELECT key_hash FROM looked_at WHERE {naming.quoted_in("body", "$4")}))
     RETURNING 1
 )
 SELECT (SELECT key_hash FROM looked_at ORDER BY key_hash DESC LIMIT 1) AS last,

@@ -149,11 +149,9 @@ SELECT number, state, network, asked_at, answered_at FROM number_lookups
    AND number = ANY ({naming.numbers()})
  ORDER BY asked_at
 """,
-    "caught_event": """
+    "caught_event": f"""
 SELECT event_id, caught_at, body FROM webhook_caught
- WHERE organization_id = $1
-   AND EXISTS (SELECT FROM unnest($2::text[]) AS known (name) WHERE strpos(body, '"' || known.name || '"') > 0)
- ORDER BY caught_at, event_id
+ WHERE organization_id = $1 AND {naming.quoted_in("body")} ORDER BY caught_at, event_id
 """,
 }
 #: The same for tables without an index by recipient: $2: the id to begin after, $3: how many to scan, $4: the person's
@@ -187,14 +185,12 @@ SELECT s.campaign_id, c.name, s.recipient, s.reason FROM looked_at s CROSS JOIN 
  WHERE {naming.typed_in("s.recipient", "$4")} ORDER BY s.id
 """,
     # Responses to API requests, kept so that they can be repeated.
-    "stored_answer": """
+    "stored_answer": f"""
 WITH looked_at AS MATERIALIZED (
     SELECT key_hash, status, body, created_at FROM idempotency
      WHERE organization_id = $1 AND key_hash > $2 ORDER BY key_hash LIMIT $3
 )
-SELECT status, body, created_at FROM looked_at
- WHERE EXISTS (SELECT FROM unnest($4::text[]) AS known (name) WHERE strpos(body, '"' || known.name || '"') > 0)
- ORDER BY created_at
+SELECT status, body, created_at FROM looked_at WHERE {naming.quoted_in("body", "$4")} ORDER BY created_at
 """,
 }
 #: The rows scanned.

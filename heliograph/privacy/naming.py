@@ -56,6 +56,12 @@ def typed_in(column: str, names: str = "$2") -> str:
                AND strpos(regexp_replace({column}, '[^0-9]', '', 'g'), {digits}) > 0)"""
 
 
+def quoted_in(column: str, names: str = "$2") -> str:
+    """An SQL condition: JSON contains one of `names` as a whole string."""
+    return f"""EXISTS (SELECT FROM unnest({names}::text[]) AS known (name)
+             WHERE strpos({column}, '"' || known.name || '"') > 0)"""
+
+
 def drafted(column: str, names: str = "$2") -> str:
     """An SQL condition: a recipient listed in a campaign's draft is one of the numbers among `names`. What was not read
     as a number is stored as its digits: all national numbers, if the organization has no country."""

@@ -117,14 +117,13 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes, 
     without failures, and never gets the events that it missed; with `recover`, it gets those too.
     """
     check_together(changes)
-    problem = None if changes.url is None else endpoints.problem_of(changes.url, rules)
     async with conn.transaction():
         await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
         await replays.lock(conn, actor, endpoint_id=id)
         await conn.fetchval(LOCK, actor.organization_id, id)
         before = await endpoints.get(conn, actor, id=id)
-        if problem is not None and before.catches_until is None:
-            raise Invalid(("url", "format", f"`url` is refused: {problem}"))
+        if changes.url is not None and before.catches_until is None:
+            endpoints.check(changes.url, rules)
         if before.catches_until is not None:
             if changes.disabled:
                 return await disable(conn, actor, id=id)

@@ -1092,6 +1092,18 @@ async def test_a_word_with_another_meaning_stops_after_a_campaign_and_is_asked_a
     assert "Responda START" in text if campaign else "STOP para deixar" in text
 
 
+async def note_last_message(pool: Pool, actor: Actor) -> None:
+    """Their contact knows the message that was sent to TO."""
+    async with pool.acquire() as conn:
+        person = await records.create(conn, actor, entry=Entry(TO, "Ana"))
+    await pool.execute(
+        "INSERT INTO contact_last_messages (organization_id, mode, contact_id, message_id)"
+        " SELECT organization_id, 'live', $1, id FROM messages WHERE recipient = $2",
+        person.id,
+        TO,
+    )
+
+
 @pytest.mark.parametrize("known_by", ["contact", "campaign", "not staged", "other message", "nothing"])
 async def test_a_word_stops_after_a_large_campaign(
     pool: Pool, acme: Actor, monkeypatch: pytest.MonkeyPatch, known_by: str
@@ -1104,14 +1116,7 @@ async def test_a_word_stops_after_a_large_campaign(
     for n in range(2):
         await acceptor.accept(send(acme, to=f"+25885{n:07d}", campaign_id=campaign))
     if known_by in ("contact", "other message"):
-        async with pool.acquire() as conn:
-            person = await records.create(conn, acme, entry=Entry(TO, "Ana"))
-        await pool.execute(
-            "INSERT INTO contact_last_messages (organization_id, mode, contact_id, message_id)"
-            " SELECT organization_id, 'live', $1, id FROM messages WHERE recipient = $2",
-            person.id,
-            TO,
-        )
+        await note_last_message(pool, acme)
     elif known_by != "nothing":
         async with pool.acquire() as conn, conn.transaction():
             spec = SmsCampaignSpec(name="Sale", message_template="Hi", recipients=[TO])
@@ -1133,14 +1138,7 @@ async def test_whoever_wrote_long_ago_from_a_shared_number_asks_nothing(
     acceptor = Acceptor(pool)
     for to in (TO, "+258850000001", "+258850000002"):
         await acceptor.accept(send(acme, to=to, campaign_id=uuid7() if campaign else None))
-    async with pool.acquire() as conn:
-        person = await records.create(conn, acme, entry=Entry(TO, "Ana"))
-    await pool.execute(
-        "INSERT INTO contact_last_messages (organization_id, mode, contact_id, message_id)"
-        " SELECT organization_id, 'live', $1, id FROM messages WHERE recipient = $2",
-        person.id,
-        TO,
-    )
+    await note_last_message(pool, acme)
     await receive_and_process(pool, handset_message("SAIR"))
     assert await opted_out(pool, acme) is campaign
     assert len(await reply(pool)) == int(campaign)

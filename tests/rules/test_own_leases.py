@@ -289,13 +289,19 @@ async def test_what_another_worker_has_is_not_lost_because_the_clock_was_set_for
     assert (other.only.submitted, bench.only.submitted) == ([], [submission])
 
 
-async def test_news_of_a_lost_attempt_is_waited_for_as_long_although_the_clock_was_set_forward(
-    pool: Pool, set_forward: Callable[..., None]
-) -> None:
+async def lost_answer(pool: Pool) -> tuple[Bench, UUID]:
+    """A message whose answers are lost: one so far."""
     bench = Bench(pool)
     bench.only.script = lambda submission: Outcome(Verdict.UNKNOWN)
     id = await factories.message(pool, await factories.organization(pool))
     await bench.round()
+    return bench, id
+
+
+async def test_news_of_a_lost_attempt_is_waited_for_as_long_although_the_clock_was_set_forward(
+    pool: Pool, set_forward: Callable[..., None]
+) -> None:
+    bench, id = await lost_answer(pool)
     bench.only.script = factories.accept_all
     set_forward(LONG)
     async with pool.acquire() as conn:
@@ -314,10 +320,7 @@ async def test_each_further_loss_is_waited_for_as_long_although_the_clock_was_se
     pool: Pool, set_forward: Callable[..., None]
 ) -> None:
     """That is twice as long as for the one before."""
-    bench = Bench(pool)
-    bench.only.script = lambda submission: Outcome(Verdict.UNKNOWN)
-    id = await factories.message(pool, await factories.organization(pool))
-    await bench.round()
+    bench, id = await lost_answer(pool)
     await bench.later(seconds=95)
     await bench.round()
     set_forward(LONG, ago=100)

@@ -15,6 +15,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.contacts import records
 from heliograph.contacts.imports import drafts
 from heliograph.contacts.search import Filters
+from heliograph.dashboard import listing
 from heliograph.pages.languages import alphabetical
 from heliograph.pages.lists import ranges
 from heliograph.pages.lists.ranges import Range
@@ -25,7 +26,7 @@ from heliograph.people.roles import CONTENT
 UNWRITTEN = (1, 7, 30, 90, 180, 365)
 #: Value of `times`: the time range applies to when they were written to, not to when they became a contact.
 WRITTEN = "written"
-#: What is chosen from a list; a changed address may say something else.
+#: What is chosen from a list.
 CHOICES = {
     "country": frozenset(phones.REGIONS.values()),
     "opted": frozenset({"yes", "no"}),
@@ -82,8 +83,7 @@ async def filters_of(conn: Connection, request: Request, kept: dict[str, str]) -
     asked = ranges.read(request, given=kept)
     created, written = (Range(name=""), asked) if kept["times"] == WRITTEN else (asked, Range(name=""))
     problems |= asked.problems
-    said = request.text("Choose one of the filters that are offered.")
-    problems |= {field: said for field, offered in CHOICES.items() if kept[field] and kept[field] not in offered}
+    problems |= listing.not_offered(request, {field: [kept[field]] for field in CHOICES}, CHOICES)
     delivered = _day(request, kept["delivered"])
     if kept["delivered"] and delivered is None:
         problems["delivered"] = request.text("Enter a time as 2027-01-31 or 2027-01-31 14:30.")

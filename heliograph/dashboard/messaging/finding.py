@@ -16,7 +16,7 @@ from heliograph.campaigns import record
 from heliograph.campaigns.record import CampaignName
 from heliograph.consent import optouts
 from heliograph.contacts import suggesting
-from heliograph.dashboard import visibility
+from heliograph.dashboard import listing, visibility
 from heliograph.dashboard.conversations import inbox
 from heliograph.overview import finding, messages, requests
 from heliograph.overview.messages import Filters
@@ -52,7 +52,7 @@ FIELDS = (
 #: The kind of failure reasons, by channel.
 FAILURES: Mapping[str, Kind] = {"sms": "sms_failure", "whatsapp": "whatsapp_failure"}
 REASONS = tuple(dict.fromkeys(code for kind in FAILURES.values() for code in entries()[kind]))
-#: What is chosen from a list, `status` several at once; a changed address may say something else.
+#: What is chosen from a list, `status` several at once.
 OFFERED: Mapping[str, Collection[str]] = {
     "status": messages.STATUSES,
     "channel": messages.CHANNELS,
@@ -179,17 +179,16 @@ def _read(request: Request, numbers: Sequence[str]) -> Wanted:
     typed = {name: request.query.get(name, "").strip()[:LONGEST] for name in FIELDS}
     range = ranges.read(request)
     problems: dict[str, str] = {}
-    given = {name: request.query.get(name, "").strip() for name in OFFERED}
-    chosen = [one for one in given["status"].split(",") if one in messages.STATUSES]
+    given = {name: [request.query.get(name, "").strip()] for name in OFFERED}
+    given["status"] = given["status"][0].split(",")
+    chosen = [one for one in given["status"] if one in messages.STATUSES]
     number, reference, id = _searched(request, typed["q"], numbers, problems)
     ids = {}
     for name in ("key", "by", "campaign"):
         ids[name] = _id(typed[name])
         if typed[name] and ids[name] is None and name == "key":
             problems[name] = request.text("This is not an id.")
-    for name, offered in OFFERED.items():
-        if any(one and one not in offered for one in (given[name].split(",") if name == "status" else [given[name]])):
-            problems[name] = request.text("Choose one of the filters that are offered.")
+    problems |= listing.not_offered(request, given, OFFERED)
     country = typed["country"].upper()
     filters = Filters(
         channel=typed["channel"] if typed["channel"] in messages.CHANNELS else None,
