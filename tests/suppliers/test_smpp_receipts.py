@@ -559,3 +559,26 @@ def test_what_is_no_text_stays_as_octets() -> None:
 @pytest.mark.parametrize(("body", "text"), [(b"STOP\r\n", "STOP\r\n"), (b"STOP\x00", None), (b"", None)])
 def test_eight_bit_data_is_text_if_it_is_all_printable(data_coding: int, body: bytes, text: str | None) -> None:
     assert inbound(deliver(body, esm_class=0, data_coding=data_coding)).text == text
+
+
+@pytest.mark.parametrize("data_coding", [0x09, 0x0B, 0x0F, 0x20, 0x80, 0xBF])
+@pytest.mark.parametrize(("body", "text"), [(b"STOP", "STOP"), (b"\x00S\x00T", None), (b"", None)])
+def test_a_reserved_coding_is_text_if_it_is_all_printable(data_coding: int, body: bytes, text: str | None) -> None:
+    """A STOP with such a number opted nobody out."""
+    assert inbound(deliver(body, esm_class=0, data_coding=data_coding)).text == text
+
+
+@pytest.mark.parametrize("data_coding", [0x00, 0x10, 0xF0])
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("Arrêt à 5\r\n".encode("latin-1"), "Arrêt à 5\r\n"),
+        ("Arrêt à 5 €".encode(), "Arrêt à 5 €"),
+        ("5 €".encode("cp1252"), "5 €"),
+        (b"caf\x05 \xe9", "café \ufffd"),  # with a character that has this octet in GSM-7 only
+        (b"a\x00\xe9", "a@\ufffd"),
+    ],
+)
+def test_the_default_alphabet_may_be_another_than_the_suppliers(data_coding: int, body: bytes, text: str) -> None:
+    """GSM-7 has no octets above 0x7F: letters with accents were lost, and ARRÊT opted nobody out."""
+    assert inbound(deliver(body, esm_class=0, data_coding=data_coding)).text == text

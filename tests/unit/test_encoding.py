@@ -262,7 +262,7 @@ def test_greedy_cut_equals_the_reference(text: str) -> None:
         (b"a\x1b\x1bb", 0x00, "a b"),  # reserved for a second extension table: shown as a space
         (b"a\x1bzb", 0x00, "azb"),
         (b"a\x1b", 0x00, "a"),
-        (b"a\x80", 0x00, "a\ufffd"),
+        (b"a\x05\x80", 0x00, "aé\ufffd"),
         (b"A`", 0x01, "A`"),
         ("Olá, João".encode("latin-1"), 0x01, "Olá, João"),
         ("Olá, João".encode(), 0x01, "Olá, João"),
@@ -287,6 +287,7 @@ def test_greedy_cut_equals_the_reference(text: str) -> None:
         (b"\x00", 0x02, None),
         (b"\x00", 0x04, None),
         (b"\x00", 0x09, None),
+        (b"a", 0x09, "a"),
         (b"\x00", 0x14, None),
         (b"\x00", 0x20, None),
         (b"\x00", 0x80, None),

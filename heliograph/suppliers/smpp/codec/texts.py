@@ -45,8 +45,9 @@ def decode(
     locking: int = 0,
     single: int = 0,
 ) -> str | None:
-    """Text of an inbound message, or None if it is binary or has no codec (then keep the octets). 8-bit data counts as
-    text if all of it is printable ASCII: some gateways declare everything that handsets write as 8-bit data.
+    """Text of an inbound message, or None if it is binary or has no codec (then keep the octets). Octets in a coding
+    without a codec count as text if all of them are printable ASCII: some gateways declare everything that handsets
+    write as 8-bit data, or use a reserved number.
 
     `default_alphabet` is what the supplier means by data_coding 0; `locking` and `single` are the national tables that
     the message names (alphabets/national.py). Octets without a character become U+FFFD, as does NUL, which
@@ -55,8 +56,8 @@ def decode(
     """
     codec: str | None
     if _is_eight_bit(data_coding):
-        return body.decode("ascii") if _printable(body) else None
-    if data_coding == 0:
+        codec = None
+    elif data_coding == 0:
         codec = _DEFAULTS[default_alphabet]
     elif data_coding < 0x10:  # SMPP 3.4 §5.2.19
         codec = _SMPP_CODECS.get(data_coding)
@@ -69,8 +70,10 @@ def decode(
     else:
         codec = None
     if codec is None:
-        return None
-    if codec == "gsm7":
+        return body.decode("ascii") if _printable(body) else None
+    if codec == "gsm7" and not (body.isascii() or locking or single) and _is_plain(body):
+        text = _eight_bits(body, "utf-8", "cp1252")
+    elif codec == "gsm7":
         text = gsm7.decode(body, locking=locking, single=single)
     elif codec == "ascii":
         text = _eight_bits(body, "ascii", "utf-8", "cp1252")
@@ -108,6 +111,9 @@ _GROUP_CODECS = {0: "gsm7", 2: "utf-16-be"}
 
 
 _printable = re.compile(rb"[\t\n\r -~]+").fullmatch
+#: None of the octets that are characters in GSM-7 and control codes elsewhere. If there are others above 0x7F, which
+#: GSM-7 does not have, the text is in UTF-8 or Latin-1: some SMSCs call that the default alphabet.
+_is_plain = re.compile(rb"[\n\r -~\x80-\xff]+").fullmatch
 
 
 def _is_eight_bit(data_coding: int) -> bool:
