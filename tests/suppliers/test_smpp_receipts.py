@@ -502,6 +502,14 @@ def test_the_type_of_a_number_is_kept(source: str, ton: int, sender: str, sender
     assert (read.sender, read.sender_ton, read.recipient_ton) == (sender, sender_ton, 3)
 
 
+def test_spaces_that_fill_an_address_are_not_part_of_it() -> None:
+    filled = {"source_addr": "+258841234567    ", "destination_addr": "1234  "}
+    read = inbound(deliver(b"STOP", esm_class=0, source_addr_ton=0, **filled))
+    assert (read.sender, read.sender_ton, read.recipient) == ("258841234567", 1, "1234")
+    told = receipt(deliver(b"id:1 stat:DELIVRD", **filled))
+    assert (told.recipient, told.sender) == ("258841234567", "1234")
+
+
 @pytest.mark.parametrize(
     ("header", "shifts", "concatenation"),
     [

@@ -48,6 +48,10 @@ NOWHERE, MZ = Numbering(), Numbering(country="MZ")
         ("258841234567", ALPHANUMERIC, MZ, "+258841234567"),
         ("258841234567", ALPHANUMERIC, NOWHERE, None),
         ("27831234567", ALPHANUMERIC, MZ, None),
+        ("258841234567", 7, MZ, "+258841234567"),
+        ("258841234567", 0x91, MZ, "+258841234567"),  # as handsets write an international number
+        ("258841234567", 0x91, NOWHERE, None),
+        ("841234567", 0x81, MZ, None),
         ("", UNKNOWN, MZ, None),
     ],
 )
@@ -55,7 +59,7 @@ def test_whose_number_it_is(address: str, ton: int, numbering: Numbering, expect
     assert e164(address, ton, numbering) == expected
 
 
-@given(st.text(max_size=20), st.integers(0, 7), st.sampled_from(["", "MZ", "US", "IT"]), st.sampled_from(["", "0"]))
+@given(st.text(max_size=20), st.integers(0, 255), st.sampled_from(["", "MZ", "US", "IT"]), st.sampled_from(["", "0"]))
 def test_any_address_is_a_number_or_nobodys(address: str, ton: int, country: str, strip: str) -> None:
     found = e164(address, ton, Numbering(country=country, strip=strip))
     assert found is None or phones.parse(found) == found

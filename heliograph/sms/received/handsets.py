@@ -34,14 +34,13 @@ class Numbering(msgspec.Struct, frozen=True):
 
 def e164(address: str, ton: int, numbering: Numbering) -> str | None:
     """The number with `+`; None: not a number, or ambiguous."""
-    if ton in (NETWORK, ALPHANUMERIC, ABBREVIATED):
-        # Mostly a short code or a name, but some suppliers mark every sender so: what is a whole number of the
-        # account's country can be nothing else.
+    if ton not in (UNKNOWN, INTERNATIONAL, NATIONAL, SUBSCRIBER):
+        # Mostly a short code or a name, but some suppliers mark every sender so, or with a number that means nothing
+        # here (0x91 is an international number to handsets): what is a whole number of the account's country can be
+        # nothing else.
         whole = phones.parse(address)
         is_home = whole is not None and phones.country(whole) == numbering.country and phones.is_valid(whole)
         return whole if is_home else None
-    if ton not in (UNKNOWN, INTERNATIONAL, NATIONAL, SUBSCRIBER):
-        return None
     if numbering.strip and address.startswith(numbering.strip):
         return phones.parse(numbering.prepend + address.removeprefix(numbering.strip))
     if address.startswith(("+", "00")):

@@ -133,7 +133,7 @@ def parse(pdu: DeliverSm | DataSm, raw: bytes, rules: ReceiptRules) -> Receipt |
     # An intermediate notification reports one failed attempt of several: only delivery is final.
     if esm_class & 0x24 == 0x20 and state is not _DELIVERED:
         state = _PENDING
-    recipient, sender = pdu.source_addr.removeprefix("+"), pdu.destination_addr.removeprefix("+")
+    recipient, sender = pdu.source_addr.strip().removeprefix("+"), pdu.destination_addr.strip().removeprefix("+")
     if recipient and not recipient.isdigit() and sender.isdigit():
         recipient, sender = sender, recipient  # addresses left in the order of the submit
     error = _error(error_tlv, err)
@@ -279,13 +279,14 @@ def _inbound(
     form = texts.form(pdu.data_coding, locking, single)
     text = None if concatenation is not None else texts.read(body, form, alphabet)
     return Inbound(
-        pdu.source_addr.removeprefix("+"),
-        pdu.destination_addr.removeprefix("+"),
+    sender, recipient = pdu.source_addr.strip(), pdu.destination_addr.strip()  # some SMSCs fill them with spaces
+        sender.removeprefix("+"),
+        recipient.removeprefix("+"),
         text,
         raw,
         concatenation,
-        _ton(pdu.source_addr, pdu.source_addr_ton),
-        _ton(pdu.destination_addr, pdu.dest_addr_ton),
+        _ton(sender, pdu.source_addr_ton),
+        _ton(recipient, pdu.dest_addr_ton),
         *((body, form) if text is None else ()),
     )
 
