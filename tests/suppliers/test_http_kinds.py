@@ -620,6 +620,7 @@ def test_a_gateway_may_hand_over_long_texts_in_parts() -> None:
     for query, place in (
         ("reference=65543&total=2&part=1", (7, 2, 1)),
         ("reference=7&total=2&part=3", None),
+        ("reference=7&total=1&part=1", None),
         ("total=2&part=1", None),
         ("", None),
     ):

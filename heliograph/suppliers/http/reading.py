@@ -131,7 +131,7 @@ def part_of(*said: str) -> tuple[int, int, int] | None:
         reference, total, number = (int(one) for one in said)
     except ValueError:
         return None
-    return (reference & 0xFFFF, total, number) if 1 <= number <= total <= 255 else None
+    return (reference & 0xFFFF, total, number) if 1 <= number <= total <= 255 and total > 1 else None
 
 
 def inbound_of(

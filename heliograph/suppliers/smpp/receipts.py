@@ -273,13 +273,14 @@ def _inbound(
         total, number = _octet(pdu.tlvs.get(Tag.SAR_TOTAL_SEGMENTS)), _octet(pdu.tlvs.get(Tag.SAR_SEGMENT_SEQNUM))
         if reference <= 0xFFFF:
             concatenation = (reference, total, number)
-    if concatenation is not None and not 1 <= concatenation[2] <= concatenation[1]:
+    # The only part of a text is the text: some SMSCs number every message.
+    if concatenation is not None and (concatenation[1] < 2 or not 1 <= concatenation[2] <= concatenation[1]):
         concatenation = None
     locking, single = _language(elements.get(_LOCKING_SHIFT)), _language(elements.get(_SINGLE_SHIFT))
     form = texts.form(pdu.data_coding, locking, single)
     text = None if concatenation is not None else texts.read(body, form, alphabet)
-    return Inbound(
     sender, recipient = pdu.source_addr.strip(), pdu.destination_addr.strip()  # some SMSCs fill them with spaces
+    return Inbound(
         sender.removeprefix("+"),
         recipient.removeprefix("+"),
         text,
