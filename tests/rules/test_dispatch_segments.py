@@ -108,6 +108,32 @@ async def test_a_segment_that_failed_says_nothing_while_the_rest_is_to_be_sent(p
     assert await status_of(pool, id) == "sending"
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("state", [ReceiptState.DELIVERED, ReceiptState.UNDELIVERED])
+async def test_the_receipt_that_decides_may_come_before_the_supplier_has_all(
+    pool: Pool, state: ReceiptState, is_late: bool
+) -> None:
+    """Nothing more comes from a supplier that reports on first parts only: the message stayed `sent`."""
+    taken = tuple(Part(n, f"A{n}") for n in (1, 2, 3, 4))
+    throttled = Outcome(Verdict.BUSY, taken, "0x58", counts=False, total=5)
+    silent = Outcome(Verdict.UNKNOWN, taken, total=5, doubtful=(5,))
+    bench = Bench(pool, supplier(parts="first"))
+    bench.only.script = lambda submission: silent if is_late else throttled
+    id = await message(pool, await organization(pool), text=FIVE, segments=5)
+    await bench.round()
+    (submission,) = bench.only.submitted
+    await bench.receive(bench.only_id, receipt("A1", state=state))
+    assert await status_of(pool, id) == "sending"
+    bench.only.script = accept_all
+    if is_late:
+        bench.answer(submission, Outcome(Verdict.ACCEPTED, (*taken, Part(5, "A5")), total=5))
+        await bench.settle()
+    else:
+        await bench.later(seconds=2)
+        await bench.round()
+    assert await status_of(pool, id) == state.value
+
+
 async def test_a_dead_workers_message_is_taken_for_sent_only_by_a_receipt_for_each_segment(pool: Pool) -> None:
     bench, id = await begun(pool, None)
     for key in ("R1", "R2", "R3", "R4"):

@@ -69,7 +69,15 @@ async def record(
     await parts.keep(conn, [id for some, one in zip(given, own, strict=True) if one is None for id in some], at)
     await _expect_test_receipts(conn, answered)
     early, _ = await waiting.early(conn, [(id.supplier_id, id.id_key) for id in ids], policies=policies)
-    return moves + early
+    # Receipts for the parts that the supplier had before did not decide.
+    complete = {one.attempt.lease.id for one, some in zip(answered, given, strict=True) if _completes(one, some)}
+    return moves + early + await parts.completed(conn, sorted(complete), policies, at)
+
+
+def _completes(one: AnsweredAttempt, given: Sequence[PartId]) -> bool:
+    """Whether its supplier has all parts of a long message by now, some of them from before."""
+    is_further = one.is_late or one.attempt.number != one.attempt.series
+    return is_further and one.outcome.verdict is Verdict.ACCEPTED and any(id.parts > 1 for id in given)
 
 
 async def _proven(conn: Connection, answered: Sequence[AnsweredAttempt]) -> set[int]:

@@ -5,7 +5,7 @@ The rule nobody may break: nothing is decided until the supplier has all parts, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -102,6 +102,31 @@ async def apply(
         list(words.values()),
     )
     blamed = {row["message_id"] for one, row in several if one.receipt.recipients}
+    return await _decided(conn, messages, policies, at, blamed)
+
+
+# Whether a receipt blamed the recipient is not kept with the part.
+BLAMED = "SELECT DISTINCT message_id FROM receipts WHERE message_id = ANY ($1) AND recipients"
+
+
+async def completed(
+    conn: Connection, messages: Sequence[UUID], policies: Mapping[UUID, str], at: datetime
+) -> list[Move]:
+    """The moves of messages whose last parts have just been stored, as far as receipts for the others, which could not
+    decide until now, decide about them."""
+    if not messages:
+        return []
+    await conn.execute(LOCK_PARTS, messages)
+    moves = await _decided(conn, messages, policies, at, frozenset())
+    if not moves:
+        return []
+    blamed = {row["message_id"] for row in await conn.fetch(BLAMED, [one.message_id for one in moves])}
+    return [msgspec.structs.replace(one, recipients=one.message_id in blamed) for one in moves]
+
+
+async def _decided(
+    conn: Connection, messages: Sequence[UUID], policies: Mapping[UUID, str], at: datetime, blamed: Collection[UUID]
+) -> list[Move]:
     groups: dict[tuple[UUID, int], list[asyncpg.Record]] = {}
     for row in await conn.fetch(PARTS, messages):
         groups.setdefault((row["message_id"], row["attempt"]), []).append(row)
