@@ -192,13 +192,16 @@ async def _smpp(steps: _Steps, settings: SmppSettings, secret: str) -> None:
         async with steps.step(ENQUIRE, settings.silence_seconds):
             await _asked(reader, writer, framer, p.EnquireLink(2))
         async with steps.step(UNBIND, settings.unbind_seconds):
-            await _asked(reader, writer, framer, p.Unbind(3))
+            # Some SMSCs close the connection instead of answering.
+            with contextlib.suppress(EOFError, ConnectionError):
+                await _asked(reader, writer, framer, p.Unbind(3))
     finally:
         writer.close()
 
 
 async def _asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, framer: Framer, pdu: p.Pdu) -> p.Pdu:
-    """The answer to a PDU; an enquire_link from the peer is answered meanwhile."""
+    """The answer to a PDU; an enquire_link from the peer is answered meanwhile, and what cannot be decoded is ignored,
+    since it ends no worker's session."""
     if writer.is_closing():  # uvloop raises RuntimeError for a write after that
         raise asyncio.IncompleteReadError(b"", None)
     writer.write(pdu.encode())
@@ -207,7 +210,10 @@ async def _asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, fra
         if not data:
             raise asyncio.IncompleteReadError(b"", None)
         for frame in framer.feed(data):
-            found = p.decode(frame)
+            try:
+                found = p.decode(frame)
+            except PduError:
+                continue
             # Requests of the peer have sequence numbers of their own, which may equal this one's.
             if found.sequence == pdu.sequence and found.command & p.RESPONSE:
                 return found

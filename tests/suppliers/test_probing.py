@@ -56,3 +56,30 @@ async def test_a_request_with_the_same_sequence_number_is_no_answer(peer: Peer) 
     steps = await probing.probe(kinds.SMPP, account(peer))
     assert [(one.name, one.ok) for one in steps] == [("resolve", True), ("connect", True), ("bind", False)]
     assert "the connection was closed" in steps[-1].said
+
+
+async def test_closing_the_connection_answers_an_unbind(peer: Peer) -> None:
+    """The test used to say that the account could not be reached, although every session opened."""
+    answer = peer.answer
+
+    def close(line: Line, pdu: p.Pdu) -> None:
+        if isinstance(pdu, p.Unbind):
+            line.transport.close()
+        else:
+            answer(line, pdu)
+
+    peer.answer = close  # type: ignore[method-assign]
+    steps = await probing.probe(kinds.SMPP, account(peer))
+    assert [one.ok for one in steps] == [True] * 5
+
+
+async def test_a_pdu_that_nobody_knows_fails_no_step(peer: Peer) -> None:
+    answer = peer.answer
+
+    def greet(line: Line, pdu: p.Pdu) -> None:
+        line.transport.write(bytes.fromhex("00000010000102000000000000000001"))
+        answer(line, pdu)
+
+    peer.answer = greet  # type: ignore[method-assign]
+    steps = await probing.probe(kinds.SMPP, account(peer))
+    assert [one.ok for one in steps] == [True] * 5
