@@ -694,11 +694,22 @@ def test_a_reference_says_all_that_a_receipt_is_matched_by() -> None:
     assert (found.recipient, found.reference) == ("41234567", 0xBEEF)
     named = Receipt(("id",), ReceiptState.DELIVERED, "258849999999", "", b"")
     # Suppliers put additional text after it, or before it.
-    for query in (f"?ref={told}", f"?ref={told}&status=1", f"?status=1&ref={told}"):
+    for query in (f"?ref={told}", f"?ref={told}&status=1", f"?ref={told}?status=1", f"?status=1&ref={told}"):
         found = references.completed(named, address + query)
         assert (found.recipient, found.reference) == ("258849999999", 0xBEEF)
     for query in ("", "?ref=1", f"?preref={told}", "?ref=", f"?ref=x{told}", f"?ref={told}x"):
         assert references.completed(named, address + query) == named
+
+
+@pytest.mark.parametrize("mark", ["&", "?"])
+def test_a_gateway_may_append_its_parameters_as_if_the_address_had_none(mark: str) -> None:
+    """With a second question mark, its first parameter was read as part of our reference: receipts matched nothing."""
+    told = references.written(Submission(UUID(int=7), 3, "258841234567", "ACME", "hi", "gsm7", 0xBEEF))
+    callback = Callback("GET", f"https://us.example/receipts?ref={told}{mark}status=1&text=a?ref=b", {}, b"")
+    known = settings("http", receipt_state_at="query:status", receipt_states={"1": "delivered"})
+    (one,) = generic.receipts(known, callback)
+    assert (one.keys, one.state) == ((told,), ReceiptState.DELIVERED)
+    assert callback.query == {"ref": told, "status": "1", "text": "a?ref=b"}
 
 
 @pytest.mark.parametrize("name", kinds.HTTP)

@@ -163,7 +163,7 @@ class Callback(msgspec.Struct, frozen=True):
     @property
     def query(self) -> dict[str, str]:
         """Parameters of the URL."""
-        return pairs(urllib.parse.urlsplit(self.url).query)
+        return query_of(self.url)
 
     @property
     def form(self) -> dict[str, str]:
@@ -340,6 +340,15 @@ def pairs(text: str) -> dict[str, str]:
         except ValueError:
             break
     return {}
+
+
+#: Some gateways append their parameters to the address that they were given as if it had none.
+_second_mark = re.compile(r"([?&]ref=[0-9a-f-]+)\?").sub
+
+
+def query_of(url: str) -> dict[str, str]:
+    """Parameters of an address."""
+    return pairs(urllib.parse.urlsplit(_second_mark(r"\1&", url)).query)
 
 
 def form_of(body: bytes, content_type: str) -> dict[str, str]:

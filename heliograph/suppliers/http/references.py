@@ -19,7 +19,7 @@ SUFFIX = 8
 
 _REFERENCE = re.compile(r"[0-9a-f]{32}-[0-9]{1,5}-([0-9a-f]{4})-([0-9]{1,8})")
 #: As `connector` writes it into the address for receipts, where none of its characters needs escaping.
-_IN_ADDRESS = re.compile(rf"[?&]ref={_REFERENCE.pattern}(?:[&#]|$)")
+_IN_ADDRESS = re.compile(rf"[?&]ref={_REFERENCE.pattern}(?:[?&#]|$)")
 
 
 def written(submission: Submission) -> str:

@@ -23,7 +23,7 @@ from xml.sax.saxutils import escape
 import msgspec
 import re2
 
-from heliograph.suppliers.http.kind import FORM, form_of, json_of, pairs, text_in, text_of
+from heliograph.suppliers.http.kind import FORM, form_of, json_of, query_of, text_in, text_of
 
 _NAME = re.compile(r"\{\{\s*+([a-z_]*+)\s*+\}\}")
 #: Memory limit of a pattern, bytes.
@@ -168,7 +168,7 @@ class Found(msgspec.Struct):
 @lru_cache(maxsize=1)
 def _query(url: str) -> Mapping[str, str]:
     """The parameters of an address; all items of a list have the same."""
-    return pairs(urllib.parse.urlsplit(url).query)
+    return query_of(url)
 
 
 _NO_BREAKS = str.maketrans("", "", "\r\n\0")
