@@ -186,6 +186,41 @@ async def test_a_throttled_segment_is_sent_again_alone(pool: Pool) -> None:
     assert await delivered(bench, id, "A1", "A2", "A3", f"{id}-4", "A5") == "delivered"
 
 
+@pytest.mark.parametrize("between", ["throttled", "busy", "unreachable"])
+async def test_a_supplier_that_is_the_only_one_gets_the_rest_however_long_it_defers_it(
+    pool: Pool, between: str
+) -> None:
+    """After 15 s, two counted tries, or a try without a session, it was handed the whole message again, under another
+    reference: billed twice, and shown in pieces by phones that keep incomplete messages."""
+    deferred = Outcome(Verdict.BUSY, (Part(1, "A1"), Part(2, "A2")), "0x58", counts=False, total=5)
+    bench, id = await begun(pool, deferred)
+    reference = await pool.fetchval("SELECT reference FROM attempts")
+    if between != "throttled":
+        verdict = Verdict.BUSY if between == "busy" else Verdict.UNREACHABLE
+        bench.only.script = lambda submission: Outcome(verdict, counts=between == "busy", total=5)
+        for _ in range(2):
+            await bench.later(seconds=60)
+            await bench.round()
+        assert [one.held for one in bench.only.submitted] == [(1, 2)] * 2
+        bench.only.submitted.clear()
+        bench.only.script = accept_all
+    await bench.later(seconds=300)
+    await bench.round()
+    (submission,) = bench.only.submitted
+    assert (submission.held, submission.reference) == ((1, 2), reference)
+    assert await delivered(bench, id, "A1", "A2", *(f"{id}-{number}" for number in (3, 4, 5))) == "delivered"
+
+
+async def test_a_message_put_off_for_long_goes_to_another_supplier_as_a_whole(pool: Pool) -> None:
+    bench, id = await begun(pool, Outcome(Verdict.BUSY, (Part(1, "A1"),), "0x58", counts=False, total=5))
+    other = bench.add(supplier("other", priority=20))
+    bench.restart()
+    await bench.later(seconds=20)
+    await bench.round()
+    (submission,) = other.submitted
+    assert (submission.held, await status_of(pool, id)) == ((), "sent")
+
+
 @pytest.mark.parametrize("change", ["gone", "edited", "old"])
 async def test_elsewhere_or_in_another_form_a_message_is_sent_as_a_whole(pool: Pool, change: str) -> None:
     throttled = Outcome(Verdict.BUSY, (Part(1, "A1"),), "0x58", counts=False, total=5)

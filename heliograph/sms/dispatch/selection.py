@@ -175,7 +175,7 @@ class Selection:
         prospects = self._prospects(due)
         if (ended := self._ended(due, prospects)) is not None:
             return ended
-        supplier, decision = self._begun_at(due, self._known), None
+        supplier, decision = None if self._put_off(due) else self._begun_at(due, self._known), None
         if supplier is None:
             supplier, skipped = self._choose(due, prospects)
             if supplier is None:
@@ -340,9 +340,9 @@ class Selection:
 
     def _begun_at(self, due: ClaimedMessage, usable: Mapping[UUID, Supplier]) -> Supplier | None:
         """The supplier that has, or may have, some segments of a long message, if the rest may follow there."""
-        if due.parts == 1 or due.series_at is None or due.attempt_supplier is None or self._put_off(due):
+        if due.parts == 1 or due.series_at is None or due.attempt_supplier is None:
             return None
-        if due.attempt_state not in ("busy", "unknown") or due.at - due.series_at > CONTINUED:
+        if due.attempt_state not in ("busy", "unknown", "unreachable") or due.at - due.series_at > CONTINUED:
             return None
         one = usable.get(due.attempt_supplier)
         if one is None or one.id in (due.refused or ()) or holds_back(one, due.lease.organization_id, due.lease.id):
