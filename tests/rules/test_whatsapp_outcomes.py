@@ -78,12 +78,16 @@ async def test_a_no_fails_the_message_in_words_of_ours(pool: Pool, code: int) ->
 
 @pytest.mark.parametrize("code", sorted(code for code, known in FAULTS.items() if known.tries is None))
 async def test_what_is_another_s_trouble_costs_the_message_nothing(pool: Pool, code: int) -> None:
-    who, _, id = await one(pool, fault(code))
+    who, bench, id = await one(pool, fault(code))
     assert await status_of(pool, id) == ("queued", None, "reserved")
     assert await queued(pool, id)
     assert await tries_of(pool, id) == 0
     assert await events_of(pool, id) == []
     await check_wallets(pool, [who.organization_id])
+    # Nor is Meta asked again at once.
+    await bench.refresh()
+    await bench.round(2)
+    assert len(bench.only.submitted) == 1
 
 
 async def test_own_trouble_is_tried_three_times_with_growing_pauses(pool: Pool) -> None:

@@ -109,8 +109,9 @@ def decide(one: AnsweredAttempt, at: datetime, grace: float) -> Settlement:
             if fault.kind is Kind.TEMPLATE and due.authentication:
                 pause = None  # a one-time code is useless in three hours
             if pause is not None:
-                # A hold also stops the messages: they are due as soon as sending may resume.
-                held = fault.scope is Scope.TEMPLATE or (fault.scope in STOPS and not fault.slow)
+                # A hold also stops the messages: they are due as soon as sending may resume. Nothing holds those of a
+                # Flow that is throttled.
+                held = fault.kind is Kind.TEMPLATE or (fault.scope in STOPS and not fault.slow)
                 pause = 0.0 if held else max(pause, outcome.retry_after or 0.0)
     if pause is None:
         return Settlement(ended, Move(*message, "failed", at, failure_of(fault) if fault else "unknown", unsent=True))
