@@ -42,7 +42,7 @@ from heliograph.webhooks.delivery import attempts
 from heliograph.webhooks.recording import events, successes
 from heliograph.webhooks.recording import results as recording
 from heliograph.whatsapp import status
-from heliograph.whatsapp.callbacks import matching, opt_out_words
+from heliograph.whatsapp.callbacks import conversations, matching, opt_out_words
 from heliograph.whatsapp.dispatch import claimed, holds, parking
 from heliograph.whatsapp.mirror import numbers, template_sync, templates
 from heliograph.whatsapp.money import rates, wallet
@@ -184,6 +184,14 @@ STATEMENTS = {
             "attempts": "organization_id message_id",
             "whatsapp_conversations": "organization_id id",
             "opt_outs": "organization_id person",
+            "person_names": "organization_id name|person",
+        },
+    ),
+    "when people who came through an advertisement were answered": (
+        conversations.FREE,
+        {
+            "whatsapp_messages": "organization_id id|recipient",
+            "whatsapp_conversations": "organization_id id|merged_into",
             "person_names": "organization_id name|person",
         },
     ),

@@ -261,6 +261,45 @@ async def test_an_answer_within_a_day_of_an_advertisement_begins_72_free_hours(
     assert await pool.fetchval("SELECT free_until FROM whatsapp_conversations") == first + timedelta(hours=72)
 
 
+@pytest.mark.parametrize(
+    ("wrote", "answered"),
+    [
+        ({"by": "+5215512345678"}, "+525512345678"),
+        ({"by": "+551187654321"}, "+5511987654321"),
+        ({"by": "+5511987654321"}, "+551187654321"),
+        ({"by": "+22507070707", "user_id": "CI.7"}, "+2250707070707"),
+        ({"by": TO, "user_id": "MZ.7"}, "MZ.7"),
+    ],
+)
+async def test_an_answer_to_any_name_of_the_user_begins_the_free_hours(
+    pool: Pool, acme: Made, meta: Meta, wrote: dict[str, str], answered: str
+) -> None:
+    """In Mexico and Brazil, Meta's name of a user is often not the number that is dialed."""
+    await meta.say(acme, message(acme, at=ago(hours=5), referral={"source_type": "ad"}, **wrote))
+    (place,) = [row[0] for row in await pool.fetch("SELECT id FROM whatsapp_conversations")]
+    id = await outbound(pool, acme, to=answered, age=timedelta(hours=4), conversation_id=place)
+    sent = ago(hours=3)
+    await meta.say(acme, status(acme, wamid(), "sent", sent, to=answered, biz_opaque_callback_data=str(id)))
+    assert await pool.fetchval("SELECT free_until FROM whatsapp_conversations") == sent + timedelta(hours=72)
+
+
+async def test_an_answer_in_a_conversation_that_was_merged_since_begins_the_free_hours(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    """The user hid their number when they came."""
+    kept = await conversation(pool, acme, opened=None)
+    await meta.say(acme, message(acme, at=ago(hours=5), by=None, user_id="MZ.7", referral={"source_type": "ad"}))
+    place = await pool.fetchval("SELECT id FROM whatsapp_conversations WHERE recipient = 'MZ.7'")
+    id = await outbound(pool, acme, to="MZ.7", age=timedelta(hours=4), conversation_id=place)
+    await meta.say(acme, message(acme, at=ago(hours=4), user_id="MZ.7"))
+    sent = ago(hours=3)
+    await meta.say(acme, status(acme, wamid(), "sent", sent, biz_opaque_callback_data=str(id)))
+    free = await pool.fetchval(
+        "SELECT free_until FROM whatsapp_conversations WHERE merged_into IS NULL AND id = $1", kept
+    )
+    assert free == sent + timedelta(hours=72)
+
+
 async def test_an_answer_too_late_or_to_somebody_else_begins_none(pool: Pool, acme: Made, meta: Meta) -> None:
     await meta.say(acme, message(acme, "hello", ago(hours=30), referral={"source_type": "ad"}))
     id = await outbound(pool, acme, age=timedelta(hours=3))

@@ -249,23 +249,34 @@ async def close_windows(conn: Connection, refused: Mapping[tuple[UUID, UUID], da
 _REFERRED_WITHIN = timedelta(days=9)
 ANY_REFERRED = "SELECT EXISTS (SELECT FROM whatsapp_conversations WHERE referred_at > $1)"
 # 72 hours are free from the first answer, if it comes within a day of the user's click. This is an estimate: Meta's
-# statuses decide in the end.
+# statuses decide in the end. An answer may be addressed to any name of the user, and have been accepted in a
+# conversation that was merged into this one since.
 FREE = """
 WITH named AS MATERIALIZED (
-    SELECT DISTINCT m.organization_id, m.conversation_id
+    SELECT c.organization_id, coalesce(c.merged_into, c.id) AS id, array_agg(DISTINCT m.recipient) AS addresses
       FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
-           SELECT organization_id, conversation_id FROM whatsapp_messages
-            WHERE organization_id = item.organization_id AND id = item.id) m
+           SELECT organization_id, conversation_id, recipient FROM whatsapp_messages
+            WHERE organization_id = item.organization_id AND id = item.id) m CROSS JOIN LATERAL (
+           SELECT organization_id, id, merged_into FROM whatsapp_conversations
+            WHERE organization_id = m.organization_id AND id = m.conversation_id) c
+     GROUP BY 1, 2
 ), referred AS MATERIALIZED (
-    SELECT c.* FROM named CROSS JOIN LATERAL (
+    SELECT c.*, ARRAY(SELECT c.id UNION ALL
+                      SELECT id FROM whatsapp_conversations
+                       WHERE organization_id = c.organization_id AND merged_into = c.id) AS ids,
+           ARRAY(SELECT unnest(named.addresses) UNION
+                 SELECT unnest(spellings_of(names.name))
+                   FROM names_of_person(c.organization_id, c.recipient) names) AS addresses
+      FROM named CROSS JOIN LATERAL (
            SELECT organization_id, id, recipient, referred_at FROM whatsapp_conversations
-            WHERE organization_id = named.organization_id AND id = named.conversation_id AND referred_at > $3) c
+            WHERE organization_id = named.organization_id AND id = named.id AND referred_at > $3) c
 ), answered AS MATERIALIZED (
     SELECT referred.organization_id, referred.id, first.at FROM referred CROSS JOIN LATERAL (
-           SELECT min(sent_at) AS at FROM whatsapp_messages
-            WHERE organization_id = referred.organization_id AND recipient = referred.recipient AND id >= $4
-              AND conversation_id = referred.id AND direction = 'outbound'
-              AND sent_at BETWEEN referred.referred_at AND referred.referred_at + interval '1 day') first
+           SELECT min(sent.at) AS at FROM unnest(referred.addresses) AS one (address) CROSS JOIN LATERAL (
+                  SELECT min(sent_at) AS at FROM whatsapp_messages
+                   WHERE organization_id = referred.organization_id AND recipient = one.address AND id >= $4
+                     AND conversation_id = ANY (referred.ids) AND direction = 'outbound'
+                     AND sent_at BETWEEN referred.referred_at AND referred.referred_at + interval '1 day') sent) first
      WHERE first.at IS NOT NULL ORDER BY referred.id
 )
 UPDATE whatsapp_conversations c SET free_until = answered.at + interval '72 hours'
