@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.suppliers.whatsapp_cloud.connector import CloudConnector
@@ -21,6 +22,7 @@ from heliograph.whatsapp.mirror.accounts import SendingNumber
 from tests.meanwhile import begun
 from tests.processes import until_true
 from tests.rules.callback_factories import Change, Meta, status
+from tests.rules.callback_factories import ago as at
 from tests.rules.callback_factories import message as heard
 from tests.rules.dispatching_whatsapp import UNKNOWN, Bench, Scripted, accept_all, attempts, fault, queued, status_of
 from tests.rules.whatsapp_factories import Made, check_wallets, made, message, number
@@ -106,6 +108,50 @@ async def test_an_account_that_cannot_pay_loses_a_few_messages_and_then_one_at_e
     failed = await pool.fetchval("SELECT count(*) FROM whatsapp_messages WHERE status = 'failed'")
     assert failed == len(first) + 3
     await check_wallets(pool, [who.organization_id])
+
+
+@pytest.mark.parametrize("code", [UNPAID, 131048])
+@pytest.mark.parametrize("lately", [False, True])
+async def test_a_fault_that_a_status_reports_late_stops_nothing_for_longer_than_it_lasts(
+    pool: Pool, code: int, lately: bool
+) -> None:
+    """Callbacks of a whole night come in the morning. A hold that would be over by now has one message probe at once;
+    of several reports, the latest counts, in whatever order they come."""
+    who, workers, meta = await workers_of(pool, 1)
+    ids = [await message(pool, who, to=f"+25884000000{n}") for n in range(3)]
+    assert len(await workers.round()) == 3
+    times = [timedelta(hours=6), timedelta(seconds=50 if lately else 5 * 3600), timedelta(hours=7)]
+    told = [
+        status(who, f"wamid.{id.hex}.1", "failed", clock.now() - since, biz_opaque_callback_data=str(id),
+               errors=[{"code": code}])
+        for id, since in zip(ids, times, strict=True)
+    ]  # fmt: skip
+    await meta.say(who, *told)
+    more = [await message(pool, who, to=f"+25884000001{n}") for n in range(3)]
+    if lately:
+        assert await workers.round() == []
+        return
+    (tries,) = await workers.round()
+    await meta.say(who, status_update(who, tries, "sent"))
+    assert {tries, *await workers.round()} == set(more)
+
+
+async def test_a_late_report_of_an_earlier_message_says_nothing_about_the_probe(pool: Pool) -> None:
+    """Its status ended no hold then, and the account waited for another ten minutes."""
+    who, workers, meta = await workers_of(pool, 1)
+    first, second = [await message(pool, who, to=f"+25884000000{n}") for n in range(2)]
+    assert len(await workers.round()) == 2
+    await meta.say(who, status_update(who, first, "failed", UNPAID))
+    tried = await message(pool, who, to="+258840000009")
+    await workers.later(601)
+    assert await workers.round(5) == [tried]
+    late = status(who, f"wamid.{second.hex}.1", "failed", at(minutes=11), biz_opaque_callback_data=str(second),
+                  errors=[{"code": UNPAID}])  # fmt: skip
+    await meta.say(who, late)
+    assert await status_of(pool, second) == ("failed", "payment", "released")
+    assert (await pool.fetchrow(STANDING))["trying_id"] == tried
+    await meta.say(who, status_update(who, tried, "sent"))
+    assert (await pool.fetchrow(STANDING))["held_until"] is None
 
 
 async def test_of_all_numbers_of_a_held_account_one_message_tries(pool: Pool) -> None:

@@ -426,6 +426,26 @@ async def test_a_refused_send_pauses_it_until_a_reading_after_the_lag(pool: Pool
     assert ((await row(pool))["status"], (await row(pool))["held_until"]) == ("approved", None)
 
 
+@pytest.mark.parametrize("by", ["event", "listing"])
+@pytest.mark.parametrize("status", ["paused", "disabled"])
+async def test_a_refusal_that_a_status_reports_late_changes_nothing_that_is_newer(
+    pool: Pool, by: str, status: str
+) -> None:
+    """Callbacks were delayed, and the template has been in use again since."""
+    actor, account, id = await begun(pool)
+    if by == "event":
+        await apply(pool, account, item(-60, event="REINSTATED"))
+    else:
+        await store(pool, account, listed(), seconds=-60)
+    for seconds, expected in ((-61, "approved"), (-59, status)):
+        at = NOW + timedelta(seconds=seconds)
+        async with pool.acquire() as conn:
+            await template_sync.hold(conn, actor.organization_id, id, seconds=10_800, status=status, at=at)
+        found = await row(pool)
+        assert (found["status"], found["reread_at"] is not None) == (expected, True)
+    assert found["held_until"] == (at + timedelta(seconds=10_800) if status == "paused" else None)
+
+
 async def test_one_read_alone_that_is_gone_is_held_until_a_listing_says_so_too(pool: Pool) -> None:
     """A credential that sees nothing gets the same answer for everything."""
     actor, account, id = await begun(pool)

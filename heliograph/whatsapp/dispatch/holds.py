@@ -30,12 +30,17 @@ from heliograph.whatsapp.mirror import numbers
 #: answer to the last one was lost; and after which another one probes if nothing was heard of an accepted one.
 UNUSED, UNHEARD = 10.0, 120.0
 
-_HOLD = """
-   SET held_until = greatest(held_until, now() + make_interval(secs => $3)), held_reason = $4,
-       held_for_status = $5 OR held_until IS NOT NULL AND held_for_status, trying_id = NULL, trying_at = NULL
+# A hold begins when the fault was reported: of one that a status reports hours later, as after an outage of callbacks,
+# the time is over, and one message probes at once. A report that does not prolong a hold says nothing about its probe.
+_UNTIL = "least({at}, now()) + make_interval(secs => $3)"
+_HOLD = f"""
+   SET held_until = greatest(held_until, {_UNTIL}), held_reason = $4,
+       held_for_status = $5 OR held_until IS NOT NULL AND held_for_status,
+       trying_id = CASE WHEN held_until >= {_UNTIL} THEN trying_id END,
+       trying_at = CASE WHEN held_until >= {_UNTIL} THEN trying_at END
 """
 HOLD_ACCOUNT = f"""
-UPDATE whatsapp_accounts {_HOLD},
+UPDATE whatsapp_accounts {_HOLD.format(at="$8::timestamptz")},
        credential_status = CASE WHEN $6 THEN 'invalid' ELSE credential_status END,
        credential_checked_at = CASE WHEN $6 THEN now() ELSE credential_checked_at END
  WHERE organization_id = $1 AND id = $2 AND state <> 'removed' AND ($7::bytea IS NULL OR token = $7)
@@ -52,14 +57,16 @@ async def hold_account(
     credential_invalid: bool = False,
     token: bytes | None = None,
     by_status: bool = False,
+    at: datetime | None = None,
 ) -> int:
     """Send nothing from the account for `seconds`. `credential_invalid`: Meta refused the credential itself (INVALID),
     which overrides any earlier check. `token`: the sealed one that was refused; if another one has replaced it, nothing
-    is held. `by_status`: only a status can end the hold. Returns the number of deliveries queued."""
+    is held. `by_status`: only a status can end the hold. `at`: when the fault was reported; None: now. Returns the
+    number of deliveries queued."""
     async with conn.transaction():
         before = await numbers.of_account(conn, organization_id, account_id) if credential_invalid else {}
         await conn.execute(
-            HOLD_ACCOUNT, organization_id, account_id, seconds, reason, by_status, credential_invalid, token
+            HOLD_ACCOUNT, organization_id, account_id, seconds, reason, by_status, credential_invalid, token, at
         )
         if not credential_invalid:
             return 0
@@ -67,7 +74,7 @@ async def hold_account(
 
 
 HOLD_NUMBER = f"""
-UPDATE whatsapp_numbers n {_HOLD}
+UPDATE whatsapp_numbers n {_HOLD.format(at="$7::timestamptz")}
  WHERE organization_id = $1 AND id = $2
    AND ($6::bytea IS NULL
         OR $6 = (SELECT token FROM whatsapp_accounts WHERE organization_id = n.organization_id AND id = n.account_id))
@@ -83,9 +90,10 @@ async def hold_number(
     reason: str,
     token: bytes | None = None,
     by_status: bool = False,
+    at: datetime | None = None,
 ) -> None:
-    """Send nothing from the number for `seconds`. `token`, `by_status`: as for an account."""
-    await conn.execute(HOLD_NUMBER, organization_id, number_id, seconds, reason, by_status, token)
+    """Send nothing from the number for `seconds`. `token`, `by_status`, `at`: as for an account."""
+    await conn.execute(HOLD_NUMBER, organization_id, number_id, seconds, reason, by_status, token, at)
 
 
 # Statuses come by the hundred; one of a moment ago says the same. One that is late says nothing about the present rate.

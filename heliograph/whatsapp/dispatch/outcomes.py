@@ -306,15 +306,17 @@ async def _note_users(conn: Connection, failures: Sequence[ScopedFailure]) -> No
 
 async def note(conn: Connection, failures: Sequence[ScopedFailure]) -> int:
     """Record what faults stop, each once, however many messages encountered it."""
-    deliveries = 0
+    deliveries, at = 0, now()
     done: set[tuple[object, ...]] = set()
     # Accounts are locked before numbers, as in the mirror.
     missing = {(one.organization_id, one.account_id): one for one in failures if one.is_missing}
     for (organization_id, account_id), one in sorted(missing.items()):
         after = STILL_MISSING if one.tries_hold else MISSING
         await numbers.wake_mirror(conn, organization_id, account_id, numbers=True, after=after)
+    # Of several that say the same, the latest counts: a hold lasts from then on.
     for one in sorted(
-        failures, key=lambda one: (one.fault.scope is Scope.NUMBER, one.account_id.int, one.number_id.int)
+        failures,
+        key=lambda one: (one.fault.scope is Scope.NUMBER, one.account_id.int, one.number_id.int, at - (one.at or at)),
     ):
         fault = one.fault
         token = one.token if fault.kind is Kind.AUTH else b""
@@ -332,14 +334,9 @@ async def note(conn: Connection, failures: Sequence[ScopedFailure]) -> int:
             deliveries += await _template(conn, one, seconds)
         elif fault.scope is Scope.NUMBER and not fault.slow:
             await holds.hold_number(
-                conn,
-                one.organization_id,
-                one.number_id,
-                seconds=seconds,
-                reason=fault.title,
-                token=token or None,
-                by_status=one.at is not None,
-            )
+                conn, one.organization_id, one.number_id, seconds=seconds, reason=fault.title, token=token or None,
+                by_status=one.at is not None, at=one.at,
+            )  # fmt: skip
         elif fault.slow and one.at is not None:  # after an answer, the connector has slowed itself
             await holds.slow_number(conn, one.organization_id, one.number_id, one.at)
         elif fault.scope in (Scope.ACCOUNT, Scope.CREDENTIAL):
@@ -352,6 +349,7 @@ async def note(conn: Connection, failures: Sequence[ScopedFailure]) -> int:
                 credential_invalid=fault.code in accounts.INVALID,
                 token=token or None,
                 by_status=one.at is not None and fault.scope is Scope.ACCOUNT,
+                at=one.at,
             )
     return deliveries
 
@@ -366,10 +364,10 @@ async def _template(conn: Connection, one: ScopedFailure, seconds: float) -> int
     if one.template_id is not None and one.fault.code == UNKNOWN:
         await template_sync.doubt(conn, one.organization_id, one.template_id)
         return 0
-    if one.template_id is not None and one.fault.waits:
-        return await template_sync.hold(conn, one.organization_id, one.template_id, seconds=seconds)
-    if one.template_id is not None and one.fault.code == DISABLED:
-        return await template_sync.hold(conn, one.organization_id, one.template_id, seconds=0, status="disabled")
+    if one.template_id is not None and (one.fault.waits or one.fault.code == DISABLED):
+        status = "paused" if one.fault.waits else "disabled"
+        ids = one.organization_id, one.template_id
+        return await template_sync.hold(conn, *ids, seconds=seconds, status=status, at=one.at)
     # Our copy of it is out of date.
     await numbers.wake_mirror(conn, one.organization_id, one.account_id, templates=True)
     return 0

@@ -167,27 +167,37 @@ def _hear(row: dict[str, Any], item: TemplateItem, at: datetime, read_at: dateti
 
 
 async def hold(
-    conn: Connection, organization_id: UUID, template_id: UUID, *, seconds: float, status: str = "paused"
+    conn: Connection,
+    organization_id: UUID,
+    template_id: UUID,
+    *,
+    seconds: float,
+    status: str = "paused",
+    at: datetime | None = None,
 ) -> int:
-    """Meta refused a send because of the template's state: record the state, and reread the template soon.
+    """Meta refused a message because of the template's state: record the state, unless something newer is known, and
+    reread the template soon. `at`: when a status reported the refusal; None: now.
 
-    A paused template is checked again after `seconds`. Returns the number of deliveries queued.
+    A paused template is checked again `seconds` after that. Returns the number of deliveries queued.
     """
     account_id = await conn.fetchval(ACCOUNT, organization_id, template_id)
     if account_id is None:
         return 0
     async with conn.transaction():
-        if await wake_mirror(conn, organization_id, account_id) is None:
+        known = await wake_mirror(conn, organization_id, account_id)
+        if known is None:
             return 0
         found = await conn.fetchrow(BY_ID, organization_id, template_id)
         if found is None or found["status"] == "removed":
             return 0
         row = dict(found)
-        at = clock.now()
-        held_until = at + timedelta(seconds=seconds) if status == "paused" else None
-        merge(row, "status", at, None, _status(status, None, held_until), alone=True)
-        row["reread_at"] = at + timedelta(seconds=AGAIN)
-        return await events.record(conn, await _write(conn, organization_id, [(found, row)], at))
+        now = clock.now()
+        when = now if at is None else min(at, now)
+        held_until = when + timedelta(seconds=seconds) if status == "paused" else None
+        read_at = None if at is None else known[1]
+        merge(row, "status", when, read_at, _status(status, None, held_until), alone=True)
+        row["reread_at"] = now + timedelta(seconds=AGAIN)
+        return await events.record(conn, await _write(conn, organization_id, [(found, row)], now))
 
 
 async def doubt(conn: Connection, organization_id: UUID, template_id: UUID) -> None:
