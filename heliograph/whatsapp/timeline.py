@@ -37,7 +37,9 @@ SELECT movement, key, available, reserved, consumed, created_at FROM wallet_move
 QUEUE = f"""
 SELECT q.kind, q.due_at, q.tries, q.attempt, q.lane, q.lease_until, holder.name AS worker, q.begun_at,
        n.display_phone_number AS number,
-       greatest(n.held_until, a.held_until) AS held_until, coalesce(n.held_reason, a.held_reason) AS held, e.url
+       greatest(n.held_until, a.held_until) AS held_until,
+       CASE WHEN n.held_until IS NULL OR a.held_until >= n.held_until THEN a.held_reason ELSE n.held_reason END AS held,
+       e.url
   FROM queue q
   {leases.HOLDER}
   LEFT JOIN whatsapp_numbers n ON n.organization_id = $1 AND n.id = q.line

@@ -55,6 +55,26 @@ async def test_the_whole_way_of_a_message(pool: Pool) -> None:
     assert [one["kind"] for one in found.queued] == ["webhook"]
 
 
+@pytest.mark.parametrize(("number", "account", "held"), [(-1, 2, "credential"), (1, 2, "credential"), (2, 1, "spam")])
+async def test_the_hold_that_lasts_longer_is_given_with_its_own_reason(
+    pool: Pool, number: int, account: int, held: str
+) -> None:
+    who = await made(pool)
+    id = await message(pool, who)
+    for table, hours, reason in (("numbers", number, "spam"), ("accounts", account, "credential")):
+        await pool.execute(
+            f"UPDATE whatsapp_{table} SET held_until = now() + make_interval(hours => $1), held_reason = $2",
+            hours,
+            reason,
+        )
+    async with pool.acquire() as conn:
+        (row,) = (await timeline.of_message(conn, id=id)).queued
+    assert row["held"] == held
+    assert row["held_until"] == await pool.fetchval(
+        "SELECT greatest(n.held_until, a.held_until) FROM whatsapp_numbers n, whatsapp_accounts a"
+    )
+
+
 async def test_a_message_that_meta_has_is_not_said_to_wait_for_a_worker(pool: Pool) -> None:
     """Meta may hold it for an hour, or say nothing at all."""
     who = await made(pool)
