@@ -9,7 +9,9 @@ import msgspec
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.suppliers.whatsapp_cloud.address import BASE_URL
+from heliograph.suppliers.whatsapp_cloud.errors import CREDENTIAL_TITLES
 from heliograph.whatsapp import reads
+from heliograph.whatsapp.mirror.sync import REFUSED
 from heliograph.whatsapp.reads import PhoneNumber
 
 
@@ -26,9 +28,12 @@ class NumberState(msgspec.Struct, frozen=True):
     is_simulated: bool
 
 
+#: Reasons of a hold that the credential is to blame for: a reading's, and those of refused sends.
+CREDENTIAL_REASONS = CREDENTIAL_TITLES | {REFUSED}
+
 STATES = """
 SELECT n.id, nullif(greatest(n.held_until, a.held_until, now()), now()) AS held_until,
-       coalesce(a.held_until >= coalesce(n.held_until, a.held_until) AND a.held_reason = 'credential', false)
+       coalesce(a.held_until >= coalesce(n.held_until, a.held_until) AND a.held_reason = ANY ($2::text[]), false)
            AS is_credential,
        p.users AS reached, a.base_url
   FROM whatsapp_numbers n
@@ -40,7 +45,8 @@ SELECT n.id, nullif(greatest(n.held_until, a.held_until, now()), now()) AS held_
 
 async def list_all(conn: Connection, actor: Actor) -> list[NumberState]:
     """The organization's numbers, oldest first."""
-    rows = {row["id"]: row for row in await conn.fetch(STATES, actor.organization_id)}
+    found = await conn.fetch(STATES, actor.organization_id, sorted(CREDENTIAL_REASONS))
+    rows = {row["id"]: row for row in found}
     return [
         NumberState(
             one,

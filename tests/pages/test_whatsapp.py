@@ -15,8 +15,10 @@ from heliograph.base.ids import uuid7
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.suppliers.whatsapp_cloud import objects as whatsapp_objects
+from heliograph.suppliers.whatsapp_cloud.errors import classify
 from heliograph.whatsapp.mirror import qualities, template_sync
 from heliograph.whatsapp.mirror.qualities import QualityNote
+from heliograph.whatsapp.mirror.sync import REFUSED
 from heliograph.why.words import LANGUAGES, entries
 from tests.rules import whatsapp_factories as making
 from tests.rules.callback_factories import Meta
@@ -354,8 +356,12 @@ async def test_numbers_in_words(pool: Pool, tenant: Tenant, owner: Browser, othe
         assert said in page.words, said
     for secret in (made.graph_id, made.waba_id):
         assert secret not in page.text
-    await pool.execute("UPDATE whatsapp_accounts SET held_until = now() + interval '2 h', held_reason = 'credential'")
-    assert "its credential does not work" in (await owner.get("/numbers")).words
+    # Whether a reading or a refused message showed it.
+    for reason in (REFUSED, classify(190).title, classify(200).title):
+        await pool.execute("UPDATE whatsapp_accounts SET held_until = now() + interval '2 h', held_reason = $1", reason)
+        assert "its credential does not work" in (await owner.get("/numbers")).words
+    await pool.execute("UPDATE whatsapp_accounts SET held_reason = $1", classify(131042).title)
+    assert "its credential does not work" not in (await owner.get("/numbers")).words
     await make_person(pool, tenant, "vera@example.com", "viewer")
     await other_browser.sign_in("vera@example.com")
     assert (await other_browser.get("/numbers")).status == 200

@@ -305,3 +305,10 @@ _UNLISTED = _request("an unknown code")
 _UNREAD = _retry("no readable answer", 3, unsure=True)
 #: A server that answers 429 has accepted nothing, even if it is only a proxy.
 _THROTTLED_UNREAD = _rate("too many requests", Scope.NUMBER, 2.0, longest=_MINUTE, slow=True)
+
+#: The titles of faults of a credential.
+CREDENTIAL_TITLES = frozenset(
+    one.title
+    for one in (*FAULTS.values(), WRONG_PROOF, _PERMISSION)
+    if one.kind is Kind.AUTH and one.scope is Scope.CREDENTIAL
+)

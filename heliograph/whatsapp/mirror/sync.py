@@ -36,6 +36,8 @@ GONE = frozenset({"100/33", "33"})
 NUMBERS_EVERY, TEMPLATES_EVERY = 600.0, 1800.0
 #: Seconds after which a credential that was refused during a reading is probed with one message.
 HELD = 60.0
+#: The reason of its hold.
+REFUSED = "credential"
 #: Maximum objects missing from a listing that are looked up individually in one reading.
 MOST_MISSING = 20
 _DETAIL = 500
@@ -207,12 +209,12 @@ SELECT id, waba_id, portfolio, state, credential_status, credential_checked_at, 
   FROM whatsapp_accounts WHERE organization_id = $1 AND id = $2 FOR NO KEY UPDATE
 """
 # A hold caused by the invalid credential ends with it: one message probes.
-CREDENTIAL = """
+CREDENTIAL = f"""
 UPDATE whatsapp_accounts
    SET credential_status = $3, credential_detail = $4, credential_expires_at = $5, credential_checked_at = now(),
        held_until = CASE WHEN $3 <> 'invalid' AND credential_status = 'invalid' THEN least(held_until, now())
                          WHEN $6 THEN greatest(held_until, now() + make_interval(secs => $7)) ELSE held_until END,
-       held_reason = CASE WHEN $6 THEN 'credential' ELSE held_reason END,
+       held_reason = CASE WHEN $6 THEN '{REFUSED}' ELSE held_reason END,
        trying_id = CASE WHEN $6 OR $3 <> 'invalid' AND credential_status = 'invalid' THEN NULL ELSE trying_id END,
        trying_at = CASE WHEN $6 OR $3 <> 'invalid' AND credential_status = 'invalid' THEN NULL ELSE trying_at END
  WHERE organization_id = $1 AND id = $2
