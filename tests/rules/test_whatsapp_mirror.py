@@ -18,7 +18,7 @@ from heliograph.suppliers.whatsapp_cloud.credential import Credential, credentia
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.suppliers.whatsapp_cloud.objects import CloudNumber, CloudTemplate
 from heliograph.whatsapp.dispatch import holds
-from heliograph.whatsapp.mirror import accounts, numbers, template_sync
+from heliograph.whatsapp.mirror import accounts, numbers, reading, sync, template_sync
 from heliograph.whatsapp.mirror.accounts import BusinessAccount
 from heliograph.whatsapp.mirror.reading import Mirror
 from tests.rules import whatsapp_account_factories as made
@@ -393,12 +393,12 @@ async def test_what_an_event_asks_for_during_a_reading_is_not_forgotten(pool: Po
 
 async def test_meta_is_asked_less_when_it_says_so(pool: Pool, graph: GraphSimulator) -> None:
     class Advised(CloudClient):
-        """A client that was told to wait."""
+        """A client that was told to wait, with other tokens far longer."""
 
         advice = 0.03
 
-        def pause(self, at: float | None = None) -> float:
-            return self.advice
+        def pause(self, token: str, at: float | None = None) -> float:
+            return self.advice if token == graph.options.token else 600.0
 
     await begun(pool, graph)
     advised = Mirror(pool, key=made.KEY, connect=Advised)
@@ -413,6 +413,17 @@ async def test_meta_is_asked_less_when_it_says_so(pool: Pool, graph: GraphSimula
     assert timedelta(minutes=9) < row["mirror_at"] - row["now"] <= timedelta(minutes=10)
     assert row["failures"] == 0
     await advised.close()
+
+
+def test_a_reading_that_waits_as_advised_ends_in_its_time() -> None:
+    """At almost all of its calls used up, Meta advises a minute before each: a reading that took them all was aborted,
+    and so was each one after it."""
+    waited = 0.0
+    for _ in range(10):
+        waited += sync.wait_of(60.0, waited)
+    assert waited == sync.ALL_WAITS < reading.LONGEST
+    assert sync.wait_of(3_600.0, 0.0) == sync.LONGEST_WAIT
+    assert sync.wait_of(0.0, 0.0) == 0.0
 
 
 async def test_an_account_can_be_read_at_once(pool: Pool, graph: GraphSimulator, mirror: Mirror) -> None:

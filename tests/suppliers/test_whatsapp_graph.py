@@ -271,7 +271,7 @@ class TestSends:
 
     async def test_an_answer_that_is_not_understood_is_unknown_and_logged_with_its_message(self) -> None:
         class Stumbling(Client):
-            def _note_usage(self, headers: Mapping[str, str]) -> None:
+            def _note_usage(self, headers: Mapping[str, str], credential: Credential) -> None:
                 if self.stumbles:
                     raise KeyError("usage")
 
@@ -432,9 +432,11 @@ class TestReads:
             assert set(usage_pauses({"x-business-use-case-usage": odd}).values()) <= {0.0}
         raw = answer({"id": "900"}, X_App_Usage='{"call_count":90}')
         async with peer(always(raw)) as there, Client(there.url) as client:
-            assert client.pause() == 0.0
+            assert client.pause(TOKEN) == 0.0
             assert (await client.account("900", KEY)).id == "900"
-            assert client.pause() == 30.0
+            assert client.pause(TOKEN) == 30.0
+            # Another account, perhaps of another app, has calls of its own.
+            assert client.pause("another token") == 0.0
 
     @pytest.mark.parametrize(
         "url", ["https://graph.facebook.com", "http://127.0.0.1:8090/", "http://localhost:1", "http://[::1]:1"]

@@ -114,7 +114,8 @@ class CloudClient:
         self._reads = HttpClient(reads, keep_alive=keep_alive)
         self._urls: dict[tuple[str, str], str] = {}
         self._heads: dict[str, tuple[dict[str, str], str]] = {}
-        self._usage: dict[str, tuple[float, float]] = {}
+        #: (token, business or app) → the pause that its answers advise, and until when.
+        self._usage: dict[tuple[str, str], tuple[float, float]] = {}
 
     async def close(self) -> None:
         """Close all connections."""
@@ -130,7 +131,7 @@ class CloudClient:
         Raises only on cancellation, after which the outcome is UNKNOWN."""
         headers, _ = self._head(credential.token)
         url = self._messages(number_graph_id, credential)
-        return self._outcome(await self._sends.post(url, body, headers, wanted=wanted))
+        return self._outcome(await self._sends.post(url, body, headers, wanted=wanted), credential)
 
     def send_now(
         self,
@@ -144,7 +145,8 @@ class CloudClient:
         done; use `send`. `message_id` is for the log."""
         headers, lines = self._head(credential.token)
         url = self._messages(number_graph_id, credential)
-        return self._sends.post_now(url, body, lines, len(headers), functools.partial(self._answered, message_id, done))
+        answered = functools.partial(self._answered, message_id, credential, done)
+        return self._sends.post_now(url, body, lines, len(headers), answered)
 
     # -- reads ---------------------------------------------------------------------------------------------------------
 
@@ -189,25 +191,29 @@ class CloudClient:
         if answer.get("success") is not True:
             _unreadable("subscribed_apps")
 
-    def pause(self, at: float | None = None) -> float:
-        """Seconds that reads should wait, by Meta's report of calls used up; 0: continue."""
+    def pause(self, token: str, at: float | None = None) -> float:
+        """Seconds that reads with this token should wait, by what Meta has answered it about calls used up; 0:
+        continue."""
         now = time.monotonic() if at is None else at
         self._usage = {key: entry for key, entry in self._usage.items() if entry[1] > now}
-        return max((min(until - now, seconds) for seconds, until in self._usage.values()), default=0.0)
+        mine = [min(until - now, seconds) for (of, _), (seconds, until) in self._usage.items() if of == token]
+        return max(mine, default=0.0)
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
-    def _answered(self, message_id: UUID, done: Callable[[CloudOutcome], None], found: Answer | Failure) -> None:
+    def _answered(
+        self, message_id: UUID, credential: Credential, done: Callable[[CloudOutcome], None], found: Answer | Failure
+    ) -> None:
         try:
-            outcome = self._outcome(found)
+            outcome = self._outcome(found, credential)
         except Exception as error:  # the message may be on its way
             log.exception("answer to a send not understood", message_id=str(message_id), error=type(error).__name__)
             outcome = CloudOutcome(Verdict.UNKNOWN, fault=classify(None), code=type(error).__name__)
         done(outcome)
 
-    def _outcome(self, found: Answer | Failure) -> CloudOutcome:
+    def _outcome(self, found: Answer | Failure, credential: Credential) -> CloudOutcome:
         if isinstance(found, Answer):
-            self._note_usage(found.headers)
+            self._note_usage(found.headers, credential)
             return outcome_of(found.status, found.body, found.retry_after)
         if not found.is_sent:
             return CloudOutcome(Verdict.UNREACHABLE, code=found.kind, detail=said("nothing was sent"))
@@ -267,18 +273,19 @@ class CloudClient:
         found = await self._reads.request(method, address, b"", headers)
         if isinstance(found, Failure):
             raise CloudError(Verdict.UNREACHABLE, None, found.kind, found.detail)
-        self._note_usage(found.headers)
+        self._note_usage(found.headers, credential)
         answer = _object(found.body)
         if 200 <= found.status < 300 and answer is not None and "error" not in answer:
             return answer
         refused = outcome_of(found.status, found.body, found.retry_after)
         raise CloudError(refused.verdict, refused.fault, refused.code, refused.detail)
 
-    def _note_usage(self, headers: Mapping[str, str]) -> None:
+    def _note_usage(self, headers: Mapping[str, str], credential: Credential) -> None:
         if headers:
             now = time.monotonic()
             for key, seconds in usage_pauses(headers).items():
-                self._usage[key] = (seconds, now + max(seconds, _USAGE_SECONDS if seconds else 0.0))
+                until = now + max(seconds, _USAGE_SECONDS if seconds else 0.0)
+                self._usage[credential.token, key] = (seconds, until)
 
 
 def outcome_of(status: int, raw: bytes, retry_after: float | None = None) -> CloudOutcome:

@@ -195,11 +195,12 @@ class Mirror:
                 log.exception("whatsapp sync failed", account_id=str(due.id))
 
     async def _attempt(self, due: _Due) -> None:
-        wait = self._client(due).pause()
-        if wait > PATIENCE:
-            await self._put_off(due, wait, f"Meta's rate limit is exhausted: next attempt in {wait:.0f} s", failed=0)
-            return
         try:
+            wait = self._client(due).pause(accounts.open_token(self._key, due.id, due.token))
+            if wait > PATIENCE:
+                detail = f"Meta's rate limit is exhausted: next attempt in {wait:.0f} s"
+                await self._put_off(due, wait, detail, failed=0)
+                return
             async with asyncio.timeout(LONGEST):
                 found, changed = await self._read(due)
         except TimeoutError:
@@ -245,7 +246,7 @@ class Mirror:
                 found,
                 lease=due.lease,
                 spread=self._chance.uniform(0.75, 1.25),
-                stretch=1.0 + client.pause() / 15.0,
+                stretch=1.0 + client.pause(token) / 15.0,
             )
             if changed.lost_numbers:
                 await conn.execute(LOOK_ELSEWHERE, due.organization_id, due.id)

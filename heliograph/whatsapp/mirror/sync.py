@@ -40,6 +40,9 @@ HELD = 60.0
 REFUSED = "credential"
 #: Maximum objects missing from a listing that are looked up individually in one reading.
 MOST_MISSING = 20
+#: How long a reading waits before one call as Meta advises, and before all of them, seconds: one that takes too long is
+#: aborted, and all its calls were in vain (`reading.LONGEST`).
+LONGEST_WAIT, ALL_WAITS = 60.0, 120.0
 _DETAIL = 500
 
 
@@ -64,6 +67,8 @@ class Reading(msgspec.Struct, kw_only=True):
     single_numbers: dict[str, CloudNumber | None] = {}
     #: "numbers: 190 …", for operators.
     problems: list[str] = []
+    #: For how long it has waited as Meta advised, seconds.
+    waited: float = 0.0
 
     @property
     def at(self) -> datetime:
@@ -115,7 +120,7 @@ async def read(
             await _missing_numbers(found, client, shown, known)
     if templates:
         try:
-            await _slowly(client)
+            await _slowly(found, client, token)
             found.templates = await client.templates(waba_id, shown)
         except CloudError as error:
             _note(found, "templates", error)
@@ -129,7 +134,7 @@ async def read(
         asked = dict(list(missing.items())[:MOST_MISSING])
     for id, graph_id in asked.items():
         try:
-            await _slowly(client)
+            await _slowly(found, client, token)
             found.single[id] = await client.template(graph_id, shown)
         except CloudError as error:
             # With a credential that sees nothing at all, everything looks gone: this counts only together with a
@@ -143,7 +148,7 @@ async def read(
 
 async def _credential(found: Reading, client: CloudClient, waba_id: str, token: str, app: App) -> None:
     try:
-        await _slowly(client)
+        await _slowly(found, client, token)
         report = await client.debug_token(token, by=app_credential(app.app_id, app.secret))
     except CloudError as error:
         found.problems.append(f"credential: {error.code} {error.detail}".strip()[:_DETAIL])
@@ -158,18 +163,18 @@ async def _credential(found: Reading, client: CloudClient, waba_id: str, token: 
 
 async def _numbers(found: Reading, client: CloudClient, waba_id: str, shown: Credential, app: App) -> None:
     try:
-        await _slowly(client)
+        await _slowly(found, client, shown.token)
         found.numbers = await client.phone_numbers(waba_id, shown)
     except CloudError as error:
         _note(found, "numbers", error)
         return
     try:
-        await _slowly(client)
+        await _slowly(found, client, shown.token)
         found.account = await client.account(waba_id, shown)
     except CloudError as error:
         _note(found, "account", error)
     try:
-        await _slowly(client)
+        await _slowly(found, client, shown.token)
         found.subscribed = app.app_id in await client.subscribed_apps(waba_id, shown)
     except CloudError as error:
         _note(found, "subscription", error)
@@ -179,7 +184,7 @@ async def _missing_numbers(found: Reading, client: CloudClient, shown: Credentia
     listed = {one.id for one in found.numbers or ()}
     for graph_id in [one for one in known.numbers if one not in listed][:MOST_MISSING]:
         try:
-            await _slowly(client)
+            await _slowly(found, client, shown.token)
             found.single_numbers[graph_id] = await client.phone_number(graph_id, shown)
         except CloudError as error:
             if error.code in GONE:
@@ -188,11 +193,17 @@ async def _missing_numbers(found: Reading, client: CloudClient, shown: Credentia
                 _note(found, "number", error)
 
 
-async def _slowly(client: CloudClient) -> None:
-    """Wait as Meta's usage headers advise, a minute at most; the mirror handles longer waits."""
-    pause = client.pause()
+async def _slowly(found: Reading, client: CloudClient, token: str) -> None:
+    """Wait as Meta's usage headers advise, within limits; the mirror handles longer waits."""
+    pause = wait_of(client.pause(token), found.waited)
     if pause > 0:
-        await asyncio.sleep(min(pause, 60.0))
+        found.waited += pause
+        await asyncio.sleep(pause)
+
+
+def wait_of(advised: float, waited: float) -> float:
+    """Seconds to wait before a call, of those that Meta advises; `waited`: before earlier ones of the same reading."""
+    return max(0.0, min(advised, LONGEST_WAIT, ALL_WAITS - waited))
 
 
 def _note(found: Reading, what: str, error: CloudError) -> None:
