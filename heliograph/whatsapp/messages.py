@@ -205,7 +205,7 @@ SELECT q.due_at, q.lease_until IS NOT NULL AND q.lease_until > now() AS is_begun
        t.status AS template_status,
        CASE WHEN p.users >= n.messaging_limit AND coalesce(c.expires_at <= now(), true)
              AND NOT EXISTS (SELECT FROM whatsapp_reached known
-                              WHERE known.portfolio = a.portfolio AND known.recipient = m.recipient
+                              WHERE known.portfolio = a.portfolio AND known.recipient = person_of(m.recipient)
                                 AND known.reached_at > now() - interval '24 hours')
             THEN n.messaging_limit END AS reached_limit
   FROM queue q CROSS JOIN LATERAL (

@@ -22,6 +22,7 @@ from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import OWN_PACE, CloudOutcome, CloudSubmission
 from heliograph.suppliers.whatsapp_cloud.errors import classify
 from heliograph.suppliers.whatsapp_cloud.pacing import PairGate
+from heliograph.whatsapp import messages
 from heliograph.whatsapp.dispatch import claimed, holds
 from heliograph.whatsapp.mirror import accounts
 from heliograph.whatsapp.status import Move, move_many
@@ -768,6 +769,24 @@ async def test_a_portfolio_at_its_limit_reaches_nobody_new(pool: Pool) -> None:
     await bench.later(hours=25)
     await bench.round()
     assert waits in {one.message_id for one in bench.only.submitted}
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [("+5511987654321", "+551187654321"), ("+525512345678", "+5215512345678"), ("MX.7", "MX.7")]
+)
+async def test_a_user_who_was_reached_counts_once_in_any_spelling(pool: Pool, first: str, then: str) -> None:
+    who = await made(pool)
+    await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = 1")
+    bench = await Bench(pool).start()
+    await message(pool, who, to=first)
+    await bench.round()
+    again = await message(pool, who, to=then)
+    other = await message(pool, who, to="+258840000001")
+    async with pool.acquire() as conn:
+        shown = [await messages.waiting(conn, who.organization_id, id=id) for id in (again, other)]
+    assert [one and one.reached_limit for one in shown] == [None, 1]
+    await bench.round()
+    assert [one.recipient for one in bench.only.submitted] == [first, then]
 
 
 async def test_a_campaign_beyond_its_portfolio_s_limit_is_examined_less_often(pool: Pool) -> None:

@@ -20,6 +20,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.base import phones
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.retry import look_pause
 from heliograph.queue.backlog import Backlog
@@ -238,7 +239,8 @@ class WhatsAppChannel:
         return steps
 
     def _leaving(self, one: Attempt[ClaimedMessage]) -> messaging_limits.Leaving:
-        return self._now[one.lease.line].line, one.message.recipient, one.message.window_open, one.lease.lane
+        person = phones.person(one.message.recipient)
+        return self._now[one.lease.line].line, person, one.message.window_open, one.lease.lane
 
     async def expire_one(self, conn: Connection, lease: Lease) -> int | None:
         return await held.expire_one(conn, lease)

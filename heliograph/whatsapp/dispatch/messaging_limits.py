@@ -74,7 +74,7 @@ UPDATE whatsapp_portfolios p SET users = p.users + added.users
  WHERE p.portfolio = added.portfolio
 """
 
-#: A message about to leave: its line, its user, whether the user's window is open, and its lane.
+#: A message about to leave: its line, its user (`phones.person`), whether the user's window is open, and its lane.
 Leaving = tuple[SendingNumber | None, str, bool, int]
 
 
