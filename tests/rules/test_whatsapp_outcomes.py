@@ -44,7 +44,7 @@ from tests.rules.dispatching_whatsapp import (
     waits,
     wamid,
 )
-from tests.rules.factories import TO, blocked, events_of
+from tests.rules.factories import TO, blocked, endpoint, events_of
 from tests.rules.whatsapp_factories import Made, check_wallets, conversation, made, message
 
 REGULAR = Pricing(type="regular", category="utility")
@@ -437,17 +437,19 @@ async def test_what_is_echoed_may_be_no_id_of_ours(pool: Pool) -> None:
 
 async def test_an_early_status_that_was_missed_is_found_by_the_sweep(pool: Pool) -> None:
     who, bench = await bench_of(pool)
+    await endpoint(pool, who.actor, "message.sent", "message.read")
     id = await message(pool, who)
     await bench.round()
     await pool.execute(
         "INSERT INTO whatsapp_early_statuses (number_id, wamid, status, at, received_at)"
-        " VALUES ($1, $2, 'delivered', now(), now())",
+        " VALUES ($1, $2, 'read', now(), now())",
         who.number_id,
         wamid(id),
     )
     async with pool.acquire() as conn, conn.transaction():
         await expiry.sweep(conn, bench.rates)
-    assert (await status_of(pool, id))[0] == "delivered"
+    assert (await status_of(pool, id))[0] == "read"
+    assert sorted(await events_of(pool, id)) == ["message.delivered", "message.read", "message.sent"]
 
 
 async def test_a_status_moves_only_what_it_came_for(pool: Pool) -> None:

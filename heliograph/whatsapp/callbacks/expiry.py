@@ -51,6 +51,7 @@ async def sweep(conn: Connection, rates: RateBook) -> tuple[int, int]:
     early = await matching.sweep_early(conn)
     at = clock.now()
     expired = [Move(row["organization_id"], row["id"], "failed", at, "expired") for row in rows]
-    moved, deliveries = await move_many(conn, [*early.moves, *expired], rates=rates)
+    announce = await matching.announced(conn, early.moves)
+    moved, deliveries = await move_many(conn, [*early.moves, *expired], rates=rates, announce=announce)
     deliveries += await outcomes.apply_wider_failures(conn, early.wider_failures, moved, heard=early.heard)
     return len(rows), deliveries

@@ -53,7 +53,6 @@ from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
     UnknownItem,
 )
 from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import parse
-from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.handover import Handover, abandoned
 from heliograph.whatsapp.callbacks import calls, conversations, dead_letters, intake, matching, received
 from heliograph.whatsapp.callbacks.calls import Call
@@ -99,8 +98,6 @@ SENT_EVERY = 15.0
 NEWS = timedelta(seconds=60)
 #: Why a message waits as a dead letter: it must be stored sealed, or not at all.
 LOCKED = said("the key of its organization's texts cannot be opened")
-#: Kinds of events raised for every message, for subscribers only.
-ANNOUNCED = ("message.sent", "message.read")
 #: Items that name a number. A tuple: `A | B` would be built anew for each item.
 _NUMBERED = (StatusItem, MessageItem, CallItem)
 
@@ -545,7 +542,7 @@ async def _statuses(
     if not matched:
         return None, (), 0
     found = await matching.match_statuses(conn, matched)
-    announce = await _announce(conn, {move.organization_id for move in found.moves})
+    announce = await matching.announced(conn, found.moves)
     referred = await conversations.any_referred(conn)
     # From here on wallets are locked and their organizations' sends wait: no unnecessary queries.
     moved, deliveries = await move_many(conn, found.moves, rates=rates, announce=announce, handover=handover)
@@ -554,11 +551,6 @@ async def _statuses(
         sent = [(move.organization_id, move.message_id) for move in found.moves if move.message_id in moved]
         await conversations.note_answers(conn, sent)
     return found, moved, deliveries
-
-
-async def _announce(conn: Connection, organizations: set[UUID]) -> dict[str, events.Wanting]:
-    rows = await conn.fetch(events.WANTED, list(organizations))
-    return {kind: frozenset((id, mode) for id, mode, kinds in rows if kind in kinds) for kind in ANNOUNCED}
 
 
 # Its rows stay locked until the commit, which deletes them; rows locked by another worker are skipped, and a worker

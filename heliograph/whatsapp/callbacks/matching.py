@@ -29,6 +29,7 @@ from heliograph.consent.people import Link
 from heliograph.sending import attempts
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import StatusItem
 from heliograph.suppliers.whatsapp_cloud.errors import Fault, Kind, Scope, classify
+from heliograph.webhooks.recording import events
 from heliograph.whatsapp.callbacks import conversations
 from heliograph.whatsapp.status import Move, Pricing, pricing_of
 
@@ -36,6 +37,8 @@ from heliograph.whatsapp.status import Move, Pricing, pricing_of
 KIND = "whatsapp"
 #: A message waits for up to 30 days to be sent, and Meta reports on it for up to 30 more.
 LIFE = timedelta(days=60)
+#: Kinds of events raised for every message, for subscribers only.
+ANNOUNCED = ("message.sent", "message.read")
 #: Meta's statuses → ours. Any other status is ignored.
 STATUSES = {"sent": "sent", "delivered": "delivered", "read": "read", "played": "read", "failed": "failed"}
 
@@ -312,6 +315,12 @@ async def sweep_early(conn: Connection) -> Found:
     rows = await conn.fetch(MISSED, (clock.now() - LIFE).date())
     known = {(row["number_id"], row["wamid"]): (row["organization_id"], row["message_id"]) for row in rows}
     return await adopt_early(conn, known)
+
+
+async def announced(conn: Connection, moves: Sequence[Move]) -> dict[str, events.Wanting]:
+    """By kind of ANNOUNCED, who wants it of these messages."""
+    rows = await conn.fetch(events.WANTED, list({move.organization_id for move in moves})) if moves else []
+    return {kind: frozenset((id, mode) for id, mode, kinds in rows if kind in kinds) for kind in ANNOUNCED}
 
 
 def failure_of(fault: Fault) -> str:
