@@ -120,6 +120,7 @@ async def test_secrets_come_from_stdin_or_files_and_a_verify_token_is_made_up(
     secret.write_text(they.options.app_secret + "\n")
     again = await they.add("--token-file", str(token), "--app-secret-file", str(secret), input="")
     assert (again["id"], again["verify_token"]) == (made["id"], made["verify_token"])
+    assert again["templates"] == made["templates"] > 0
     stored = await accounts_of(pool)
     assert accounts.open_token(KEY, stored["id"], stored["token"]) == they.options.token
 

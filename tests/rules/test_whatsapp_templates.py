@@ -20,7 +20,7 @@ from heliograph.suppliers.whatsapp_cloud.callbacks.items import TemplateItem
 from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import parse
 from heliograph.suppliers.whatsapp_cloud.objects import CloudTemplate
 from heliograph.whatsapp import reads
-from heliograph.whatsapp.mirror import template_sync
+from heliograph.whatsapp.mirror import accounts, template_sync
 from heliograph.whatsapp.mirror.accounts import BusinessAccount
 from heliograph.whatsapp.mirror.numbers import NumberBook
 from heliograph.whatsapp.mirror.template_sync import kept
@@ -475,6 +475,21 @@ async def test_what_a_listing_lacks_stays_until_meta_says_that_it_is_gone(pool: 
     await store(pool, account, listed(), seconds=3900, gone=False)
     found = await row(pool)
     assert (found["status"], found["missing_at"]) == ("approved", None)
+
+
+async def test_templates_of_an_account_that_comes_back_are_what_meta_lists(pool: Pool) -> None:
+    """Meta's last event about one may be newer than the list, which lags behind events."""
+    actor, account, id = await begun(pool)
+    await apply(pool, account, item(1, event="PAUSED"))
+    async with pool.acquire() as conn:
+        ids = {"organization_id": actor.organization_id, "account_id": account.id}
+        await accounts.set_state(conn, **ids, state="removed")
+    assert (await row(pool))["status"] == "removed"
+    assert (await made.account(pool, actor)).id == account.id
+    changes = await store(pool, account, listed(status="PAUSED"), quiet=True)
+    assert (changes.added, changes.changed, changes.removed) == (0, 1, 0)
+    found = await row(pool)
+    assert (found["id"], found["status"], found["category"]) == (id, "paused", "utility")
 
 
 async def test_the_book_matches_exactly_and_never_says_no_on_what_was(pool: Pool) -> None:

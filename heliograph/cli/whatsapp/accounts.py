@@ -148,7 +148,8 @@ def add(
         "credential_status": made.account.credential_status,
         "subscribed": made.account.subscribed,
         "numbers": [one.display for one in made.reading.numbers or ()],
-        "templates": made.changed.templates.added,
+        # Those of an account that was removed and is added again are known already.
+        "templates": made.changed.templates.added + made.changed.templates.changed,
         "callback_url": apps.callback_url(settings, made.app.id),
         "verify_token": made.app.verify_token,
     }

@@ -308,8 +308,10 @@ RETURNING {_ACCOUNT}
 END_NUMBERS = """
 UPDATE whatsapp_numbers SET state = 'removed', changed_at = $3 WHERE organization_id = $1 AND account_id = $2
 """
+# If the account is added again, what Meta then lists counts, however recent its last event about them.
 END_TEMPLATES = """
-UPDATE whatsapp_templates SET status = 'removed', reread_at = NULL WHERE organization_id = $1 AND account_id = $2
+UPDATE whatsapp_templates SET status = 'removed', reread_at = NULL, applied = applied - 'status'
+ WHERE organization_id = $1 AND account_id = $2
 """
 
 
