@@ -17,13 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph import notices
-from heliograph.accounts import quota, send_defaults, spending
+from heliograph.accounts import quota, send_defaults, spending, usage
 from heliograph.accounts.api_keys import lifecycle
 from heliograph.base import phones
 from heliograph.base.actor import Actor, Principal
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound, Refusal
-from heliograph.base.ids import uuid7, uuid7_floor
+from heliograph.base.ids import time_of, uuid7, uuid7_floor
 from heliograph.base.process import measures
 from heliograph.campaigns import audience, counting, pausing, plan, record, staging, template
 from heliograph.campaigns.approval import approving, lapses, rule
@@ -120,6 +120,26 @@ async def texts(pool: Pool) -> dict[str, str]:
 
 def number(n: int) -> str:
     return f"+25884{n:07}"
+
+
+#: A step that takes three seconds until its messages have their ids, as after the import of large rates.
+SLOW = staging.TAKE.replace("clock_timestamp() AS at", "clock_timestamp() - interval '3 seconds' AS at")
+
+
+async def test_a_slow_step_leaves_no_message_out_of_every_period(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its messages were accepted before they had their ids: a list until a time in between left them out, and so did
+    the one from that time on."""
+    monkeypatch.setattr(staging, "TAKE", SLOW)
+    actor = await organization(pool)
+    await create(pool, actor, recipients=[number(1)])
+    await run(pool)
+    id = await pool.fetchval("SELECT id FROM messages")
+    for before in range(0, 4000, 200):
+        at, found = time_of(id) - timedelta(milliseconds=before), []
+        async with pool.acquire() as conn:
+            for since, to in ((None, at), (at, None)):
+                found += (await usage.list_page(conn, actor, date_from=since, date_to=to)).entries
+        assert [one.message_id for one in found if one.type == "usage"] == [id], before
 
 
 # ── The audience ──────────────────────────────────────────────────────────────────────────────────────────────────

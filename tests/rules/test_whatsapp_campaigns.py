@@ -11,10 +11,11 @@ import msgspec
 import pytest
 
 from heliograph.base.actor import Actor
+from heliograph.base.database import bounded_scan
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound, Refusal
-from heliograph.base.ids import uuid7
-from heliograph.campaigns import counting, filling, plan, record
+from heliograph.base.ids import time_of, uuid7
+from heliograph.campaigns import counting, filling, plan, record, staging
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.campaigns.channels.whatsapp import WhatsAppCampaignSpec
@@ -31,7 +32,7 @@ from heliograph.whatsapp.money import wallet
 from tests.meanwhile import before, begun
 from tests.rules.dispatching_whatsapp import UNKNOWN, Bench, accept_all, fault, status_item, status_of
 from tests.rules.factories import endpoint
-from tests.rules.test_campaigns import count, counts, run
+from tests.rules.test_campaigns import SLOW, count, counts, run
 from tests.rules.test_campaigns import create as create_sms
 from tests.rules.whatsapp_factories import CODE, PRICES, UNIT, Made, check_wallets, made, rates, template
 
@@ -496,6 +497,19 @@ async def test_who_came_through_an_advertisement_is_known_however_meta_writes_th
     assert (found.status_reason, found.counts) == (None, counts(queued=1))
     assert await pool.fetchval("SELECT reserved FROM whatsapp_messages") == 0
     await check_wallets(pool, [known.organization_id])
+
+
+async def test_messages_of_a_slow_step_are_not_accepted_long_before_they_have_their_ids(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by SMS: lists of a period look for them by their ids."""
+    monkeypatch.setattr(staging, "TAKE", SLOW)
+    known = await made(pool)
+    await contacts(pool, known.actor, 1)
+    await create(pool, known)
+    await run(pool)
+    row = await pool.fetchrow("SELECT id, accepted_at FROM whatsapp_messages")
+    assert row["accepted_at"] > time_of(row["id"]) - bounded_scan.AHEAD
 
 
 @pytest.mark.parametrize(("first", "second"), [("sms", "whatsapp"), ("whatsapp", "sms")])

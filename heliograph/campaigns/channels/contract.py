@@ -14,7 +14,9 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.base.database.bounded_scan import AHEAD
 from heliograph.base.database.pool import Connection
+from heliograph.base.ids import time_of
 from heliograph.campaigns.audience import Recipient
 
 
@@ -41,12 +43,17 @@ class DueCampaign(msgspec.Struct, frozen=True):
     staged_to: str
     total: int
     due_at: datetime | None
-    #: By the database's clock.
+    #: When its step began, by the database's clock.
     at: datetime
     state: str
     smart_encoding: bool
     replace_accents: bool
     allowed_countries: list[str] | None
+
+    def accepted_at(self, ids: Sequence[UUID]) -> datetime:
+        """When messages with these new ids are accepted: when the step began, but if it takes long, not much before
+        they got them, since lists of a period look for its messages by their ids."""
+        return max(self.at, time_of(ids[0]) - AHEAD / 2)
 
     @property
     def is_gathered(self) -> bool:

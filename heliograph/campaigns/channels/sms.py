@@ -328,7 +328,7 @@ class SmsBatch:
                 validity=self._validity,
                 prices=[one.price for one in made],
             ),
-            at=self._due.at,
+            at=self._due.accepted_at(ids),
         )
         return left is not None
 

@@ -344,7 +344,7 @@ class WhatsAppBatch:
                 countries=[one.country for one in made],
                 due=due,
             ),
-            at=self._due.at,
+            at=self._due.accepted_at(ids),
             sealing=self._sealing,
         )
         return left is not None
