@@ -34,6 +34,7 @@ from heliograph.why.words import why
 from tests.rules import whatsapp_factories as making
 from tests.rules.factories import quiet_now
 from tests.rules.test_campaigns import count
+from tests.rules.test_whatsapp_campaigns import OPEN
 
 from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
 from .exported import fetch
@@ -751,6 +752,42 @@ async def test_a_whatsapp_campaign_is_looked_at_made_and_followed(
     assert (page.status, "not currently approved" in page.words) == (422, True), page.words
     await pool.execute("UPDATE whatsapp_templates SET status = 'removed'")
     assert "order_shipped (" in (await owner.get(where)).words
+
+
+async def check_by_template(owner: Browser, made: making.Made) -> str:
+    """The words of the check of a WhatsApp campaign to everybody."""
+    form = (await owner.get("/campaigns/new?channel=whatsapp")).form("/campaigns")
+    typed = {"name": "Delivery", "to": "tags", "tags": "all", "when": "now", "number": str(made.number_id)}
+    page = await owner.post("/campaigns", form | typed | {"do": "template", "template": str(made.template_id)})
+    typed |= {"p1": "first_name", "t1": "customer", "p2": "text", "t2": "4471"}
+    return (await owner.post("/campaigns", page.form("/campaigns") | typed | {"do": "preview"})).words
+
+
+async def test_what_a_whatsapp_campaign_costs_is_in_the_currency_of_its_account(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    """A wallet in another one pays for none of it: prices in euros used to be subtracted from its dollars."""
+    await people(pool, tenant, 2)
+    made = await making.made(pool, organization_id=tenant.id)
+    await pool.execute("UPDATE wallets SET currency = 'USD'")
+    words = await check_by_template(owner, made)
+    assert "at most €0.02, for what is delivered Wallet after ◷ not enough: it would pause" in words, words
+
+
+async def test_who_came_through_an_advertisement_needs_no_money_in_the_check_either(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    await people(pool, tenant, 2)
+    made = await making.made(pool, organization_id=tenant.id, balance=0)
+    words = await check_by_template(owner, made)
+    assert "at most €0.02, for what is delivered Wallet after ◷ not enough: it would pause" in words, words
+    users = [f"+25884{1_000_000 + n}" for n in range(2)]
+    await pool.execute(OPEN, tenant.id, made.number_id, users, [uuid7() for _ in users])
+    await pool.execute(
+        "UPDATE whatsapp_conversations SET referred_at = now(), free_until = now() + interval '72 hours'"
+    )
+    words = await check_by_template(owner, made)
+    assert "at most €0.00, for what is delivered Wallet after €0.00" in words, words
 
 
 async def test_a_campaign_is_copied_and_a_wrong_sender_is_told(pool: Pool, tenant: Tenant, owner: Browser) -> None:

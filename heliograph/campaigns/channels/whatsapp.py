@@ -138,15 +138,19 @@ class Estimate(msgspec.Struct, frozen=True):
     template: str
 
 
-async def estimate(conn: Connection, actor: Actor, *, spec: WhatsAppCampaignSpec) -> Estimate:
-    """What the campaign would send if it started now. Raises the same as `create` about number and template."""
-    row, prices = await _checked(conn, actor, spec=spec, at=await conn.fetchval("SELECT now()"))
+async def estimate(conn: Connection, actor: Actor, *, spec: WhatsAppCampaignSpec, people: int) -> Estimate:
+    """What the campaign would send if it started now, to `people` at most. Raises the same as `create` about number and
+    template."""
+    now = await conn.fetchval("SELECT now()")
+    row, prices = await _checked(conn, actor, spec=spec, at=now)
     template = _layout(row)
     make = _maker(template, spec.parameters, prices)
+    free = await _free(conn, actor.organization_id, row, prices, most=people, at=max(now, spec.scheduled_at or now))
 
     def say(recipient: Recipient) -> tuple[str, tuple[str, ...], int] | None:
-        made = make(recipient)
-        return None if made is None else (template.text(made.parameters), made.parameters, made.cost)
+        if (made := make(recipient)) is None:
+            return None
+        return template.text(made.parameters), made.parameters, 0 if recipient[0] in free else made.cost
 
     return Estimate(say, row["currency"], row["available"], row["language"], row["name"])
 
@@ -257,14 +261,8 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
         if template.parameter_count != len(parameters):
             return StagingStop(MISMATCH, fails=True)
         prices = await _prices(conn, due.mode, row["currency"], due.at)
-        free: frozenset[str] = frozenset()
-        # Only if the wallet may not cover a chunk.
-        if row["available"] < self.most * max(prices.values(), default=0):
-            until = max(due.at, due.due_at or due.at) + plan.LEAD
-            rows = await conn.fetch(FREE, due.organization_id, row["number_id"], until)
-            # A recipient may be dialed in another spelling than Meta's, or have written under a user id.
-            spelled = await phones.in_turns(phones.spellings, [one["name"] for one in rows])
-            free = frozenset(number for known in spelled for number in known)
+        at = max(due.at, due.due_at or due.at)
+        free = await _free(conn, due.organization_id, row, prices, most=self.most, at=at)
         sealing = await Sealing.of(conn, {due.organization_id})
         return WhatsAppBatch(due, row, template, parameters, prices, sealing, free)
 
@@ -372,6 +370,18 @@ async def _prices(conn: Connection, mode: str, currency: str, at: datetime) -> M
     if mode != "live":
         return _FREE
     return {row["country"]: row["price"] for row in await conn.fetch(PRICES, currency, CATEGORY, at)}
+
+
+async def _free(
+    conn: Connection, organization_id: UUID, row: asyncpg.Record, prices: Mapping[str, int], *, most: int, at: datetime
+) -> frozenset[str]:
+    """Numbers whose messages cost nothing at this time; none if the wallet covers `most` messages at any price."""
+    if row["available"] >= most * max(prices.values(), default=0):
+        return frozenset()
+    rows = await conn.fetch(FREE, organization_id, row["number_id"], at + plan.LEAD)
+    # A recipient may be dialed in another spelling than Meta's, or have written under a user id.
+    spelled = await phones.in_turns(phones.spellings, [one["name"] for one in rows])
+    return frozenset(number for known in spelled for number in known)
 
 
 def _layout(row: asyncpg.Record) -> TemplateLayout:

@@ -104,6 +104,9 @@ class Preview(msgspec.Struct, frozen=True):
     getting: list[str]
     #: Values used in the content that are not known for everybody.
     gaps: list[Gap]
+    #: WhatsApp: the currency of `price`, and what is available in it, in millionths.
+    currency: str = ""
+    available: int = 0
 
 
 class Person(msgspec.Struct, frozen=True):

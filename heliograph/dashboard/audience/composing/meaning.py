@@ -297,12 +297,13 @@ async def entry_of(request: Request, conn: Connection, typed: dict[str, str]) ->
 
 async def preview_campaign(request: Request, conn: Connection, typed: dict[str, str], given: Given) -> Preview:
     """Preview the campaign. Raises Invalid for a number or template that cannot be sent."""
-    spec, waits = given.spec, None
+    spec, waits, purse = given.spec, None, ("", 0)
     if isinstance(spec, whatsapp.WhatsAppCampaignSpec):
         try:
-            say = preview.whatsapp(await whatsapp.estimate(conn, request.actor, spec=spec))
+            outlook = await whatsapp.estimate(conn, request.actor, spec=spec, people=preview.MOST)
         except Refusal as refusal:
             raise form_refusal(refusal) from None
+        say, purse = preview.whatsapp(outlook), (outlook.currency, outlook.available)
     else:
         reaches = await sms.reachability(conn, request.actor, request.services.sms, spec=spec)
         say = preview.sms(request.actor, given.text, reaches=reaches)
@@ -325,7 +326,8 @@ async def preview_campaign(request: Request, conn: Connection, typed: dict[str, 
         asked=template.fallbacks(given.text) if given.filled is None else filling.fallbacks(given.filled.parameters),
         needs_all=given.filled is not None,
     )
-    return msgspec.structs.replace(seen, found=seen.found + given.unread, invalid=seen.invalid + given.unread)
+    counts = {"found": seen.found + given.unread, "invalid": seen.invalid + given.unread}
+    return msgspec.structs.replace(seen, **counts, currency=purse[0], available=purse[1])
 
 
 def start(typed: Mapping[str, str]) -> int:

@@ -21,7 +21,6 @@ from heliograph.pages.words import GUARD_CLASSES
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.by_hand import own_numbers
 from heliograph.whatsapp import library, number_states
-from heliograph.whatsapp.money import wallet
 
 #: Imports offered.
 IMPORTS = 50
@@ -131,5 +130,4 @@ async def _whatsapp_values(request: Request, conn: Connection, typed: dict[str, 
         "entry": entry,
         "slots": [] if entry is None else library.slots(entry.layout),
         "sources": [*sources, ("text", request.text("the same text for everybody"))],
-        "purse": await wallet.show(conn, request.actor),
     }
