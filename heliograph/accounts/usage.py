@@ -8,6 +8,7 @@ the same commit that drops its messages.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
@@ -126,6 +127,16 @@ async def of_message(conn: Connection, actor: Actor, *, id: UUID) -> Paid | None
     """What an SMS cost; None if it cost nothing, like a test message, or does not exist."""
     row = await conn.fetchrow(OF_MESSAGE, actor.organization_id, id)
     return None if row is None else Paid(*row)
+
+
+REFUNDED = """
+SELECT message_id FROM usage_ledger WHERE organization_id = $1 AND message_id = ANY ($2) AND type = 'refund'
+"""
+
+
+async def refunded(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> set[UUID]:
+    """Those of these SMS that were refunded."""
+    return {row["message_id"] for row in await conn.fetch(REFUNDED, actor.organization_id, ids)} if ids else set()
 
 
 # Scans a partition that is about to be dropped, by its key. It gets no new messages: its month is long over. The last

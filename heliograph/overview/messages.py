@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.accounts import usage
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.database import bounded_scan
@@ -237,13 +238,17 @@ async def of_request(conn: Connection, actor: Actor, *, request_id: str) -> Mess
 
 
 async def prices(conn: Connection, actor: Actor, *, listed: Sequence[Message]) -> dict[UUID, Price]:
-    """Prices of these messages; free ones are omitted, as are those that ended before their price was due."""
+    """Prices of these messages; free ones are omitted, as are those that ended before their price was due, and those
+    that were refunded: what was due is not charged."""
     found = {}
     charges = await sms.prices(conn, actor, ids=[one.id for one in listed if one.channel == "sms"])
+    refunded = await usage.refunded(conn, actor, ids=list(charges))
     for one in listed:
         if (charge := charges.get(one.id)) is None:
             continue
         arrived = one.delivered_at is not None
+        if one.id in refunded and not (arrived and (charge.due == "delivered" or one.sent_at == one.delivered_at)):
+            continue  # due after its refund: only on delivery, or only then known to have been sent
         is_due = arrived or (charge.due == "submit" and one.sent_at is not None)
         if is_due or not one.is_final:
             found[one.id] = Price(charge.amount, charge.currency, is_due)

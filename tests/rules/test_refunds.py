@@ -13,6 +13,7 @@ from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid
 from heliograph.base.money import Charge
+from heliograph.overview import messages as overview
 from heliograph.prices import margins
 from heliograph.sms import refunds
 from heliograph.sms.accepting.accept import Acceptor
@@ -43,6 +44,15 @@ async def end(pool: Pool, actor: Actor, id: UUID, name: str) -> None:
     async with pool.acquire() as conn, conn.transaction():
         for status, code, unsent in ENDS[name]:
             await move_many(conn, [Move(actor.organization_id, id, status, now(), code, unsent=unsent)])
+
+
+async def charged_by_messages(pool: Pool, actor: Actor) -> int:
+    """What the organization's messages say that they cost, in millionths."""
+    ids = [row["id"] for row in await pool.fetch("SELECT id FROM messages")]
+    async with pool.acquire() as conn:
+        listed = await overview.by_ids(conn, actor, ids=ids)
+        prices = await overview.prices(conn, actor, listed=listed)
+    return sum(one.amount for one in prices.values() if one.is_due)
 
 
 async def refunded(pool: Pool, actor: Actor) -> dict[UUID, str]:
@@ -181,6 +191,7 @@ async def test_what_arrives_though_nobody_was_known_to_have_it_is_due(pool: Pool
         today = now().date()
         (line,) = await margins.read(conn, first=today - timedelta(days=1), last=today + timedelta(days=2), by=())
     assert (line.messages, line.price, line.price_currency) == (1, 50000, "USD")
+    assert await charged_by_messages(pool, actor) == line.price
 
 
 @pytest.mark.parametrize("billed", ["submit", "delivered"])
@@ -217,6 +228,7 @@ async def test_what_is_refunded_is_not_charged(pool: Pool, ended: str, billed: s
         async with pool.acquire() as conn:
             found = await margins.read(conn, first=first, last=first + timedelta(days=4), by=("supplier", "route"))
         assert {(one.supplier, one.route) for one in found} == {("main", "codes")}
+        assert await charged_by_messages(pool, actor) == sum(one.price for one in found), "as on the invoice"
         return [(one.messages, one.price, one.cost) for one in found]
 
     charged = 50_000 if billed == "submit" else 0
