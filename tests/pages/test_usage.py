@@ -212,6 +212,23 @@ async def test_a_quota_that_runs_out_is_said(pool: Pool, tenant: Tenant, browser
     assert "/messages/" not in (await browser.get("/usage/ledger")).text
 
 
+async def test_a_quota_without_a_plan_is_not_said_to_be_renewed(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    """One that lasts longer than anybody looks ahead was "enough until it is renewed"."""
+    await pool.execute(
+        "INSERT INTO usage_days VALUES ($1, $2, 'sms', 'MZ', 'ACME', $3, $3, 7, 7, 0, 0)",
+        *(tenant.id, clock.now().date() - DAY, UUID(int=0)),
+    )
+    await pool.execute("UPDATE quotas SET total = 10 ^ 6")
+    words = (await owner.get("/usage")).words
+    assert ("Renews – No plan" in words, "Pace 1 a day " in words, "until it is renewed" in words) == (
+        True,
+        True,
+        False,
+    )
+    await pool.execute("UPDATE quotas SET resets_at = now() + interval '9 days'")
+    assert "Pace 1 a day; enough until it is renewed" in (await owner.get("/usage")).words
+
+
 async def test_the_bell_rings_when_a_day_has_more_than_the_alert(
     api: Api, pool: Pool, tenant: Tenant, owner: Browser
 ) -> None:
