@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 from heliograph.base.database import clock
@@ -68,6 +69,32 @@ async def test_what_is_shown_adds_up(pool: Pool, browser: Browser) -> None:
     assert f"Day by day {sign}12.345678 charged for 1 message." in (await browser.get("/wallet?range=7d")).words
     before = await browser.get("/wallet?from=2020-01-30&to=2020-02-02")
     assert before.words.count("Nothing was charged in this period.") == 2
+
+
+async def test_the_latest_movements_say_what_they_moved(pool: Pool, browser: Browser) -> None:
+    """A reservation that was lowered, since Meta said that the message is free, moved nothing by this list."""
+    one = await made(pool, balance=100 * UNIT)
+    await make_person(pool, Tenant(one.organization_id, one.actor, "", one.organization_id), "ana@example.com")
+    await browser.sign_in("ana@example.com")
+    me = one.organization_id
+    for movements in (
+        [("lower", 0)],
+        [("consume", 3 * UNIT), ("reprice", 5 * UNIT)],
+    ):
+        id = await making.message(pool, one, price=10 * UNIT)
+        for kind, amount in movements:
+            async with pool.acquire() as conn, conn.transaction():
+                await settle(conn, [Movement(me, id, kind, amount, kind)])
+    await check_wallets(pool, [me])
+    latest = (await browser.get("/wallet")).words.partition("All movements")[2]
+    moved = re.findall(r"(Price corrected|Charged|Reserved) (-?€[0-9.]+)", latest)
+    assert moved == [
+        ("Price corrected", "€2.00"),
+        ("Charged", "€3.00"),
+        ("Reserved", "-€10.00"),
+        ("Price corrected", "€10.00"),
+        ("Reserved", "-€10.00"),
+    ]
 
 
 async def test_the_alert_is_set_and_taken_back(
