@@ -59,14 +59,34 @@ async def states(conn: Connection, numbers: Sequence[int]) -> dict[int, State]:
 
 
 OPEN = "SELECT count(*)::int FROM (SELECT FROM number_lookups WHERE state = 'asked' LIMIT $1) AS waiting"
+# What was paid for rows that will belong to another supplier, or be counted in another currency, stays as it is, under
+# a random number that nobody can have.
+_KEEP_PAID = """
+INSERT INTO number_lookups (number, asked_on, supplier_id, state, times, price, currency, asked_at)
+SELECT -1 - floor(random() * 9e15)::bigint, asked_on, supplier_id, CASE state WHEN 'asked' THEN 'failed' ELSE state END,
+       times, price, currency, asked_on::timestamp AT TIME ZONE 'UTC'
+  FROM {rows} WHERE times > 0
+    ON CONFLICT DO NOTHING
+"""
 # Ordered by key, so that two workers cannot deadlock.
-ASK = """
+ASK = f"""
+WITH item AS MATERIALIZED (
+    SELECT number, date_trunc('month', now() AT TIME ZONE 'UTC')::date AS asked_on, supplier_id
+      FROM unnest($1::bigint[], $2::uuid[]) AS given (number, supplier_id)
+), held AS MATERIALIZED (
+    SELECT l.*, item.supplier_id AS other FROM number_lookups l JOIN item USING (number, asked_on)
+     WHERE l.state IN ('failed', 'unknown') ORDER BY l.number FOR UPDATE OF l
+), moved AS MATERIALIZED (
+    SELECT * FROM held WHERE supplier_id <> other
+), paid AS ({_KEEP_PAID.format(rows="moved")})
 INSERT INTO number_lookups AS known (number, asked_on, supplier_id, state, asked_at)
-SELECT number, date_trunc('month', now() AT TIME ZONE 'UTC')::date, supplier_id, 'asked', now()
-  FROM unnest($1::bigint[], $2::uuid[]) AS item (number, supplier_id) ORDER BY number
+SELECT item.number, item.asked_on, item.supplier_id, 'asked', now()
+  FROM item LEFT JOIN held USING (number, asked_on) ORDER BY item.number
     ON CONFLICT (number, asked_on) DO UPDATE
    SET supplier_id = excluded.supplier_id, state = 'asked', network = '', detail = '', asked_at = excluded.asked_at,
-       taken_until = NULL
+       taken_until = NULL, times = CASE known.supplier_id WHEN excluded.supplier_id THEN known.times ELSE 0 END,
+       price = CASE known.supplier_id WHEN excluded.supplier_id THEN known.price ELSE 0 END,
+       currency = CASE known.supplier_id WHEN excluded.supplier_id THEN known.currency ELSE '' END
  WHERE known.state IN ('failed', 'unknown')
 """
 
@@ -109,13 +129,16 @@ async def give_up(conn: Connection | Pool) -> None:
     await conn.execute(GIVE_UP, NOBODY)
 
 
-ANSWERED = """
-WITH held AS (
-    SELECT number, asked_on FROM number_lookups WHERE number = ANY ($1) AND state = 'asked' ORDER BY number FOR UPDATE
-)
+ANSWERED = f"""
+WITH held AS MATERIALIZED (
+    SELECT * FROM number_lookups WHERE number = ANY ($1) AND state = 'asked' ORDER BY number FOR UPDATE
+), moved AS MATERIALIZED (
+    SELECT * FROM held WHERE currency <> $6
+), paid AS ({_KEEP_PAID.format(rows="moved")})
 UPDATE number_lookups l
    SET state = item.state, network = item.network, detail = $4, answered_at = now(), taken_until = NULL,
-       times = l.times + item.times, price = l.price + item.times * $5, currency = $6
+       times = CASE l.currency WHEN $6 THEN l.times ELSE 0 END + item.times,
+       price = CASE l.currency WHEN $6 THEN l.price ELSE 0 END + item.times * $5, currency = $6
   FROM held JOIN unnest($1::bigint[], $2::text[], $3::text[], $7::int[]) AS item (number, state, network, times)
        USING (number)
  WHERE l.number = held.number AND l.asked_on = held.asked_on
@@ -171,16 +194,11 @@ async def spent(conn: Connection) -> list[MonthlyLookups]:
     return [MonthlyLookups(*row) for row in await conn.fetch(SPENT)]
 
 
-# The cost of their look-ups is kept, under a random number that nobody can have.
-FORGET = """
+FORGET = f"""
 WITH gone AS (
     DELETE FROM number_lookups WHERE number = ANY ($1) RETURNING asked_on, supplier_id, state, times, price, currency
 )
-INSERT INTO number_lookups (number, asked_on, supplier_id, state, times, price, currency, asked_at)
-SELECT -1 - floor(random() * 9e15)::bigint, asked_on, supplier_id, CASE state WHEN 'asked' THEN 'failed' ELSE state END,
-       times, price, currency, asked_on::timestamp AT TIME ZONE 'UTC'
-  FROM gone WHERE times > 0
-    ON CONFLICT DO NOTHING
+{_KEEP_PAID.format(rows="gone")}
 """
 
 

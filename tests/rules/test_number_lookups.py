@@ -249,6 +249,35 @@ async def test_words_of_a_supplier_that_cannot_be_stored_as_they_are_end_a_look_
         assert (await asked.states(conn, [number]))[number].state == "failed"
 
 
+async def test_what_was_paid_stays_with_whom_it_was_paid_to(pool: Pool) -> None:
+    """A number that one supplier did not know, and another one is asked for, cost what each of them charged, in its own
+    currency."""
+    number, first, second = int(UNKNOWN[1:]), uuid7(), uuid7()
+    async with pool.acquire() as conn:
+
+        async def look_up(of: UUID, told: dict[int, str], price: int, currency: str) -> None:
+            await asked.ask(conn, {number: of})
+            await asked.answered(conn, [number], told, error="", price=price, currency=currency)
+
+        async def paid() -> set[tuple[UUID, str, int, int]]:
+            return {(one.supplier_id, one.currency, one.charged, one.price) for one in await asked.spent(conn)}
+
+        await look_up(first, {number: ""}, 3_000, "EUR")
+        await look_up(first, {number: ""}, 3_500, "EUR")
+        assert await paid() == {(first, "EUR", 2, 6_500)}
+        await asked.ask(conn, {number: second})
+        assert await paid() == {(first, "EUR", 2, 6_500), (second, "", 0, 0)}
+        await asked.answered(conn, [number], {number: ""}, error="", price=4_000, currency="EUR")
+        assert await paid() == {(first, "EUR", 2, 6_500), (second, "EUR", 1, 4_000)}
+        # It charges in another currency from now on; a look-up without an answer costs nothing.
+        await look_up(second, {}, 5_000, "USD")
+        assert await paid() == {(first, "EUR", 2, 6_500), (second, "EUR", 1, 4_000), (second, "USD", 0, 0)}
+        await look_up(second, {number: "643-03"}, 5_000, "USD")
+        assert await paid() == {(first, "EUR", 2, 6_500), (second, "EUR", 1, 4_000), (second, "USD", 1, 5_000)}
+        await asked.forget(conn, [UNKNOWN])
+        assert await paid() == {(first, "EUR", 2, 6_500), (second, "EUR", 1, 4_000), (second, "USD", 1, 5_000)}
+
+
 async def test_nobody_waits_longer_than_the_setting(looking: Looking, pool: Pool) -> None:
     await looking.add()
     id = await message(pool, await organization(pool), to=PORTED)
