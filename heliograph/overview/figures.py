@@ -72,24 +72,19 @@ async def compare_period(conn: Connection, actor: Actor, *, since: datetime, unt
     since, until = _floor(max(since, until - LONGEST), step), _floor(until - timedelta(microseconds=1), step) + step
     length = until - since
 
-    async def read(date_from: datetime, date_to: datetime, interval: timedelta, split: str | None) -> list[Point]:
-        query = Query(
-            date_from=date_from,
-            date_to=date_to,
-            interval="hour" if interval == HOUR else "day",
-            split=split,
-            mode=actor.mode,
-            limit=MOST,
-        )
+    async def read(date_from: datetime, date_to: datetime, interval: str, split: str | None) -> list[Point]:
+        query = Query(date_from=date_from, date_to=date_to, interval=interval, split=split, mode=actor.mode, limit=MOST)
         return await traffic.read(conn, actor, query=query)
 
-    coarse = HOUR if length <= LONGEST_OF_COUNTRIES else DAY
+    name, coarse = "hour" if step == HOUR else "day", "hour" if length <= LONGEST_OF_COUNTRIES else "day"
     countries = await read(since, until, coarse, "country")
-    # The split by country adds up to the whole, unless it was cut off.
-    is_whole = coarse == step and len(countries) < MOST
-    points = countries if is_whole else await read(since, until, step, None)
+    if len(countries) >= MOST:  # cut off: some countries would lack the last days, or be left out
+        coarse = "month"
+        countries = await read(since, until, coarse, "country")
+    # The split by country adds up to the whole.
+    points = countries if coarse == name else await read(since, until, name, None)
     # Only the sum is needed, so it is read by day.
-    before = await read(since - length, since, DAY, None)
+    before = await read(since - length, since, "day", None)
     by_time: dict[datetime, list[Point]] = {}
     for point in points:
         by_time.setdefault(point.at, []).append(point)
@@ -101,7 +96,7 @@ async def compare_period(conn: Connection, actor: Actor, *, since: datetime, unt
         now=summed(points),
         before=summed(before),
         intervals=[(at, summed(by_time.get(at, ()))) for at in _times(since, until, step)],
-        countries=_countries(countries, _times(_floor(since, coarse), until, coarse), failed),
+        countries=_countries(countries, _begins(since, until, coarse), failed),
         reasons=_reasons(failed),
     )
 
@@ -247,6 +242,17 @@ def _countries(points: Iterable[Point], times: Sequence[datetime], failed: Seque
         reason = next((one for one in failed if one.country == region), None)
         found.append(Country(region, summed(listed), [accepted.get(at, 0) for at in times], reason))
     return sorted(found, key=lambda one: one.figures.accepted, reverse=True)
+
+
+def _begins(since: datetime, until: datetime, interval: str) -> list[datetime]:
+    """The beginnings of the hours, days or months (UTC) of a period, also of one that has begun before it."""
+    if interval != "month":
+        step = HOUR if interval == "hour" else DAY
+        return _times(_floor(since, step), until, step)
+    found = [_floor(since, DAY).replace(day=1)]
+    while (following := (found[-1] + timedelta(days=31)).replace(day=1)) < until:
+        found.append(following)
+    return found
 
 
 def _times(since: datetime, until: datetime, step: timedelta) -> list[datetime]:

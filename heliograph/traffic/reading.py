@@ -20,7 +20,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
     date_from: datetime
     date_to: datetime
-    #: "hour" or "day"; days are those of UTC.
+    #: "hour", "day" or "month"; days and months are those of UTC.
     interval: str
     #: None, or what each point is split by: "channel", "country" or "sender".
     split: str | None = None
@@ -73,8 +73,8 @@ _COLUMNS = "organization_id, channel, mode, country, sender, status, count, segm
 READ = _READ.format(
     table=f"SELECT hour, {_COLUMNS} FROM traffic WHERE organization_id = $1 AND hour >= $2 AND hour < $3",
 )
-#: By day: whole days, from $11 until $12, take one row instead of 24 hourly ones per supplier; the rest is read by
-#: hour.
+#: By day or month: whole days, from $11 until $12, take one row instead of 24 hourly ones per supplier; the rest is
+#: read by hour.
 READ_DAYS = _READ.format(
     table=f"""
                 SELECT hour, {_COLUMNS} FROM traffic
@@ -92,7 +92,7 @@ READ_DAYS = _READ.format(
 async def read(conn: Connection, actor: Actor, *, query: Query) -> list[Point]:
     """The points of an organization, oldest first; intervals without a message are left out."""
     modes = [mode for mode in actor.modes if query.mode in (None, mode)]
-    is_daily = query.interval == "day"
+    is_daily = query.interval != "hour"
     rows = await conn.fetch(
         READ_DAYS if is_daily else READ,
         actor.organization_id,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Pool
 from heliograph.base.histogram import LENGTH, bucket, percentile
 from heliograph.base.ids import uuid7
+from heliograph.overview import figures
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.accepting.bulk import Bulk, accept_bulk
 from heliograph.sms.status import STATUSES, Move, move_many
@@ -374,3 +375,25 @@ async def test_how_long_delivery_took_is_that_of_all_organizations_live_in_the_l
         took = await traffic.delivered(conn, since=since)
         # The hour may have ended since the request.
         assert took in ([2, 10], [2, 10, *[0] * (len(took) - 2)])
+
+
+async def test_a_long_period_of_many_countries_is_whole(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More points than are read at once: countries used to lack the last days, without a word."""
+    actor = await organization(pool)
+    await pool.execute(
+        "INSERT INTO traffic_days SELECT $1, '2026-01-10'::date + n, 'sms', 'live', country, 'ACME', 'delivered', 1, 1,"
+        " '{}', '{}' FROM generate_series(0, 59) n, unnest(ARRAY['MZ', 'PT', 'ZA']) country",
+        actor.organization_id,
+    )
+    since, until = datetime(2026, 1, 10, tzinfo=UTC), datetime(2026, 3, 11, tzinfo=UTC)
+    found = []
+    async with pool.acquire() as conn:
+        for most in (figures.MOST, 100):
+            monkeypatch.setattr(figures, "MOST", most)
+            found.append(await figures.compare_period(conn, actor, since=since, until=until))
+    for one in found:
+        assert (one.now.accepted, len(one.intervals)) == (180, 60)
+        assert [(country.region, country.figures.accepted) for country in one.countries] == [
+            ("MZ", 60), ("PT", 60), ("ZA", 60),
+        ]  # fmt: skip
+    assert [one.countries[0].course for one in found] == [[1] * 60, [22, 28, 10]]
