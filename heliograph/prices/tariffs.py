@@ -58,7 +58,10 @@ class Difference(msgspec.Struct, frozen=True):
     @property
     def is_large(self) -> bool:
         """True if the change deserves a second look."""
-        return self.percent is not None and abs(self.percent) > LARGE
+        if self.percent is not None:
+            return abs(self.percent) > LARGE
+        # What was free.
+        return self.change != "removed" and self.before == 0 and self.rate.price > 0 and not self.rate.rejects
 
 
 class Imported(msgspec.Struct, frozen=True):

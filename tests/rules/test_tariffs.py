@@ -278,6 +278,18 @@ async def test_a_dry_run_shows_the_differences_and_stores_nothing(pool: Pool) ->
     assert await stored(pool) == before
 
 
+async def test_what_was_free_and_gets_a_price_is_flagged(pool: Pool) -> None:
+    """It has no percentage, and was not among the prices to check."""
+    await imported(pool, "country,price,currency\nMZ,0,USD\nPT,0,USD\nES,0,USD\n")
+    text = "country,price,currency,reject\nMZ,0.05,USD,\nPT,0,USD,yes\nES,0,USD,\n"
+    done = await imported(pool, text, dry_run=True)
+    assert [(one.rate.country, one.percent, one.is_large) for one in done.differences] == [
+        ("MZ", None, True),
+        ("PT", None, False),
+    ]
+    assert done.large == 1
+
+
 async def test_the_second_import_changes_nothing(pool: Pool) -> None:
     await imported(pool, CARD)
     async with pool.acquire() as conn:
