@@ -300,6 +300,11 @@ async def test_margins_by_supplier_and_as_a_file(pool: Pool, root: Browser) -> N
     file = await root.get(f"/console/margins?{days}&by=country&csv=1")
     (row,) = csv.DictReader(io.StringIO(file.text.removeprefix("\ufeff")))
     assert (row["country"], row["messages"], float(row["margin"])) == ("MZ", "2", 0.04)
+    # More was refunded than sold: the loss is no gain of 110 %.
+    async with pool.acquire() as conn:
+        await margins.record(conn, [msgspec.structs.replace(one, messages=0, segments=0, price=-700_000, cost=0)])
+    page = await root.get(f"/console/margins?{days}&by=country")
+    assert re.search(r"MZ 2 4 -€0\.60 €0\.06 -€0\.66(?! [0-9.-]+ %)", page.words), page.words
     for query, said in (("from=x", "Enter a day"), ("from=2027-02-01&to=2027-01-01", "must not be before")):
         wrong = await root.get(f"/console/margins?{query}")
         assert (wrong.status, said in wrong.words) == (422, True), query

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -244,5 +244,11 @@ async def test_margins_by_what_is_asked_for(pool: Pool, database_url: str) -> No
         ",2,3,0.070000,EUR,0.080000,EUR,-0.010000,-14.3",
         "643-04,2,3,0.050000,EUR,0.030000,EUR,0.020000,40.0",
     ]
+    # On a day on which more is refunded than sold, the loss is no gain of 105.9 %.
+    async with pool.acquire() as conn:
+        refunded = msgspec.structs.replace(one, at=one.at + timedelta(days=1), price=-170_000, cost=10_000)
+        await margins.record(conn, [refunded])
+    (line,) = await data(database_url, "margin", "--from", "2026-11-03", "--by", "day")
+    assert (line["price"], line["margin"], line["margin_percent"]) == ("-0.170000", "-0.180000", None)
     for wrong in (("--by", "mood"), ("--from", "yesterday"), ("--from", "2026-11-02", "--to", "2026-11-01")):
         assert (await call(database_url, "margin", *wrong)).exit_code == 2

@@ -108,7 +108,8 @@ def _plain(one: Line, places: int, parts: list[str]) -> dict[str, Any]:
         "cost": _decimal(one.cost, places) if one.cost_currency else None,
         "cost_currency": one.cost_currency or None,
         "margin": None if margin is None else _decimal(margin, places),
-        "margin_percent": f"{margin / one.price * 100:.1f}" if margin is not None and one.price else None,
+        # Where more was refunded than sold, a loss would seem to be a gain.
+        "margin_percent": f"{margin / one.price * 100:.1f}" if margin is not None and one.price > 0 else None,
     }
 
 
