@@ -24,6 +24,8 @@ from heliograph.base.sentences import Sentence, Value
 COUNT = "count\x04"
 #: Contexts of statuses whose translations have the gender of what has them: a message's is another.
 SENDER, TEMPLATE = "sender\x04", "template\x04"
+#: Context of reasons in ledgers.
+LEDGER = "ledger\x04"
 #: Code and native name of each language; the first is that of the texts themselves.
 LANGUAGES = {"en": "English", "pt": "Português"}
 DEFAULT = "en"

@@ -31,6 +31,7 @@ from heliograph.base.ids import uuid_in
 from heliograph.base.sentences import OPTION
 from heliograph.pages import languages, words
 from heliograph.pages.assets import Assets
+from heliograph.pages.lists import ledgers
 from heliograph.pages.pieces import rendering
 from heliograph.why.words import Kind, why
 
@@ -155,6 +156,7 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "author_name": _named(words.AUTHORS),
         "action_name": _named(ACTIONS),
         "organization_state": _named(words.ORGANIZATION_STATES),
+        "ledger_reason": _ledger_reason,
         "mail_reason": _named(words.MAIL_REASONS),
         "campaign_status": _named(words.CAMPAIGN_STATUSES),
         "status_name": _named(words.STATUSES),
@@ -231,6 +233,11 @@ def device(agent: str) -> str:
 def _country(context: Context, region: str) -> str:
     found: str = context["locale"].country(region)
     return found
+
+
+@pass_context
+def _ledger_reason(context: Context, stored: str) -> str:
+    return ledgers.reason(context["locale"], stored)
 
 
 @pass_context

@@ -177,6 +177,25 @@ USAGE_SPLITS: Mapping[str, str] = {
     "day": "By day",
     "reference": "By prefix of the reference",
 }
+#: Reasons in ledgers that the service, or a command, gives itself (`lists/ledgers.py`).
+LEDGER_REASONS: Mapping[str, str] = {
+    "canceled": languages.LEDGER + "canceled",
+    "campaign canceled": languages.LEDGER + "campaign canceled",
+    "withdrawn by the operator": languages.LEDGER + "withdrawn by the operator",
+    "not sent": languages.LEDGER + "not sent",
+    "refused": languages.LEDGER + "refused",
+    "not delivered": languages.LEDGER + "not delivered",
+    "failed": languages.LEDGER + "failed",
+    "expired": languages.LEDGER + "expired",
+    "rejected": languages.LEDGER + "rejected",
+    "outcome unknown": languages.LEDGER + "outcome unknown",
+    "new period": languages.LEDGER + "new period",
+    "new period: remaining quota expired": languages.LEDGER + "new period: remaining quota expired",
+    "initial": languages.LEDGER + "initial",
+    "operator": languages.LEDGER + "operator",
+    "top-up": languages.LEDGER + "top-up",
+    "demo": languages.LEDGER + "demo",
+}
 #: Movements of a wallet, and categories of charges.
 MOVEMENTS: Mapping[str, str] = {
     "top_up": "Top-up",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import re
 import uuid
 from collections.abc import Awaitable, Callable
@@ -18,7 +19,9 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.notices import conditions
-from heliograph.pages.languages import locale
+from heliograph.pages import languages
+from heliograph.pages.languages import catalogue, locale
+from heliograph.sms import refunds
 from tests.journeys.test_cli import Cli
 
 from .conftest import Api, Browser, Tenant, make_person, make_tenant, owner_of
@@ -197,6 +200,32 @@ async def test_the_usage_list_is_read_in_pages(pool: Pool, tenant: Tenant, owner
     back = re.search(r'rel="prev" href="([^"]+)"', page.text)
     assert back
     assert "number 60" in (await owner.get(back[1])).words
+
+
+async def test_reasons_that_the_service_gives_are_in_the_readers_language(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    """They are stored in English; what a person wrote is theirs."""
+    given = {
+        **{one: twin for one, twin in catalogue("pt").items() if one.startswith(languages.LEDGER)},
+        "plan 100 %s: gold": "plano 100 %s: gold",
+        "plan <b>: remaining quota expired": "plano <b>: o que restava da quota expirou",
+        "sum of 2026-10": "soma de 2026-10",
+        "plans have changed": "plans have changed",
+        "Canceled": "Canceled",
+    }
+    assert {languages.LEDGER + one for one in refunds.REASONS.values()} <= given.keys()
+    given = {one.removeprefix(languages.LEDGER): twin for one, twin in given.items()}
+    await pool.execute(
+        "INSERT INTO usage_ledger (organization_id, id, type, channel, quantity, balance_after, reason, created_at)"
+        " SELECT $1, id, 'grant', 'sms', 1, 1, reason, now()"
+        " FROM unnest($2::uuid[], $3::text[]) AS item (id, reason)",
+        *(tenant.id, [uuid7() for _ in given], list(given)),
+    )
+    for language, shown in (("en", given.keys()), ("pt", given.values())):
+        page = await owner.get("/usage/ledger", Accept_Language=language)
+        found = re.findall(r'<td data-name="(?:Reason|Motivo)">([^<]*)</td>', page.text)
+        assert [html.unescape(one) for one in found] == [*list(shown)[::-1], "test"]
 
 
 async def test_a_quota_that_runs_out_is_said(pool: Pool, tenant: Tenant, browser: Browser) -> None:
