@@ -141,6 +141,19 @@ async def test_what_is_locked_stays_as_it_is(pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'billing.locked'") == 1
 
 
+async def test_months_of_years_ago_are_listed(pool: Pool) -> None:
+    """After two years, those that were locked first were in no list."""
+    actor = await granted_organization(pool, amount=1)
+    async with pool.acquire() as conn:
+        present = await conn.fetchval("SELECT date_trunc('month', now() AT TIME ZONE 'UTC')::date")
+        first = present.replace(year=present.year - 5)
+        await conn.execute(
+            "UPDATE organizations SET created_at = $2 WHERE id = $1", actor.organization_id, clock.midnight(first)
+        )
+        listed = await billing.months(conn)
+    assert (listed[-1].month, len({one.month for one in listed})) in {(first, 61), (first, 62)}
+
+
 async def test_a_month_that_is_not_over_or_disagrees_is_not_locked(pool: Pool) -> None:
     month, actors = await used(pool)
     present = clock.now().date().replace(day=1)

@@ -24,12 +24,12 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7_floor
-from heliograph.overview.usage import NONE
+from heliograph.overview.usage import MOST_MONTHS, NONE
 
 #: A month can be locked this long after its end, since its last commits may still be arriving.
 SLACK = timedelta(hours=1)
-#: Months listed; organizations whose lines are created at once; lines per page.
-LISTED, BATCH, PAGE = 24, 200, 2000
+#: Organizations whose lines are created at once; lines per page.
+BATCH, PAGE = 200, 2000
 #: Columns of the file.
 COLUMNS = ("month", "organization_id", "organization", "type", "channel", "country", "sender", "quantity", "segments")
 #: How many organizations are named if their sums disagree.
@@ -77,14 +77,14 @@ SELECT month, locked_at, locked_by, organizations, lines, sms, segments, whatsap
 
 
 async def months(conn: Connection) -> list[Month]:
-    """The current month and earlier ones since the first organization, latest first: at most LISTED."""
+    """The current month and earlier ones since the first organization, latest first: at most MOST_MONTHS."""
     began: datetime | None = await conn.fetchval(FIRST)
     now = clock.now()
     first = (began or now).astimezone(UTC).date().replace(day=1)
     known = {one.month: one for one in await _locked(conn, None)}
     month = now.date().replace(day=1)
     found: list[Month] = []
-    while month >= min([first, *known]) and len(found) < LISTED:
+    while month >= min([first, *known]) and len(found) < MOST_MONTHS:
         found.append(Month(month=month, is_over=_is_over(month), locked=known.get(month)))
         month = (month - timedelta(days=1)).replace(day=1)
     return found
