@@ -167,6 +167,8 @@ async def test_a_wallet_that_was_never_used_takes_the_currency_of_the_account(po
         uuid7(),
     )
     async with pool.acquire() as conn:
+        # Until then, too, it is shown in the one in which messages are priced.
+        assert (await wallet.show(conn, actor)).currency == "EUR"
         with pytest.raises(WalletInsufficientFunds) as refused:
             await wallet.adjust(conn, id, amount=-1, reason="nothing there")
         assert refused.value.details["currency"] == "EUR"
@@ -175,6 +177,8 @@ async def test_a_wallet_that_was_never_used_takes_the_currency_of_the_account(po
         # From then on it keeps it, whatever accounts there are.
         await pool.execute("UPDATE whatsapp_accounts SET currency = 'MZN' WHERE organization_id = $1", id)
         assert (await wallet.top_up(conn, id, amount=UNIT)).currency == "EUR"
+        await wallet.adjust(conn, id, amount=-251 * UNIT, reason="all of it")
+        assert (await wallet.show(conn, actor)).currency == "EUR"
     await check_wallets(pool, [id])
 
 

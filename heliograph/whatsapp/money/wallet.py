@@ -379,11 +379,15 @@ SELECT currency FROM whatsapp_accounts WHERE organization_id = $1 AND state <> '
 
 
 async def show(conn: Connection, actor: Actor) -> Wallet:
-    """The organization's wallet; an empty one if it has none."""
+    """The organization's wallet; an empty one if it has none. One that was never used is in the currency that it would
+    take: setting an alert may have created it before there was an account."""
     row = await conn.fetchrow(SHOW, actor.organization_id)
-    if row is not None:
-        return Wallet(*row)
-    return Wallet(await conn.fetchval(ACCOUNT, actor.organization_id), 0, 0, 0, 0, None)
+    if row is None:
+        return Wallet(await conn.fetchval(ACCOUNT, actor.organization_id), 0, 0, 0, 0, None)
+    known = Wallet(*row)
+    if known.available or known.reserved or known.consumed:
+        return known
+    return msgspec.structs.replace(known, currency=await first_currency(conn, actor) or known.currency)
 
 
 async def first_currency(conn: Connection, actor: Actor) -> str | None:
