@@ -202,12 +202,15 @@ SELECT share.value, share.channel, share.messages, share.segments, share.refunds
         HAVING sum(messages) <> 0 OR sum(segments) <> 0 OR sum(refunds) <> 0) share
  ORDER BY CASE $5 WHEN 'day' THEN share.value END, share.messages DESC, share.value, share.channel LIMIT $6
 """
-# Tags are looked up per campaign. A campaign's tags are joined into one value, so that a message is in one share.
+# Tags are looked up per campaign. A campaign's tags are joined into one value, so that a message is in one share; as in
+# files, a tag that contains a separator is quoted, or two lists of tags could be one share.
 TAGGED = f"""
 SELECT value, channel, sum(messages)::bigint AS messages, sum(segments)::bigint AS segments,
        sum(refunds)::bigint AS refunds, sum(refunded)::bigint AS refunded, '' AS name
   FROM (SELECT coalesce((
-                    SELECT array_to_string(ARRAY(SELECT tag FROM unnest(audience_tags) tag ORDER BY tag), ', ')
+                    SELECT array_to_string(ARRAY(
+                               SELECT CASE WHEN tag ~ '[",;|]' THEN '"' || replace(tag, '"', '""') || '"' ELSE tag END
+                                 FROM unnest(audience_tags) tag ORDER BY tag), ', ')
                       FROM campaigns WHERE organization_id = $1 AND id = campaign_id LIMIT 1), '') AS value,
                channel, messages, segments, refunds, refunded
           FROM (SELECT campaign_id, channel, sum(messages) AS messages, sum(segments) AS segments,

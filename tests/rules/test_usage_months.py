@@ -276,25 +276,27 @@ async def test_a_bill_names_campaigns_keys_and_senders(pool: Pool) -> None:
 async def test_a_bill_by_tag_has_each_message_once(pool: Pool) -> None:
     """Campaigns to the same tags are one line; messages without tags are a line too."""
     actor, other = await granted_organization(pool, amount=100), await granted_organization(pool, amount=100)
-    both, again, one, listed = (uuid7() for _ in range(4))
+    both, again, one, listed, comma = (uuid7() for _ in range(5))
     for owner, id, tags in (
         (actor, both, ["maputo", "customers"]),
         (actor, again, ["customers", "maputo"]),
         (actor, one, ["customers"]),
         (actor, listed, None),
+        # One tag, which is written as in files.
+        (actor, comma, ["customers, maputo"]),
     ):
         await pool.execute(CAMPAIGN, owner.organization_id, id, tags)
     await Acceptor(pool).accept(send(actor))
     async with pool.acquire() as conn:
-        for owner, id, count in ((actor, both, 3), (actor, again, 1), (actor, one, 2), (actor, listed, 1)):
+        for id, count in ((both, 3), (again, 1), (one, 2), (listed, 1), (comma, 1)):
             async with conn.transaction():
-                await stage(conn, owner, count, id)
+                await stage(conn, actor, count, id)
             await traffic.fold(conn)
         # Another organization's campaign with the same id is not read.
         async with conn.transaction():
             await stage(conn, other, 1, one)
         for owner, wanted in (
-            (actor, [("customers, maputo", -4), ("", -2), ("customers", -2)]),
+            (actor, [("customers, maputo", -4), ("", -2), ("customers", -2), ('"customers, maputo"', -1)]),
             (other, [("", -1)]),
         ):
             bill = await usage.bill(conn, owner, month=now().date(), by="tag")
