@@ -16,7 +16,9 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+from typer.testing import CliRunner
 
+from heliograph.cli import app
 from heliograph.webhooks.recording.events import KINDS
 from tests.processes import Program, environment, until
 
@@ -38,6 +40,7 @@ class Server:
 
     def __init__(self, says: Callable[[str, dict[str, str]], Answer]) -> None:
         self.says, self.asked = says, list[tuple[str, str, dict[str, str]]]()
+        self.bodies: list[bytes] = []
         self.url = ""
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -45,7 +48,7 @@ class Server:
         method, target, _ = first.split(" ")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
         self.asked.append((method, target, headers))
-        await reader.readexactly(int(headers.get("content-length", 0)))
+        self.bodies.append(await reader.readexactly(int(headers.get("content-length", 0))))
         status, body, more = self.says(urlsplit(target).path, dict(parse_qsl(urlsplit(target).query)))
         head = "".join(f"{name}: {value}\r\n" for name, value in more.items())
         writer.write(f"HTTP/1.1 {status} x\r\n{head}content-length: {len(body)}\r\n\r\n".encode() + body)
@@ -326,3 +329,12 @@ async def test_what_is_triggered_may_not_be_shown(shell: Shell) -> None:
     told = (await shell.run("trigger", "message.sent", *words)).err
     assert "only if a webhook endpoint subscribes to message.sent" in told
     assert "only if" not in (await shell.run("trigger", "message.failed", *words)).err
+
+
+async def test_a_body_on_stdin_is_utf_8_in_every_locale(shell: Shell) -> None:
+    body = json.dumps({"name": "João"}, ensure_ascii=False)
+    words = ["call", "/contacts", "-X", "POST", "-d", "@-", "--url", shell.server.url, "--key", KEY]
+    for mark in ("", "\ufeff"):
+        invoked = asyncio.to_thread(CliRunner(charset="latin-1").invoke, app, words, input=f"{mark}{body}".encode())
+        assert (await invoked).exit_code == 0
+        assert json.loads(shell.server.bodies[-1]) == {"name": "João"}

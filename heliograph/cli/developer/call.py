@@ -203,7 +203,8 @@ def _field(text: str) -> tuple[str, Any]:
 def _body(text: str) -> Any:
     try:
         if text.startswith("@"):
-            text = sys.stdin.read() if text == "@-" else Path(text[1:]).read_text("utf-8")
+            # JSON is UTF-8 in every locale.
+            text = (sys.stdin.buffer.read() if text == "@-" else Path(text[1:]).read_bytes()).decode()
         return msgspec.json.decode(text.removeprefix(BYTE_ORDER_MARK))
     except OSError as error:
         raise Problem(f"--data: {text[1:]} cannot be read: {reason(error)}", WRONG) from None

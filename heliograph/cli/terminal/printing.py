@@ -5,6 +5,7 @@ Data goes to stdout; messages for people go to stderr.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import functools
 import inspect
@@ -359,14 +360,12 @@ def _width() -> int | None:
 
 
 def _speakable(json: str) -> str:
-    """JSON that stdout can encode: in an ASCII locale, other characters become JSON escapes, as do, in any locale, the
-    control characters that JSON allows in a text."""
+    """JSON that programs can read in any locale: JSON is UTF-8, so where stdout is not, characters beyond ASCII become
+    JSON escapes, as do everywhere the control characters that JSON allows in a text."""
     json = re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", json)
-    try:
-        json.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:
-        return dumps(loads(json), separators=(",", ":"))
-    return json
+    if json.isascii() or codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8":
+        return json
+    return dumps(loads(json), separators=(",", ":"))
 
 
 def record(values: Mapping[str, Any]) -> str:
