@@ -338,3 +338,20 @@ async def test_a_body_on_stdin_is_utf_8_in_every_locale(shell: Shell) -> None:
         invoked = asyncio.to_thread(CliRunner(charset="latin-1").invoke, app, words, input=f"{mark}{body}".encode())
         assert (await invoked).exit_code == 0
         assert json.loads(shell.server.bodies[-1]) == {"name": "João"}
+async def test_events_are_triggered_where_the_organization_may_send(shell: Shell) -> None:
+    refused = {"code": "destination_not_allowed", "message": "This organization may not send to `to`."}
+    sent = {"message": {"id": "019c"}}
+
+    def says(path: str, query: dict[str, str]) -> Answer:
+        portuguese = json.loads(shell.server.bodies[-1])["to"].startswith("+351")
+        return answer(sent, 202) if portuguese else answer({"error": refused}, 403)
+
+    shell.server.says = says
+    words = ("trigger", "message.failed", "--url", shell.server.url, "--key", KEY)
+    assert "in a country that it may send to: --to" in (await shell.run(*words, status=1)).err
+    await shell.run(*words, "--to", "+351912345678")
+    assert [json.loads(one)["to"] for one in shell.server.bodies] == ["+258840000001", "+351912340001"]
+    for wrong in ("351912345678", "+351 912 345 678", "+1"):
+        assert "--to" in (await shell.run(*words, "--to", wrong, status=2)).err
+
+

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 import typer
 
-from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UpDir, UrlOption, client
+from heliograph.accounts.organizations import DestinationNotAllowed
+from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UpDir, UrlOption, client, refusal
 from heliograph.cli.terminal.console import WRONG, Problem
 from heliograph.cli.terminal.printing import Json, say, show
 
-#: Outcomes of test messages by the last digits of the number: docs/api.md.
-NUMBERS = {
-    "message.sent": "+258840000004",
-    "message.delivered": "+258840000000",
-    "message.failed": "+258840000001",
-}
+#: The last digits of a number choose the outcome of a test message: docs/api.md.
+DIGITS = {"message.sent": "0004", "message.delivered": "0000", "message.failed": "0001"}
+NUMBER = "+258840000000"
 #: Recorded only for endpoints that subscribe to it, since it would occur with every message (`webhooks/recording`).
 IF_SUBSCRIBED = "message.sent"
 TEST = "webhook.test"
-KINDS = (*NUMBERS, TEST)
+KINDS = (*DIGITS, TEST)
 
 
 def command(
     event: Annotated[str, typer.Argument(metavar="EVENT", help=f"One of {', '.join(KINDS)}.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="NUMBER",
+            help=(
+                "Recipient of the message, in a country that the organization may send to. Its last four digits are"
+                " replaced by those that choose the outcome."
+            ),
+        ),
+    ] = NUMBER,
     key: KeyOption = None,
     url: UrlOption = None,
     profile: ProfileOption = None,
@@ -37,14 +46,17 @@ def command(
     \b
     Examples:
       heliograph trigger message.delivered
+      heliograph trigger message.failed --to +351912345678
       heliograph trigger webhook.test --profile test -o json
     """
     if event not in KINDS:
         raise Problem(f"{event!r} cannot be triggered; these can: {', '.join(KINDS)}", WRONG)
+    if not re.fullmatch(r"\+[0-9]{7,15}", to):
+        raise typer.BadParameter("must be a number with + and country code: +258841234567", param_hint="--to")
     api = client(key, url, profile, data_dir)
     if not api.is_test:
         raise Problem("events are triggered with a test key, which begins with hg_test_: nobody gets a message", WRONG)
-    made = _tested(api) if event == TEST else [_sent(api, event)]
+    made = _tested(api) if event == TEST else [_sent(api, event, to[:-4] + DIGITS[event])]
     show(made, json, ("event", "id", "of"))
     if event == IF_SUBSCRIBED:
         say(f"`heliograph listen` shows it in a moment, but only if a webhook endpoint subscribes to {event}.")
@@ -52,8 +64,12 @@ def command(
         say("`heliograph listen` shows it in a moment.")
 
 
-def _sent(api: Client, event: str) -> dict[str, Any]:
-    answer = api.ask("POST", "/sms/send", body={"to": NUMBERS[event], "message": f"Triggers {event}"}, has=("message",))
+def _sent(api: Client, event: str, to: str) -> dict[str, Any]:
+    status, headers, answer = api.try_ask("POST", "/sms/send", body={"to": to, "message": f"Triggers {event}"})
+    match answer:
+        case {"error": {"code": DestinationNotAllowed.code}}:
+            raise Problem(f"{refusal(status, answer)} Name a number in a country that it may send to: --to")
+    api.succeeded(status, headers, answer, has=("message",))
     return {"event": event, "id": answer["message"]["id"], "of": "message"}
 
 
