@@ -248,6 +248,33 @@ async def test_what_follows_goes_on_until_it_is_refused(shell: Shell) -> None:
     assert "cannot be written: File exists" in told.err
 
 
+async def test_of_two_listeners_the_first_keeps_the_position(shell: Shell) -> None:
+    """What only the second one has seen is not skipped by --resume."""
+    times = [f"2027-0{month}-01T00:00:00.000Z" for month in (1, 2)]
+    shell.server.says = lambda path, query: answer({"items": [], "nextCursor": query["dateFrom"], "hasMore": False})
+
+    def asked(cursor: str) -> bool:
+        return any(dict(parse_qsl(urlsplit(one[1]).query)).get("cursor") == cursor for one in shell.server.asked)
+
+    key = ("--url", shell.server.url, "--key", KEY)
+    first = await shell.start("listen", "--resume", "--since", times[0], *key)
+    await until(lambda: asked(times[0]))
+    assert "Nothing to resume: no listener with this URL, key and kind of event stopped here. " in first.err
+    assert f"Beginning with {times[0]}.\n" in first.err
+    second = await shell.start("listen", "--since", times[1], *key)
+    await until(lambda: asked(times[1]))
+    assert "Another listener with this URL, key and kind of event is running" in second.err
+    assert await first.stop(signal.SIGINT) == 0
+    assert first.err.endswith("Stopped. --resume continues here.\n")
+    shell.server.asked.clear()
+    third = await shell.start("listen", "--resume", "--url", f"{shell.server.url}/v1/", "--key", KEY)
+    await until(lambda: asked(times[0]))
+    assert [line for line in third.err.splitlines() if "Listening" not in line] == []
+    for listener, told in ((second, "Stopped.\n"), (third, "Stopped. --resume continues here.\n")):
+        assert await listener.stop(signal.SIGINT) == 0
+        assert listener.err.splitlines(keepends=True)[-1] == told
+
+
 async def test_events_of_any_type_stand_under_each_other(shell: Shell) -> None:
     about = {"message": {"id": "the subject"}}
     events = [{"id": f"event-{n}", "timestamp": NOW, "type": kind, "data": about} for n, kind in enumerate(KINDS)]
