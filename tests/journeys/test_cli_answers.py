@@ -336,6 +336,9 @@ async def test_columns_of_a_stream_stand_below_each_other(shell: Shell) -> None:
         (("call", "/contacts/ü ä", "--url", NOWHERE), 2, "write '/v1/contacts/%C3%BC%20%C3%A4'"),
         (("call", "//[x", "--url", NOWHERE), 3, "Connection refused"),
         (("call", "/contacts", "-d", "@/nowhere", "--url", NOWHERE), 2, "/nowhere cannot be read: No such file"),
+        (("call", "/contacts", "-d", "{}", "--url", NOWHERE), 2, "a GET takes no body: with --data, give --method"),
+        (("call", "liftOptOut", "recipient=+1", "-d", "{}", "--url", NOWHERE), 2, "liftOptOut takes no body"),
+        (("call", "openCatcher", "-d", "{}", "--url", NOWHERE), 2, "openCatcher takes no body"),
         (("login", "--url", "https://ana:secret@sms.example.com"), 2, "without a user name, password, query"),
         (("login", "--key-file", "/nowhere"), 2, "/nowhere cannot be read: No such file"),
         (("send", "--to", "+1", "--message", "a\udcff"), 2, "argument 5 (--message) is not UTF-8 text"),
@@ -358,13 +361,6 @@ async def test_what_is_triggered_may_not_be_shown(shell: Shell) -> None:
     assert "only if" not in (await shell.run("trigger", "message.failed", *words)).err
 
 
-async def test_a_body_on_stdin_is_utf_8_in_every_locale(shell: Shell) -> None:
-    body = json.dumps({"name": "João"}, ensure_ascii=False)
-    words = ["call", "/contacts", "-X", "POST", "-d", "@-", "--url", shell.server.url, "--key", KEY]
-    for mark in ("", "\ufeff"):
-        invoked = asyncio.to_thread(CliRunner(charset="latin-1").invoke, app, words, input=f"{mark}{body}".encode())
-        assert (await invoked).exit_code == 0
-        assert json.loads(shell.server.bodies[-1]) == {"name": "João"}
 async def test_events_are_triggered_where_the_organization_may_send(shell: Shell) -> None:
     refused = {"code": "destination_not_allowed", "message": "This organization may not send to `to`."}
     sent = {"message": {"id": "019c"}}
@@ -382,3 +378,10 @@ async def test_events_are_triggered_where_the_organization_may_send(shell: Shell
         assert "--to" in (await shell.run(*words, "--to", wrong, status=2)).err
 
 
+async def test_a_body_on_stdin_is_utf_8_in_every_locale(shell: Shell) -> None:
+    body = json.dumps({"name": "João"}, ensure_ascii=False)
+    words = ["call", "/contacts", "-X", "POST", "-d", "@-", "--url", shell.server.url, "--key", KEY]
+    for mark in ("", "\ufeff"):
+        invoked = asyncio.to_thread(CliRunner(charset="latin-1").invoke, app, words, input=f"{mark}{body}".encode())
+        assert (await invoked).exit_code == 0
+        assert json.loads(shell.server.bodies[-1]) == {"name": "João"}

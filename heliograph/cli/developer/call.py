@@ -29,6 +29,7 @@ from heliograph.cli.terminal.files import BYTE_ORDER_MARK
 from heliograph.cli.terminal.printing import JsonOnly, line, show
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_WITHOUT_BODY = ("GET", "DELETE")
 #: Fields of a page of a list: its items, where the next page begins, and whether there is one.
 _ITEMS, _NEXT, _MORE = "items", "nextCursor", "hasMore"
 
@@ -113,6 +114,11 @@ def command(
         if has_body and rest:
             raise Problem(f"--data is the whole body: move {', '.join(rest)} into it", WRONG)
         body, query = _body(data), {name: _plain(value) for name, value in rest.items()}
+        # The API would ignore it: a contact to create would be answered with the list of contacts.
+        if not has_body and not what.startswith("/"):
+            raise Problem(f"{what} takes no body", WRONG)
+        if asked in _WITHOUT_BODY:
+            raise Problem(f"a {asked} takes no body: with --data, give --method POST, PUT or PATCH", WRONG)
     if every:
         _all(api, asked, path, query)
         return
@@ -173,7 +179,7 @@ def _path(text: str, given: dict[str, Any], method: str | None) -> tuple[str, st
     # Split by hand, because two slashes at the beginning do not introduce a host here.
     path, _, query = (text.removeprefix(PREFIX) if text.startswith(f"{PREFIX}/") else text).partition("?")
     asked = (method or "GET").upper()
-    if asked in ("GET", "DELETE"):
+    if asked in _WITHOUT_BODY:
         return asked, path, _once([*parse_qsl(query, keep_blank_values=True), *given.items()]), False
     return asked, path + (f"?{query}" if query else ""), given, bool(given)
 
