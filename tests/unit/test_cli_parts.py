@@ -29,10 +29,11 @@ from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import default_data_dir
 from heliograph.base.errors import NotFound, Refusal
 from heliograph.base.process.settings import DEFAULT_SECRET_KEY, SettingsError
+from heliograph.campaigns.record import Campaign, Counts
 from heliograph.cli import app
 from heliograph.cli.developer import login, profiles
 from heliograph.cli.developer.profiles import Profile, Profiles
-from heliograph.cli.terminal import console
+from heliograph.cli.terminal import console, progress
 from heliograph.cli.terminal.asking import confirm
 from heliograph.cli.terminal.console import Problem, settings_of
 from heliograph.cli.terminal.files import writing
@@ -543,3 +544,19 @@ def test_a_file_that_cannot_be_written_to_its_end_is_named() -> None:
         file.write("x")
     with pytest.raises(ConnectionError), writing(Path("/dev/null"), encoding="utf-8"):
         raise ConnectionResetError("of the database")
+
+
+def test_a_campaigns_progress_fits_the_terminal() -> None:
+    """A longer line wraps, and each redraw would leave one on the screen."""
+    counts = Counts(1000, 0, 400, 100, 500, *[0] * 7)
+    fields = {"status": "running", "status_reason": "no_supplier_connected", "counts": counts}
+    one = Campaign(**dict.fromkeys(Campaign.__struct_fields__) | fields)
+    whole = progress.drawn(one, 12, 0)
+    assert whole == (
+        "[##################            ]  60% of 1,000  running (no_supplier_connected)  queued 400, sent 100,"
+        " delivered 500  12 s"
+    )
+    assert progress.drawn(one, 12, 140) == whole
+    assert progress.drawn(one, 12, 100) == whole.partition("] ")[2]
+    assert progress.drawn(one, 12, 60) == " 60% of 1,000  running (no_supplier_connected)  queued 4..."
+    assert {len(progress.drawn(one, 12, columns)) for columns in (20, 60)} == {19, 59}

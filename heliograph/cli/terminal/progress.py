@@ -4,6 +4,7 @@ campaign ends."""
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -124,12 +125,22 @@ async def follow(
 
 def _draw(one: Campaign, seconds: float) -> None:
     """Redraw one line on a terminal; elsewhere print a new line each time."""
+    is_terminal = sys.stderr.isatty()
+    line = drawn(one, seconds, os.get_terminal_size(sys.stderr.fileno()).columns if is_terminal else 0)
+    print(f"\r\x1b[K{line}" if is_terminal else line, end="" if is_terminal else "\n", file=sys.stderr, flush=True)
+
+
+def drawn(one: Campaign, seconds: float, columns: int) -> str:
+    """A campaign's progress as a line that fits a terminal of so many columns; 0: of any length. A longer one would
+    wrap, and the next one be drawn below it instead of over it."""
     counts = one.counts
     done = counts.total - counts.pending - counts.queued
     share = done / counts.total if counts.total else 0.0
     bar = "#" * int(share * WIDTH)
     parts = [f"{name} {value:,}" for name in counts.__struct_fields__[1:] if (value := getattr(counts, name))]
     status = one.status if one.status_reason is None else f"{one.status} ({one.status_reason})"
-    line = f"[{bar:<{WIDTH}}] {share:4.0%} of {counts.total:,}  {status}  {', '.join(parts)}  {seconds:.0f} s"
-    is_terminal = sys.stderr.isatty()
-    print(f"\r\x1b[K{line}" if is_terminal else line, end="" if is_terminal else "\n", file=sys.stderr, flush=True)
+    figures = f"{share:4.0%} of {counts.total:,}  {status}  {', '.join(parts)}  {seconds:.0f} s"
+    line = f"[{bar:<{WIDTH}}] {figures}"
+    if not columns or len(line) < columns:
+        return line
+    return figures if len(figures) < columns else figures[: max(columns - 4, 0)] + "..."
