@@ -112,12 +112,13 @@ async def test_secrets_come_from_stdin_or_files_and_a_verify_token_is_made_up(
     they: Operator, pool: Pool, tmp_path: Path
 ) -> None:
     await organization(pool)
-    made = await they.add(input=f"{they.options.token}\n{they.options.app_secret}\n")
+    mark = "\ufeff"  # some editors begin a file with it
+    made = await they.add(input=f"{mark}{they.options.token}\n{they.options.app_secret}\n")
     assert len(made["verify_token"]) >= 24
     await they.data("account", "remove", they.options.waba, "--yes")
     token, secret = tmp_path / "token", tmp_path / "secret"
-    token.write_text(they.options.token + "\n")
-    secret.write_text(they.options.app_secret + "\n")
+    token.write_text(f"{mark}{they.options.token}\r\n")
+    secret.write_text(f"{mark}{they.options.app_secret}\r\n")
     again = await they.add("--token-file", str(token), "--app-secret-file", str(secret), input="")
     assert (again["id"], again["verify_token"]) == (made["id"], made["verify_token"])
     assert again["templates"] == made["templates"] > 0

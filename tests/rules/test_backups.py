@@ -436,7 +436,7 @@ def test_a_passphrase_file_without_a_passphrase_is_refused(tmp_path: Path, monke
         file.write_bytes(content)
         with pytest.raises(Problem, match=f"{file} .*{why}"):
             passphrase_of(file)
-    file.write_text("another passphrase\nand a note\n")
+    file.write_text("\ufeffanother passphrase\r\nand a note\r\n")  # as some editors write it
     assert (passphrase_of(file), passphrase_of(None)) == ("another passphrase", PASSPHRASE)
 
 

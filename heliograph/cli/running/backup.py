@@ -213,7 +213,8 @@ def passphrase_of(path: Path | None) -> str:
     if path is None:
         return os.environ.get(PASSPHRASE, "")
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Without the byte order mark of some editors: typed, the passphrase would be another one.
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except OSError as error:
         raise Problem(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -9,6 +9,7 @@ import sys
 import typer
 
 from heliograph.cli.terminal.console import Problem
+from heliograph.cli.terminal.files import BYTE_ORDER_MARK
 from heliograph.cli.terminal.printing import HARMLESS
 
 
@@ -29,11 +30,17 @@ def confirm(question: str) -> None:
         raise Problem("nothing was changed")
 
 
+def line_on_stdin() -> str:
+    """The next line on stdin, without its end, and without the byte order mark that some editors put before a file's
+    first one: it would be part of a secret."""
+    return sys.stdin.readline().removeprefix(BYTE_ORDER_MARK).rstrip("\n")
+
+
 def typed_secret(called: str = "Password") -> str:
     """A supplier's secret: from the terminal, without echo, or from the first line of stdin."""
     if sys.stdin.isatty():
         return str(typer.prompt(called, hide_input=True, err=True))
-    secret = sys.stdin.readline().rstrip("\n")
+    secret = line_on_stdin()
     if not secret:
         raise typer.BadParameter("give --password, or HELIOGRAPH_SUPPLIER_PASSWORD, or a line on stdin")
     return secret

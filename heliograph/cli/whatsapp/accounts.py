@@ -12,7 +12,7 @@ import typer
 from heliograph.base.database.pool import Connection
 from heliograph.base.network.failures import reason
 from heliograph.base.process.settings import Settings, SettingsError
-from heliograph.cli.terminal.asking import confirm
+from heliograph.cli.terminal.asking import confirm, line_on_stdin
 from heliograph.cli.terminal.console import DataDir, Org, on_database, operator, settings_of, shell
 from heliograph.cli.terminal.printing import Json, group, say, show
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL
@@ -382,7 +382,7 @@ def _secret(value: str | None, file: Path | None, prompt: str, option: str) -> s
     """Read from a file, the option, the terminal without echo, or the next line of stdin."""
     if file is not None and str(file) != "-":
         try:
-            lines = file.read_text().splitlines()
+            lines = file.read_text("utf-8-sig").splitlines()  # without the mark of some editors
         except (OSError, UnicodeDecodeError) as error:
             raise typer.BadParameter(f"{file}: {reason(error)}", param_hint=f"{option}-file") from None
         secret = lines[0].strip() if lines else ""
@@ -391,7 +391,7 @@ def _secret(value: str | None, file: Path | None, prompt: str, option: str) -> s
     elif sys.stdin.isatty():
         secret = str(typer.prompt(prompt, hide_input=True, err=True))
     else:
-        secret = sys.stdin.readline().strip()
+        secret = line_on_stdin().strip()
     if not secret:
         raise typer.BadParameter(f"use {option}-file, or give a line on stdin", param_hint=option)
     return secret
