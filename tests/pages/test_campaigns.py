@@ -845,6 +845,31 @@ async def test_what_a_copy_had_chosen_is_not_replaced_by_what_happens_to_be_offe
     assert copy.form("/campaigns")["sender"] == str(suspended)
 
 
+async def test_what_was_changed_after_the_check_is_checked_again(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    """Its buttons are those of what was checked: "Schedule" would send at once, or to others than those it showed."""
+    await people(pool, tenant, 4)
+    day = (clock.now() + timedelta(days=2)).date().isoformat()
+    typed = {"when": "later", "day": day, "hour": "10:00"}
+    page = await look(owner, **typed)
+    assert ("Schedule" in page.words, "Get it 4" in page.words) == (True, True), page.words
+    fields = page.form("/campaigns") | {"to": "tags", "do": "create"}
+    for changed in ({"when": "now"}, {"when": "later", "tags": "odd"}, {"when": "later", "text": "Goodbye"}):
+        page = await owner.post("/campaigns", fields | changed)
+        assert (page.status, "The campaign was changed after it was checked." in page.words) == (422, True), changed
+        assert await pool.fetchval("SELECT count(*) FROM campaigns") == 0, changed
+    page = await owner.post("/campaigns", fields | {"when": "later", "tags": "odd"})
+    assert "Get it 2" in page.words, page.words
+    # What it says by then can be sent; and the name is no part of it.
+    page = await owner.post("/campaigns", page.form("/campaigns") | {"to": "tags", "when": "later", "do": "create"})
+    assert "The campaign is created." in page.words, page.words
+    page = await owner.post("/campaigns", fields | typed | {"name": "Winter", "_once": str(uuid7())})
+    assert "The campaign is created." in page.words, page.words
+    made = await pool.fetch("SELECT name, audience_tags FROM campaigns ORDER BY id")
+    assert [(row["name"], row["audience_tags"]) for row in made] == [("Sale", ["odd"]), ("Winter", ["all"])]
+
+
 async def test_a_copy_has_the_class_of_the_original(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
     """A page creates marketing; a program may have chosen another class, which has other quiet hours and prices."""
     await people(pool, tenant, 1)

@@ -82,6 +82,7 @@ CAMPAIGN_FORM: Mapping[str, str] = {
     "name.length": "A name must have 1 to 200 characters.",
     "name.pattern": "A name must not contain control characters.",
     "to.empty": "There is nobody left to try again.",
+    "check.differs": "The campaign was changed after it was checked. See who gets it, and when, before you send it.",
     "tags.length": "Enter 1 to 20 tags, separated by commas.",
     "import.unknown": "Choose one of the imports.",
     "numbers.length": "Enter 1 to 10,000 numbers, one per line.",

@@ -5,6 +5,7 @@ The rule nobody may break: input that cannot be understood is reported at its fi
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
@@ -87,6 +88,16 @@ class Given(msgspec.Struct, frozen=True):
         read = [(text, number, phones.is_valid(number)) for text, number in texts if number]
         doubtful, known = [one for one in read if not one[2]], [one for one in read if one[2]]
         return none[:SAMPLES] + doubtful[:SAMPLES] + known[:SAMPLES]
+
+    @property
+    def digest(self) -> str:
+        """Identifies what the check shows: who gets it, what and when. Neither the name is part of it, nor who of an
+        earlier campaign is left."""
+        who = (self.again_of, None if self.again_of else self.recipients, self.imported, self.tags, self.match)
+        when = (self.without, self.unwritten, self.scheduled_at, self.pace)
+        one = self.filled
+        said = (self.text, self.sender) if one is None else (one.number, one.entry.template.id, one.parameters)
+        return hashlib.sha256(msgspec.json.encode((who, when, said))).hexdigest()
 
     @property
     def spec(self) -> sms.SmsCampaignSpec | whatsapp.WhatsAppCampaignSpec:

@@ -75,6 +75,10 @@ async def create(request: Request) -> Answer:
 
 
 async def _create(request: Request, typed: dict[str, str], given: Given, seen: Preview) -> Answer:
+    # The buttons are those of what was checked: one that schedules it would send it at once, or to others.
+    if request.form.get("checked", given.digest) != given.digest:
+        wrong = Invalid(("check", "differs", words.CAMPAIGN_FORM["check.differs"]))
+        return refused(PAGE, wrong, await _values(request, typed, seen, given))
     if seen.would > MANY:
         wrong = Invalid(("typed", "differs", "Type how many people get it."))
         try:
@@ -203,4 +207,6 @@ async def _values(
     if given is not None:
         async with request.reading() as conn:
             duplicates = await preview.duplicates(conn, request.actor, spec=given.spec)
-    return await offers.values(request, typed, seen, given) | {"many": MANY, "sent": None, "duplicates": duplicates}
+    values = await offers.values(request, typed, seen, given)
+    checked = None if seen is None or given is None else given.digest
+    return values | {"many": MANY, "sent": None, "duplicates": duplicates, "checked": checked}
