@@ -86,6 +86,34 @@ async def test_a_field_beside_a_file_is_read_as_those_of_other_forms(root: Brows
     assert "NUL" in page.words
 
 
+async def test_another_file_than_the_one_that_was_checked_is_not_imported(
+    pool: Pool, root: Browser, settings: Settings
+) -> None:
+    """Nobody has seen what it would do: whoever goes on with the next supplier would replace the rates of both."""
+    main, other = [str(await add(pool, settings, name)) for name in ("main", "other")]
+    page = await sent(root, CARD, target=main, name="")
+    fields = page.form(HERE)
+    assert fields["do"] == "import"
+    changed: tuple[dict[str, str], ...] = (
+        {"target": other},
+        {"whole": "yes"},
+        {"text": CARD.replace("0.0450", "0.0550")},
+    )
+    for typed in changed:
+        given = {"target": main, "name": "", "text": CARD} | typed
+        text = given.pop("text")
+        page = await sent(root, text, do="import", checked=fields["checked"], **given)
+        assert (page.status, "It was changed after it was checked." in page.words) == (422, True), page.words
+        assert "It would add 3" in page.words
+        assert await listed(pool, "cost") == []
+    again = page.form(HERE)
+    page = await sent(root, again["text"], do="import", checked=again["checked"], target=main, name="")
+    assert "Imported: 3 added" in page.words, page.words
+    # Whatever ends its lines: a browser changes that.
+    page = await sent(root, CARD.replace("\n", "\r\n"), do="import", checked=fields["checked"], target=main, name="")
+    assert "Imported: 0 added, 1 changed" in page.words, page.words
+
+
 async def test_differences_are_shown_before_a_card_is_imported(pool: Pool, root: Browser, settings: Settings) -> None:
     main = str(await add(pool, settings, "main"))
     empty = (await root.get("/console/rates")).text

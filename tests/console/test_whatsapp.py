@@ -451,12 +451,14 @@ async def test_one_item_is_tried_again_by_itself(pool: Pool, root: Browser) -> N
     assert (await root.get(f"{here}/{one}")).status == 404
 
 
-async def send_file(root: Browser, text: bytes, do: str, *, as_file: bool = True) -> Page:
+async def send_file(root: Browser, text: bytes, do: str, *, as_file: bool = True, checked: str = "") -> Page:
     here = "/console/rates/whatsapp/import"
     fields = (await root.get(here)).form(here)
     form = aiohttp.FormData(default_to_multipart=True)
     for name in ("_token", "_once"):
         form.add_field(name, fields[name])
+    if checked:
+        form.add_field("checked", checked)
     form.add_field("do", do)
     if as_file:
         form.add_field("file", text, filename="rates.csv", content_type="text/csv")
@@ -482,7 +484,11 @@ async def test_rates_are_checked_and_imported(pool: Pool, root: Browser, monkeyp
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_rates") == 0
     # The checked text is there to be imported.
     assert "EUR,utility,MZ" in page.text
-    page = await send_file(root, good, "import", as_file=False)
+    checked = page.form("/console/rates/whatsapp/import")["checked"]
+    page = await send_file(root, good.replace(b"0.03", b"0.05"), "import", checked=checked)
+    assert (page.status, "It was changed after it was checked." in page.words) == (422, True), page.words
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_rates") == 0
+    page = await send_file(root, good, "import", as_file=False, checked=checked)
     assert "Imported: 2 new, 0 changed, 0 as they were." in page.words
     page = await send_file(root, good.replace(b"0.03", b"0.04"), "check")
     assert "would add 0, change 1 and leave 1" in page.words

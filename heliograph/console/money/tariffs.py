@@ -33,6 +33,8 @@ from heliograph.sms.dispatch import routing, suppliers
 HERE = "/console/rates"
 #: Rates and differences per page; maximum characters of a number.
 SHOWN, LONGEST = 500, 64
+#: What is chosen with a file.
+CHOSEN = ("target", "name", "whole", "decimal_comma")
 #: What is wrong with a price list's name, by issue.
 WRONG_NAME = {
     "length": "A price list's name must have 1 to 64 characters.",
@@ -124,9 +126,11 @@ async def show_import(request: Request) -> Answer:
 async def import_(request: Request) -> Answer:
     """Check a file and show the differences; or import it."""
     form, text = request.form, ""
-    is_dry = form.get("do") != "import"
     try:
         text = await pasted.text(request)
+        mark = pasted.digest(text, *(form.get(name, "").strip() for name in CHOSEN))
+        is_changed = form.get("do") == "import" and form.get(pasted.CHECKED, mark) != mark
+        is_dry = is_changed or form.get("do") != "import"
         # In a thread, so that others are answered: a hundred thousand rows take a second or two.
         file, has_commas = io.StringIO(text, newline=""), bool(form.get("decimal_comma"))
         declared = f"“{request.text('Prices in it are written 0,0380')}”"
@@ -151,7 +155,9 @@ async def import_(request: Request) -> Answer:
         return refused("money/tariff_import.html", refusal, await _import_values(request, text=text))
     if card is None:
         values = await _import_values(request, text=text, checked=done)
-        values["unlisted"] = plan.unlisted(rate.network for _, rate in given)
+        values |= {"mark": mark, "unlisted": plan.unlisted(rate.network for _, rate in given)}
+        if is_changed:
+            return refused("money/tariff_import.html", pasted.CHANGED, values)
         return Page(template="money/tariff_import.html", values=values)
     count = request.locale.number
     said = request.text(

@@ -7,7 +7,7 @@ import io
 from typing import Any
 
 from heliograph.base.errors import Invalid
-from heliograph.pages.answers import Answer, Page, Redirect
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.pieces import pasted
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY_CHANGE
@@ -27,7 +27,9 @@ async def submit(request: Request) -> Answer:
         text = await pasted.text(request)
         # In a thread, so that others are answered: the longest file takes half a second.
         found = await asyncio.to_thread(rates.read_rates, io.StringIO(text, newline=""))
-        only_check = request.form.get("do") != "import"
+        mark, wanted = pasted.digest(text), request.form.get("do")
+        is_changed = wanted == "import" and request.form.get(pasted.CHECKED, mark) != mark
+        only_check = is_changed or wanted != "import"
         async with request.writing() as conn:
             done = await rates.import_rates(conn, found, dry_run=only_check, by=request.principal)
     except RatesInvalid as refusal:
@@ -36,7 +38,10 @@ async def submit(request: Request) -> Answer:
     except Invalid as refusal:
         return Page(template="money/whatsapp_rates_import.html", values=_values(request), status=422, refusal=refusal)
     if only_check:
-        return Page(template="money/whatsapp_rates_import.html", values=_values(request, text=text, checked=done))
+        values = _values(request, text=text, checked=done) | {"mark": mark}
+        if is_changed:
+            return refused("money/whatsapp_rates_import.html", pasted.CHANGED, values)
+        return Page(template="money/whatsapp_rates_import.html", values=values)
     said = request.text(
         "Imported: %(new)s new, %(changed)s changed, %(unchanged)s as they were.",
         new=request.locale.number(done.new),

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from heliograph.base import csv_files
 from heliograph.base.errors import Invalid
 from heliograph.pages.requests import Request
 
 #: Maximum bytes of a file, and of the pieces in which it is read.
 LONGEST, PIECE = 2_000_000, 65_536
+#: The field of a form that shows what importing a file would do: a digest of that file and of the choices with it.
+CHECKED = "checked"
+#: Said of a form that asks for the import of something else than what was checked.
+CHANGED = Invalid(("do", "differs", "It was changed after it was checked. See what it would do, then import it."))
+
+
+def digest(text: str, *chosen: str) -> str:
+    """Identifies a file, whatever ends its lines, and what was chosen with it."""
+    return hashlib.sha256("\n".join((*chosen, *text.splitlines())).encode()).hexdigest()
 
 
 async def text(request: Request) -> str:
