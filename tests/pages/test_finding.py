@@ -94,6 +94,21 @@ async def test_everything_is_found_by_its_id_or_its_name(
         await stranger.session.close()
 
 
+async def test_the_palette_stays_in_the_mode(owner: Browser) -> None:
+    """A message meant for nobody's phone would be a live one."""
+    for mode in ("live", "test"):
+        page = await owner.get("/contacts" + ("?mode=test" if mode == "test" else ""))
+        found = re.search(r'id="palette-places"[^>]*>(.*?)</script>', page.text)
+        assert found
+        paths = {one["label"]: one["path"] for one in json.loads(found[1]) if not one["post"]}
+        assert (paths["Send a message"], paths["New campaign"]) == (
+            ("/send", "/campaigns/new") if mode == "live" else ("/send?mode=test", "/campaigns/new?mode=test")
+        )
+        assert (paths["Switch to test mode"], paths["Switch to live mode"]) == ("/?mode=test", "/?mode=live")
+        left = [path for path in paths.values() if mode == "test" and "mode=" not in path]
+        assert left == []
+
+
 async def offered(browser: Browser, query: str = "") -> dict[str, str]:
     """What the palette adds: label → address."""
     page = await browser.get(f"/palette?{query}")

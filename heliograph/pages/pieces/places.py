@@ -95,7 +95,7 @@ def frame(
     keep = f"{request.realm.prefix}/preferences"
     choices = [
         *(Choice(request.text(one.label), request.to(one.path)) for one in places),
-        *(Choice(request.text(one.label), one.path) for one in offered),
+        *(Choice(request.text(one.label), one.path if "?" in one.path else request.to(one.path)) for one in offered),
         Choice(request.text("Light theme"), keep, {"theme": "light"}),
         Choice(request.text("Dark theme"), keep, {"theme": "dark"}),
         Choice(request.text("System theme"), keep, {"theme": "system"}),
