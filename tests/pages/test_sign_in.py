@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import html
 import re
 import time
 from datetime import timedelta
@@ -485,6 +486,19 @@ async def test_the_first_paint_has_the_theme_and_language_that_were_chosen(brows
     assert page.form("/preferences")["density"] == "compact"
     page = await browser.submit(page, "/preferences", density="comfortable", theme="system")
     assert ('class="compact"' in page.text, "data-theme" in page.text) == (False, False)
+    # The address stays: where a sign-in leads, filters, and the mode, in which live messages would be sent otherwise.
+    page = await browser.submit(await browser.get("/login?next=/messages%3Fq%3DAna"), "/preferences", language="pt")
+    assert page.form("/login")["next"] == "/messages?q=Ana"
+
+
+async def test_whoever_chooses_a_theme_or_folds_the_rail_stays_where_they_are(owner: Browser) -> None:
+    here = "/messages?status=failed&mode=test"
+    for chosen in ({"theme": "dark"}, {"rail": "folded"}, {"keys": "off"}):
+        page = await owner.get(here)
+        given = set(re.findall(r'name="next" value="([^"]*)"', page.text)) - {""}
+        assert {html.unescape(one) for one in given} == {here}
+        page = await owner.submit(page, "/preferences", **chosen)
+        assert page.path == here
 
 
 @pytest.mark.parametrize(
