@@ -3,6 +3,7 @@ for an id that never existed, and nothing live is changed. What the two modes sh
 
 from __future__ import annotations
 
+import re
 from uuid import uuid4
 
 import pytest
@@ -45,3 +46,38 @@ async def test_live_things_are_unknown_in_test_mode(api: Api, pool: Pool, tenant
     # That a form was received is kept, so that one submitted twice is answered once.
     changed = [table for table, rows in after.items() if rows != before[table] and table != "idempotency"]
     assert (bad, changed) == ([], [])
+
+
+#: Addresses without a mode: a person's own, the whole installation's, and what only the browser stores.
+PLACELESS = re.compile(
+    r"/(account|checklist|columns|docs|guide|login|logout|organizations|preferences|state|static)\b|/v1/"
+)
+
+
+async def test_pages_in_test_mode_lead_to_pages_in_test_mode(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    """Also those of what both modes share. Otherwise whoever comes from there sends live messages."""
+    own = Party(api, tenant, MARK)
+    await own.make(pool)
+    left, looked = set(), 0
+    for route in ROUTES:
+        if route.method != "GET" or "{" in route.path or route.is_public or route.is_personal:
+            continue
+        page = await owner.get(route.path + "?mode=test")
+        if page.status != 200 or "<html" not in page.text:
+            continue
+        looked += 1
+        for tag, where in re.findall(
+            r'(<(?:a|form|button)\b[^>]*?\s(?:href|action|formaction)="(/[^"]*)"[^>]*>)', page.text
+        ):
+            if 'method="get"' in tag:
+                inside = page.text.partition(tag)[2].partition("</form>")[0]
+                is_kept = 'name="mode" value="test"' in inside
+            else:
+                is_kept = "mode=" in where
+            # Ledgers are of live messages.
+            is_live = route.path.endswith("/ledger") and where.startswith("/messages/")
+            if not (is_kept or is_live or PLACELESS.match(where)):
+                left.add((route.path, where))
+    assert (left, looked > 40) == (set(), True)

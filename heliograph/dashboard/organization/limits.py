@@ -76,7 +76,7 @@ async def _changed(request: Request, work: Callable[[Connection, Actor], Awaitab
             await work(conn, request.acting("live"))
     except Invalid as refusal:
         return refused(TEMPLATE, form_errors(refusal, words.LIMITS_FORM), await _values(request))
-    return Redirect(location="/settings/limits", notice=request.text("The settings are saved."))
+    return Redirect(location=request.to("/settings/limits"), notice=request.text("The settings are saved."))
 
 
 async def _values(request: Request) -> dict[str, Any]:

@@ -34,7 +34,7 @@ async def choose_own(request: Request) -> Answer:
         ways = {kind: None if as_usual or given[kind] == usual[kind] else given[kind] for kind in kinds}
         await choices.choose(conn, request.acting("live"), user_id=request.person.user_id, ways=ways)
     request.services.sessions.forget(request.token)
-    return Redirect(location=OWN, notice=request.text("Saved."))
+    return Redirect(location=request.to(OWN), notice=request.text("Saved."))
 
 
 async def show_all(request: Request) -> Answer:
@@ -53,7 +53,7 @@ async def choose_all(request: Request) -> Answer:
         }
         await choices.choose_for_all(conn, request.acting("live"), ways=ways)
     request.services.sessions.forget(request.token)
-    return Redirect(location=ALL, notice=request.text("The settings are saved."))
+    return Redirect(location=request.to(ALL), notice=request.text("The settings are saved."))
 
 
 def _shown(known: Choices) -> dict[str, str]:

@@ -144,7 +144,7 @@ async def close(request: Request) -> Answer:
     async with request.writing() as conn, conn.transaction():
         await policy.close(conn, request.acting("live"))
     request.services.sessions.forget(request.token)
-    return Redirect(location="/settings", notice=request.text("The organization is closed."))
+    return Redirect(location=request.to("/settings"), notice=request.text("The organization is closed."))
 
 
 async def _changed(request: Request, group: str, work: Callable[[Connection, Actor, Typed], Awaitable[None]]) -> Answer:
@@ -154,13 +154,13 @@ async def _changed(request: Request, group: str, work: Callable[[Connection, Act
             shown = _shown(*await _known(conn, actor))
             await work(conn, actor, leaving.typed(request.form, GROUPS[group], shown))
     except NotAgreed as asks:
-        return shortening.ask(request, asks, back="/settings")
+        return shortening.ask(request, asks, back=request.to("/settings"))
     except Invalid as refusal:
         return refused(
             "organization/settings.html", form_errors(refusal, words.SETTINGS_FORM), await _values(request, group)
         )
     request.services.sessions.forget(request.token)
-    return Redirect(location="/settings", notice=request.text("The settings are saved."))
+    return Redirect(location=request.to("/settings"), notice=request.text("The settings are saved."))
 
 
 async def _known(conn: Connection, actor: Actor) -> tuple[Organization, SendDefaults]:

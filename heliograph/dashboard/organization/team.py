@@ -43,7 +43,7 @@ async def withdraw(request: Request) -> Answer:
     """Withdraw an invitation."""
     async with request.writing() as conn:
         await invitations.withdraw(conn, request.actor, id=request.id())
-    return Redirect(location="/team", notice=request.text("The invitation is withdrawn."))
+    return Redirect(location=request.to("/team"), notice=request.text("The invitation is withdrawn."))
 
 
 async def show_member(request: Request) -> Answer:
@@ -66,7 +66,7 @@ async def change_role(request: Request) -> Answer:
             Invalid(("role", "last_owner", refusal.message)),
             await _of(request, member),
         )
-    return Redirect(location="/team", notice=request.text("The role is changed."))
+    return Redirect(location=request.to("/team"), notice=request.text("The role is changed."))
 
 
 async def remove(request: Request) -> Answer:
@@ -80,7 +80,7 @@ async def remove(request: Request) -> Answer:
             Invalid(("role", "last_owner", refusal.message)),
             await _of(request, member),
         )
-    return Redirect(location="/team", notice=said)
+    return Redirect(location=request.to("/team"), notice=said)
 
 
 async def _member(request: Request) -> Colleague:

@@ -34,7 +34,12 @@ async def change(
 def ask(request: Request, asks: NotAgreed, *, back: str) -> Page:
     """The page that says what the form deletes, and submits it again, with the agreement to that."""
     kept = {name: value for name, value in request.form.items() if name not in (forgery.FIELD, AGREED)}
-    values = {"found": asks.found, "kept": kept | {AGREED: _mark(asks.after)}, "action": request.path, "back": back}
+    values = {
+        "found": asks.found,
+        "kept": kept | {AGREED: _mark(asks.after)},
+        "action": request.to(request.path),
+        "back": back,
+    }
     return Page(template="shorten.html", values=values)
 
 
