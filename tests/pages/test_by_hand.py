@@ -48,6 +48,21 @@ async def test_a_text_is_saved_chosen_changed_and_removed(pool: Pool, owner: Bro
     page = await owner.post("/send/preview", page.form("/send") | {"to": OTHER, "message": "Olá {{first_name}}"})
     assert "These placeholders are filled in by campaigns only" in page.words
     assert "Olá {{first_name}}" in (await owner.get(f"/campaigns/new?saved={id}")).text
+    # Chosen in the form, it leaves what else was typed.
+    typed = {"to": OTHER, "message": "Ola", "day": "2036-01-02", "hour": "10:00", "reference": "order-7"}
+    form = (await owner.get("/send")).form("/send")
+    page = await owner.post("/send/preview", form | typed | {"choose": "yes", "other_text": id})
+    kept = page.form("/send")
+    assert kept["message"] == "Olá {{first_name}}\nAté amanhã"
+    assert {name: kept[name] for name in ("to", "day", "hour", "reference", "saved")} == {
+        "to": OTHER,
+        "day": "2036-01-02",
+        "hour": "10:00",
+        "reference": "order-7",
+        "saved": id,
+    }
+    page = await owner.post("/send/preview", form | typed | {"choose": "yes", "other_text": ""})
+    assert page.form("/send")["message"] == "Ola"
     form = (await owner.get(f"/send?saved={id}")).form("/send") | {"to": OTHER, "message": "Olá Ana"}
     assert (await owner.post("/send", form)).status == 200
     assert await pool.fetchval("SELECT used_at IS NOT NULL FROM saved_texts")

@@ -99,6 +99,8 @@ async def show(request: Request) -> Answer:
 async def show_preview(request: Request) -> Answer:
     """The preview: alone for a script, otherwise on the whole page. Nothing is stored."""
     given = sms_form.typed(request)
+    if "choose" in request.form and (saved := await _saved(request, request.form.get("other_text", ""))) is not None:
+        given = msgspec.structs.replace(given, message=saved.body, saved=str(saved.id))
     values = await _page(request, given)
     seen: Seen = values["seen"]
     if request.form.get("replace") and seen.measured is not None and seen.measured.plain is not None:
@@ -152,7 +154,7 @@ async def _prefilled(request: Request, sent: messages.MessageDetail | None) -> T
     detail = sent or await linked.message(request, request.query.get("again"))
     to = request.query.get("to", "")[: sms_form.LONGEST_NAME]
     if detail is None:
-        if (saved := await _saved(request)) is not None:
+        if (saved := await _saved(request, request.query.get("saved", ""))) is not None:
             return Typed(to=to, message=saved.body, saved=str(saved.id))
         return Typed(to=to, message=request.query.get("text", ""))
     if detail.message.channel != "sms":
@@ -170,9 +172,9 @@ async def _prefilled(request: Request, sent: messages.MessageDetail | None) -> T
     )
 
 
-async def _saved(request: Request) -> SavedText | None:
-    """The saved text named in the address; None: none is named, or it no longer exists."""
-    if (id := uuid_in(request.query.get("saved", ""))) is None:
+async def _saved(request: Request, chosen: str) -> SavedText | None:
+    """The saved text with this id; None: none is chosen, or it no longer exists."""
+    if (id := uuid_in(chosen)) is None:
         return None
     try:
         async with request.reading() as conn:

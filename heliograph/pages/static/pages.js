@@ -30,11 +30,11 @@ for (const button of $("[data-download]")) {
 
 // A choice of language, theme or rows needs no second click, also in what was renewed.
 function choosing(root = document) {
-  for (const button of $("form[data-auto] button", root)) button.hidden = true;
+  for (const button of $("[data-auto] button", root)) button.hidden = true;
 }
 document.addEventListener("change", (event) => {
-  const form = event.target.closest("form[data-auto]");
-  if (form) form.requestSubmit();
+  const choice = event.target.closest("[data-auto]");
+  if (choice) event.target.form.requestSubmit(choice.matches("form") ? undefined : choice.querySelector("button"));
 });
 document.addEventListener("renewed", (event) => choosing(event.detail));
 choosing();

@@ -54,6 +54,13 @@ if (form && shown) {
     if (button.name === "take") write("to", button.value);
     else write("message", button.dataset.text);
   });
+  // Another template is chosen in a form of its own: what else was typed stays.
+  const chooser = document.querySelector("form[data-chooser]");
+  chooser?.addEventListener("submit", (event) => {
+    event.preventDefault();
+    for (const one of chooser.querySelectorAll("select, [list]")) form.elements[one.name].value = one.value;
+    form.requestSubmit(document.querySelector("[data-look]"));
+  });
   document.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
       event.preventDefault();
