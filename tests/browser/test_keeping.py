@@ -375,7 +375,7 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
     await other.get_by_role("button", name="Undo").click()
     await other.get_by_text("Undone: 1 contact is as before.").wait_for()
     await page.go_back()
-    await page.locator("#name").fill("Ana Maria")
+    await until_true_in_page(page, "() => document.getElementById('name').value === 'Ana Maria'")
     # Progress is visible while a form is being submitted: here the check of the session that precedes it is slow.
     asked.clear()
     may_come.clear()
