@@ -12,7 +12,7 @@ for (const form of document.querySelectorAll("form[data-marks]")) {
 
   function tell() {
     const listed = boxes(), count = listed.filter((box) => box.checked).length;
-    said.textContent = count ? `${count} ${said.dataset.some}` : said.dataset.none;
+    said.textContent = count > 1 ? said.dataset.some.replace("%", count) : count ? said.dataset.one : said.dataset.none;
     all.textContent = count === listed.length ? plain.unmarkAll : plain.markAll;
     for (const button of form.querySelectorAll("button[name]")) button.disabled = count === 0;
     for (const box of listed) box.closest("tr").classList.toggle("is-marked", box.checked);

@@ -11,8 +11,24 @@ document.addEventListener("click", async (event) => {
   if (!button) return;
   event.preventDefault();
   await navigator.clipboard.writeText(button.dataset.copy);
+  document.dispatchEvent(new CustomEvent("copied"));
+  // Not by its colour alone.
+  const sign = button.querySelector("use"), [file] = sign.getAttribute("href").split("#");
   button.classList.add("done");
-  setTimeout(() => button.classList.remove("done"), 1500);
+  sign.setAttribute("href", `${file}#check`);
+  setTimeout(() => {
+    button.classList.remove("done");
+    sign.setAttribute("href", `${file}#copy`);
+  }, 1500);
+});
+// That it was copied is said as well; anew each time.
+const told = document.createElement("p");
+told.className = "unseen";
+told.setAttribute("role", "status");
+document.body.append(told);
+document.addEventListener("copied", () => {
+  told.textContent = "";
+  setTimeout(() => (told.textContent = document.documentElement.dataset.copied), 100);
 });
 document.addEventListener("renewed", (event) => copying(event.detail));
 
