@@ -7,6 +7,9 @@ from uuid import UUID
 import pytest
 
 from heliograph.base.database.pool import Pool
+from heliograph.contacts import records
+from heliograph.contacts.records import Entry
+from heliograph.people import policy
 from heliograph.queue import timers
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.received import inbound, inbox
@@ -156,3 +159,37 @@ async def test_without_scripts_a_message_is_previewed_and_sent(site: Site) -> No
     await page.get_by_role("link", name="All about this message").click()
     await page.wait_for_url("**/messages/*")
     site.expect("ERR_FAILED")
+
+
+#: Whether the first letter of an element's text, and not its last, is within the box that cuts it.
+BEGINS = """one => {
+  const text = document.createTreeWalker(one, NodeFilter.SHOW_TEXT), range = document.createRange();
+  let node = text.nextNode();
+  while (node.data.trim().length < 20) node = text.nextNode();
+  const box = one.getBoundingClientRect();
+  const isIn = (at) => {
+    range.setStart(node, at);
+    range.setEnd(node, at + 1);
+    const { left, right } = range.getBoundingClientRect();
+    return left >= box.left - 1 && right <= box.right + 1;
+  };
+  const first = node.data.search(/\\S/);
+  return [isIn(first), isIn(node.data.trimEnd().length - 1)];
+}"""
+
+
+@pytest.mark.lasts(10)
+async def test_a_text_from_right_to_left_is_cut_at_its_own_end(site: Site) -> None:
+    """Of a text that is cut in the wrong direction, the list shows the end."""
+    page = site.page
+    words = "\u0645\u0631\u062d\u0628\u0627 \u0623\u0631\u064a\u062f \u0645\u0648\u0639\u062f\u0627 "
+    async with site.pool.acquire() as conn:
+        await records.create_many(conn, site.made.actor, entries=[Entry(ANA, words * 5)])
+        await policy.rename(conn, site.made.actor, name=words * 9)
+    await receive_message(site.pool, site, words * 4)
+    await page.set_viewport_size({"width": 390, "height": 844})
+    await page.goto(await site.link())
+    await page.wait_for_url(site.base + "/")
+    await page.goto(site.base + "/inbox")
+    for one in (".threads strong", ".threads .last", ".bar .organization"):
+        assert await page.locator(one).first.evaluate(BEGINS) == [True, False], one
