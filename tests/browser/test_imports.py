@@ -21,6 +21,12 @@ ROWS = 10_000
 #: A page's text about an import that was undone.
 GONE = "Contacts it created are deleted, and those it changed are restored; anything changed since was kept."
 FAST = {"HELIOGRAPH_LEASE_SECONDS": "2"}
+#: Numbers of rejected rows that stand on more than one line.
+BROKEN = """() => [...document.querySelectorAll(".reason tbody th")].map((one) => {
+  const range = document.createRange();
+  range.selectNodeContents(one);
+  return [one.textContent, new Set([...range.getClientRects()].map((box) => box.top)).size];
+}).filter(([, lines]) => lines > 1)"""
 #: Clicks once more as soon as the file has arrived, while the next page is loading.
 CLICKED_AGAIN = """() => {
   const { send } = XMLHttpRequest.prototype;
@@ -100,6 +106,9 @@ async def test_a_messy_file_while_processes_are_killed(
         run = page.get_by_role("button", name=told)
         await run.wait_for()
         assert await page.get_by_text(site.locale.country("MZ")).count() == 1
+        # However narrow the screen, no number of a row is broken into two.
+        await page.set_viewport_size({"width": 320, "height": 640})
+        assert await page.evaluate(BROKEN) == []
         # The next worker is killed right after it has committed a part of the file.
         await worker.kill()
         await run.click()
