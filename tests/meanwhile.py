@@ -75,6 +75,10 @@ class Meanwhile:
         await self._passed(statement)
         return await self._conn.fetchval(statement, *values)
 
+    async def execute(self, statement: str, *values: Any) -> Any:
+        await self._passed(statement)
+        return await self._conn.execute(statement, *values)
+
     async def _passed(self, statement: str) -> None:
         if statement == self._statement:
             self._left -= 1

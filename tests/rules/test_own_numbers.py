@@ -1,13 +1,18 @@
-"""People's own numbers: one that was typed and never verified is not kept."""
+"""People's own numbers: each is verified by its own code, and one that was typed and never verified is not kept."""
 
 from __future__ import annotations
 
+import pytest
+
 from heliograph.base.actor import SYSTEM
 from heliograph.base.database.pool import Pool
+from heliograph.base.errors import Invalid
 from heliograph.base.process.settings import Settings
 from heliograph.people import users
 from heliograph.retention import forgetting
 from heliograph.sms.by_hand import own_numbers
+from heliograph.sms.by_hand.own_numbers import OwnNumber
+from tests.meanwhile import Meanwhile
 
 SETTINGS = Settings(secret_key="a secret key for tests, long enough")
 OWN, OTHER = "+258841234567", "+258841234568"
@@ -29,3 +34,33 @@ async def test_a_number_that_was_not_verified_in_time_goes(pool: Pool) -> None:
     found = {row["user_id"]: tuple(row)[1:] for row in rows}
     # How many codes were sent within the hour still counts.
     assert found == {ana: (OWN, None, True, 2), bia: (None, None, True, 1), cleo: (None, OTHER, False, 1)}
+
+
+async def test_a_code_verifies_only_the_number_that_it_was_sent_to(pool: Pool) -> None:
+    """Somebody asks for another number in a second window while the code of the first is being checked."""
+    async with pool.acquire() as conn, pool.acquire() as other:
+        id = (await users.ensure(conn, SYSTEM, email="ana@example.com"))[0].id
+        code = await own_numbers.ask(conn, user_id=id, phone=OWN)
+
+        async def again() -> None:
+            await own_numbers.ask(other, user_id=id, phone=OTHER)
+
+        with pytest.raises(Invalid) as refused:
+            checking = Meanwhile(conn, own_numbers.PROVE, again)
+            await own_numbers.prove(checking, SYSTEM, user_id=id, code=code)  # type: ignore[arg-type]
+        assert [(one["field"], one["issue"]) for one in refused.value.details["fields"]] == [("code", "ended")]
+        assert await own_numbers.get(conn, user_id=id) == OwnNumber(None, OTHER)
+
+
+async def test_a_number_stays_verified_after_a_second_click(pool: Pool) -> None:
+    async with pool.acquire() as conn, pool.acquire() as other:
+        id = (await users.ensure(conn, SYSTEM, email="ana@example.com"))[0].id
+        code = await own_numbers.ask(conn, user_id=id, phone=OWN)
+
+        async def faster() -> None:
+            assert await own_numbers.prove(other, SYSTEM, user_id=id, code=code) == OWN
+
+        checking = Meanwhile(conn, own_numbers.PROVE, faster)
+        assert await own_numbers.prove(checking, SYSTEM, user_id=id, code=code) == OWN  # type: ignore[arg-type]
+        assert await own_numbers.get(conn, user_id=id) == OwnNumber(OWN)
+        assert await conn.fetchval("SELECT count(*) FROM audit_log WHERE action = 'user.number_changed'") == 1

@@ -79,9 +79,13 @@ UPDATE own_numbers SET tries = tries + 1
  WHERE user_id = $1 AND asked IS NOT NULL AND asked_at > now() - $2::interval AND tries < $3
 RETURNING asked, code_hash
 """
+# Only the number that the code was sent to: another one may have been asked for meanwhile.
 PROVE = """
-UPDATE own_numbers SET phone = asked, asked = NULL, code_hash = NULL, asked_at = NULL, tries = 0 WHERE user_id = $1
+UPDATE own_numbers SET phone = asked, asked = NULL, code_hash = NULL, asked_at = NULL, tries = 0
+ WHERE user_id = $1 AND asked = $2 AND code_hash = $3
+RETURNING true
 """
+PHONE = "SELECT phone FROM own_numbers WHERE user_id = $1"
 
 
 async def prove(conn: Connection, by: Actor | Principal, *, user_id: UUID, code: str) -> str:
@@ -95,11 +99,13 @@ async def prove(conn: Connection, by: Actor | Principal, *, user_id: UUID, code:
     digits = "".join(one for one in code if one.isdigit())
     if not secrets.compare_digest(row["code_hash"], _hash(user_id, row["asked"], digits)):
         raise Invalid(("code", "wrong", "`code` is not the one that was sent"))
-    async with conn.transaction():
-        await conn.execute(PROVE, user_id)
-        after = {"phone": phones.masked(row["asked"])}
-        await audit.record(conn, by, "user.number_changed", object_id=user_id, after=after)
     phone: str = row["asked"]
+    async with conn.transaction():
+        if await conn.fetchval(PROVE, user_id, phone, row["code_hash"]):
+            after = {"phone": phones.masked(phone)}
+            await audit.record(conn, by, "user.number_changed", object_id=user_id, after=after)
+        elif await conn.fetchval(PHONE, user_id) != phone:  # otherwise a second click was faster
+            raise Invalid(("code", "ended", "`code` is no longer valid"))
     return phone
 
 
