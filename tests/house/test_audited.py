@@ -71,6 +71,7 @@ UNRECORDED = {
     "heliograph.people.passkeys.checking.check": "when a passkey was last used",
     "heliograph.people.passkeys.keeping.remove_all": "the operator who begins anew is recorded",
     "heliograph.sms.by_hand.own_numbers.ask": "a code that was sent; the number that it proves is recorded",
+    "heliograph.sms.by_hand.own_numbers.take_back": "a code that was not sent after all",
     "heliograph.sms.by_hand.saved_texts.used": "when a text was last sent",
     "heliograph.people.operators.viewing.take_up": "its beginning is recorded",
     "heliograph.people.sessions.switch": "a person looks elsewhere",

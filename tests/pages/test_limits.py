@@ -149,6 +149,8 @@ async def test_a_limit_of_the_day_is_told_in_every_form_that_sends(pool: Pool, t
     assert (page.status, said in page.words, ">On its way.</textarea>" in page.text) == (422, True, True)
     page = await owner.submit(await owner.get("/account/number"), "/account/number", phone="+258840000001")
     assert (page.status, said in page.words) == (422, True)
+    assert "/account/number/code" not in page.text, "no code was sent"
+    assert await pool.fetchval("SELECT codes FROM own_numbers") == 0
     await pool.execute(
         "INSERT INTO own_numbers (user_id, phone, codes, codes_since) SELECT id, $1, 1, now() FROM users"
         " ON CONFLICT (user_id) DO UPDATE SET phone = excluded.phone",

@@ -6,6 +6,7 @@ from typing import Any
 
 from heliograph.accounts import organizations
 from heliograph.base import phones
+from heliograph.base.actor import Actor
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.dashboard.sending import refusals
 from heliograph.pages.answers import Answer, Page, Redirect, refused
@@ -36,10 +37,7 @@ async def ask(request: Request) -> Answer:
             raise Invalid(("phone", "pattern", SEND_FORM["own.pattern"]))
         async with request.writing() as conn:
             code = await own_numbers.ask(conn, user_id=request.person.user_id, phone=number)
-        text = request.text("%(code)s is the code that verifies this number. It is valid for 15 minutes.", code=code)
-        await request.services.sms.accept(
-            Send(actor=actor, to=number, text=text, request_id=request.request_id, trace=request.trace)
-        )
+        await _send(request, actor, number, code)
     except TooManyCodes as refusal:
         return refused(TEMPLATE, Invalid(("phone", refusal.code, refusal.message)), await _values(request, typed))
     except Refusal as refusal:
@@ -69,6 +67,20 @@ async def remove(request: Request) -> Answer:
     async with request.writing() as conn:
         await own_numbers.forget(conn, request.actor, user_id=request.person.user_id)
     return Redirect(location=PATH, notice=request.text("The number was removed."))
+
+
+async def _send(request: Request, actor: Actor, number: str, code: str) -> None:
+    """Send a code. Raises what accepting it raises; refused, it is as if none had been asked for."""
+    text = request.text("%(code)s is the code that verifies this number. It is valid for 15 minutes.", code=code)
+    try:
+        await request.services.sms.accept(
+            Send(actor=actor, to=number, text=text, request_id=request.request_id, trace=request.trace)
+        )
+    except Refusal as refusal:
+        if refusals.is_told(refusal):
+            async with request.writing() as conn:
+                await own_numbers.take_back(conn, user_id=request.person.user_id, phone=number, code=code)
+        raise
 
 
 async def _values(request: Request, typed: str = "") -> dict[str, Any]:

@@ -74,6 +74,18 @@ async def ask(conn: Connection, *, user_id: UUID, phone: str) -> str:
     return code
 
 
+# Nothing, if another code was created meanwhile.
+TAKE_BACK = """
+UPDATE own_numbers SET asked = NULL, asked_at = NULL, code_hash = NULL, codes = codes - 1
+ WHERE user_id = $1 AND code_hash = $2
+"""
+
+
+async def take_back(conn: Connection, *, user_id: UUID, phone: str, code: str) -> None:
+    """A code could not be sent: nobody waits for it, and it does not count as one that was."""
+    await conn.execute(TAKE_BACK, user_id, _hash(user_id, phone, code))
+
+
 TRY = """
 UPDATE own_numbers SET tries = tries + 1
  WHERE user_id = $1 AND asked IS NOT NULL AND asked_at > now() - $2::interval AND tries < $3
