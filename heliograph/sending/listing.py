@@ -26,7 +26,7 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
 
     #: Any of these.
     statuses: Sequence[str] | None = None
-    #: E.164 with `+`, or in the channel's own form.
+    #: E.164 with `+`, or in the channel's own form; a number is found in any spelling.
     recipient: str | None = None
     client_reference: str | None = None
     campaign_id: UUID | None = None

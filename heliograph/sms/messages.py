@@ -14,6 +14,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database import bounded_scan, clock
 from heliograph.base.database.bounded_scan import LOOK
@@ -142,7 +143,7 @@ LIST = bounded_scan.statement(
     f"id, status, {_STORED}",
     fits=f"""
            mode = ANY ($7)
-           AND ($8::text IS NULL OR recipient = $8) AND ($9::text IS NULL OR client_reference = $9)
+           AND ($8::text[] IS NULL OR recipient = ANY ($8)) AND ($9::text IS NULL OR client_reference = $9)
            AND ($10::uuid IS NULL OR coalesce(campaign_id = $10, false))
            AND ($11::timestamptz IS NULL OR accepted_at >= $11)
            AND ($12::timestamptz IS NULL OR accepted_at < $12)
@@ -176,7 +177,8 @@ async def list_page(
         look,
         None if filters.status is None else [filters.status],
         modes,
-        filters.recipient,
+        # As it was sent to, which is how clients have it: people who look for it may write it in another way.
+        None if filters.recipient is None else phones.spellings(filters.recipient),
         filters.client_reference,
         filters.campaign_id,
         filters.date_from,

@@ -168,6 +168,13 @@ async def test_a_number_is_read_as_people_of_the_organizations_country_write_it(
     assert await palette_target(owner, "84 123 4567") == f"/contacts/{contact}"
 
 
+async def test_messages_are_found_by_the_number_that_they_show(api: Api, tenant: Tenant, owner: Browser) -> None:
+    """A client sends to an old form of a number, which is read as the one that is dialed today."""
+    sent = await send(api, tenant, to="+551181234567")
+    for typed in ("+551181234567", "+55 11 98123-4567"):
+        assert shown(await owner.get(f"/messages?q={urllib.parse.quote(typed, safe='')}")) == [sent], typed
+
+
 async def test_the_palette_pauses_campaigns_and_lets_them_go_on(
     pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
 ) -> None:

@@ -220,3 +220,21 @@ async def test_who_knows_a_number_is_named(pool: Pool) -> None:
     async with pool.acquire() as conn:
         found = await everywhere.knowing(conn, number=NUMBER)
     assert [known.id for known in found] == sorted([one.organization_id, two.organization_id], reverse=True)
+
+
+async def test_a_number_is_found_however_it_is_written(pool: Pool) -> None:
+    whose = (await organization(pool)).organization_id
+    old, new = "+551181234567", "+5511981234567"
+    at = clock.now() - timedelta(minutes=5)
+    ids = await sent(pool, whose, at, to=old)
+    await pool.execute("UPDATE traffic SET country = 'BR'")
+    await pool.execute(
+        "INSERT INTO contacts (organization_id, id, name, phone, created_at, updated_at)"
+        " VALUES ($1, gen_random_uuid(), 'Ana', $2, now(), now())",
+        whose, new,
+    )  # fmt: skip
+    async with pool.acquire() as conn:
+        for number in (old, new):
+            found = await everywhere.search(conn, MessageQuery(recipient=number))
+            assert [one.id for one in found.messages] == ids, number
+            assert [known.id for known in await everywhere.knowing(conn, number=number)] == [whose], number

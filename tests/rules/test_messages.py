@@ -235,6 +235,16 @@ async def test_filters_choose(pool: Pool) -> None:
     assert await listed(pool, actor, Filters(status="accepted", recipient=TO)) == [two]
 
 
+async def test_messages_to_a_number_are_found_however_it_is_written(pool: Pool) -> None:
+    """Clients send to numbers as they have them; people who look for one write it as it is dialed today."""
+    actor = await organization(pool)
+    old, new = "+551181234567", "+5511981234567"
+    sent = [await accepted(pool, actor, to=to) for to in (old, new)]
+    await accepted(pool, actor, to="+5511981234568")
+    for number in (old, new):
+        assert await listed(pool, actor, Filters(recipient=number)) == sent[::-1], number
+
+
 async def test_dates_are_of_the_acceptance_from_inclusive_to_exclusive(pool: Pool) -> None:
     actor = await organization(pool)
     ids = []
@@ -294,7 +304,7 @@ async def test_a_page_reads_no_more_than_it_needs(pool: Pool) -> None:
             None,
         ]
         kinds = (
-            "uuid, uuid, uuid, int, int, text[], text[], text, text, uuid, timestamptz, timestamptz, text[], text,"
+            "uuid, uuid, uuid, int, int, text[], text[], text[], text, uuid, timestamptz, timestamptz, text[], text,"
             " text, text, uuid, text, boolean, uuid"
         )
         await conn.execute(f"PREPARE page ({kinds}) AS {messages.LIST}")

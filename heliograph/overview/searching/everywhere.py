@@ -35,7 +35,7 @@ KNOWING = 20
 class MessageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which messages; None matches any. One of the first three is given."""
 
-    #: E.164 with `+`.
+    #: E.164 with `+`; found in any spelling.
     recipient: str | None = None
     client_reference: str | None = None
     request_id: str | None = None
@@ -124,7 +124,7 @@ def _scan(table: str, channel: str, under_way: str, direction: str) -> str:
         f"{table} m",
         f"""id, organization_id, mode, status, {direction} AS direction, recipient, client_reference, request_id,
             accepted_at""",
-        fits="""($6::text IS NULL OR recipient = $6) AND ($7::text IS NULL OR client_reference = $7)
+        fits="""($6::text[] IS NULL OR recipient = ANY ($6)) AND ($7::text IS NULL OR client_reference = $7)
             AND ($8::text IS NULL OR request_id = $8)""",
         where=f"($9::text IS NULL OR $9 = '{channel}')",
         whose="organization_id = o.id",
@@ -174,7 +174,7 @@ async def search(
         lower or _FIRST,
         limit + 1,
         most,
-        wanted.recipient,
+        None if wanted.recipient is None else phones.spellings(wanted.recipient),
         wanted.client_reference,
         wanted.request_id,
         wanted.channel,
@@ -212,7 +212,8 @@ def window(counted: Counted, *, until: datetime, now: datetime, most: int) -> tu
 KNOWING_IT = f"""
 SELECT o.id, o.name FROM organizations o CROSS JOIN LATERAL (
     SELECT FROM (
-        (SELECT FROM contacts WHERE organization_id = o.id AND phone = $1 LIMIT 1)
+        (SELECT FROM unnest(spellings_of(person_of($1))) AS form (spelled) CROSS JOIN LATERAL (
+                SELECT FROM contacts WHERE organization_id = o.id AND phone = form.spelled LIMIT 1) contact LIMIT 1)
         UNION ALL
         (SELECT FROM opt_outs WHERE organization_id = o.id AND person = person_of($1) LIMIT 1)) known LIMIT 1) found
  ORDER BY o.id DESC LIMIT {KNOWING}
@@ -220,7 +221,8 @@ SELECT o.id, o.name FROM organizations o CROSS JOIN LATERAL (
 
 
 async def knowing(conn: Connection, *, number: str) -> list[OrganizationWithNumber]:
-    """Organizations that have a number among their contacts or opt-outs, newest first, at most KNOWING."""
+    """Organizations that have a number, in any spelling, among their contacts or opt-outs, newest first, at most
+    KNOWING."""
     return [OrganizationWithNumber(*row) for row in await conn.fetch(KNOWING_IT, number)]
 
 

@@ -53,7 +53,7 @@ class MessageQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
     ] = None
     recipient: Annotated[
         Annotated[str, Meta(max_length=64, extra_json_schema={"pattern": NUMBER})] | None,
-        Meta(description="Only messages to this number, with country code."),
+        Meta(description="Only messages to this number, with country code, in any spelling."),
     ] = None
     client_reference: Annotated[
         Annotated[str, Meta(max_length=255)] | None, Meta(description="Only messages with exactly this reference.")
