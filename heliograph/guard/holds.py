@@ -79,8 +79,14 @@ async def refusing(conn: Connection) -> dict[UUID, dict[str, tuple[str, datetime
     return found
 
 
-KNOWN = """
-SELECT EXISTS (SELECT FROM contacts WHERE organization_id = $1 AND phone = $2 AND mode = 'live')
+# An SQL condition: a number is a contact of an organization, in any spelling. LIMIT keeps it a look-up.
+_IS_CONTACT = """
+EXISTS (SELECT FROM unnest(spellings_of(person_of({phone}))) AS form (spelled) CROSS JOIN LATERAL (
+               SELECT FROM contacts
+                WHERE organization_id = {organization} AND phone = form.spelled AND mode = 'live' LIMIT 1) known)
+"""
+KNOWN = f"""
+SELECT {_IS_CONTACT.format(organization="$1", phone="$2")}
     OR EXISTS (SELECT FROM guard_settings s CROSS JOIN unnest(s.safe) AS one
                 WHERE s.organization_id = $1 AND starts_with(substr($2, 2), one))
 """
@@ -103,7 +109,7 @@ SELECT {POLICY} AS policy, h.until
   FROM guard_holds h JOIN organizations o ON o.id = h.organization_id
   LEFT JOIN guard_settings s ON s.organization_id = h.organization_id
  WHERE h.organization_id = $1 AND h.range = ANY ($2) AND {_STANDS}
-   AND NOT EXISTS (SELECT FROM contacts c WHERE c.organization_id = $1 AND c.phone = $3 AND c.mode = 'live')
+   AND NOT {_IS_CONTACT.format(organization="$1", phone="$3")}
    AND NOT EXISTS (SELECT FROM unnest(s.safe) AS one WHERE starts_with(substr($3, 2), one))
  ORDER BY h.until DESC
 """
@@ -208,8 +214,7 @@ SELECT item.organization_id, item.message_id, item.hold_id, now(), CASE WHEN {PO
   JOIN organizations o ON o.id = item.organization_id
   LEFT JOIN guard_settings s ON s.organization_id = item.organization_id
  WHERE coalesce(h.released_at, 'infinity') = 'infinity'
-   AND NOT EXISTS (SELECT FROM contacts c WHERE c.organization_id = item.organization_id AND c.phone = item.phone
-                      AND c.mode = 'live')
+   AND NOT {_IS_CONTACT.format(organization="item.organization_id", phone="item.phone")}
    AND NOT EXISTS (SELECT FROM unnest(s.safe) AS one WHERE starts_with(substr(item.phone, 2), one))
    AND NOT (s.policy IS NOT DISTINCT FROM 'ask' AND EXISTS (
             SELECT FROM guard_challenges p
@@ -228,11 +233,10 @@ async def meet(conn: Connection, met: Sequence[tuple[UUID, UUID, str, UUID]]) ->
 
 
 # For each list of suspected numbers, how many are contacts.
-ACQUAINTED = """
+ACQUAINTED = f"""
 SELECT item.n, count(*) AS known
   FROM unnest($1::int[], $2::uuid[], $3::text[]) AS item (n, organization_id, phone)
-       CROSS JOIN LATERAL (SELECT FROM contacts WHERE organization_id = item.organization_id AND phone = item.phone
-                              AND mode = 'live' LIMIT 1) contact
+ WHERE {_IS_CONTACT.format(organization="item.organization_id", phone="item.phone")}
  GROUP BY item.n
 """
 

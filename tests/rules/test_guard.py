@@ -307,6 +307,33 @@ async def test_whom_the_organization_knows_is_never_held(pool: Pool) -> None:
     assert len(await waiting(pool)) > 30
 
 
+async def test_whom_the_organization_knows_in_another_spelling_is_never_held(pool: Pool) -> None:
+    """Clients send to numbers as they have them, such as without Brazil's ninth digit."""
+    bench, actor = Bench(pool), await organization_with_policy(pool)
+    for n in range(12):
+        await pool.execute(
+            "INSERT INTO contacts (organization_id, id, name, phone, created_at, updated_at)"
+            " VALUES ($1, gen_random_uuid(), 'X', $2, now(), now())",
+            actor.organization_id,
+            f"+551198123{n:04}",
+        )
+    ids = [await message(pool, actor, to=f"+55118123{n:04}") for n in range(12)]
+    await bench.round(2)
+    assert {await status_of(pool, id) for id in ids} == {"sent"}
+    assert await listed(pool) == []
+    strangers = [await message(pool, actor, to=f"+55118123{n:04}") for n in range(5000, 5040)]
+    bench.restart()
+    ids = [await message(pool, actor, to=f"+55118123{n:04}") for n in range(3)]
+    await bench.round(4)
+    assert {await status_of(pool, id) for id in ids} == {"sent"}
+    assert len(await waiting(pool) & {*strangers}) > 30
+    async with pool.acquire() as conn:
+        for number, is_known in (("+551181230000", True), ("+551181235000", False)):
+            assert await holds.is_known(conn, actor.organization_id, number) == is_known
+            met = await holds.of_number(conn, actor.organization_id, number, "otp")
+            assert [policy for policy, _ in met] == ([] if is_known else ["hold"]), number
+
+
 async def test_each_of_several_blocks_is_judged_by_its_own_people(pool: Pool) -> None:
     bench, actor, other = Bench(pool), await organization_with_policy(pool), await organization_with_policy(pool)
     await pool.execute(
