@@ -122,8 +122,18 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes, 
         await replays.lock(conn, actor, endpoint_id=id)
         await conn.fetchval(LOCK, actor.organization_id, id)
         before = await endpoints.get(conn, actor, id=id)
+        kinds, description = before.subscribed_events, before.description
+        wrong = Problems()
         if changes.url is not None and before.catches_until is None:
-            endpoints.check(changes.url, rules)
+            with wrong.gathering():
+                endpoints.check(changes.url, rules)
+        if changes.subscribed_events is not None:
+            with wrong.gathering():
+                kinds = endpoints.checked_kinds(changes.subscribed_events)
+        if changes.description is not None:
+            with wrong.gathering():
+                description = endpoints.checked_description(changes.description)
+        wrong.report()
         if before.catches_until is not None:
             if changes.disabled:
                 return await disable(conn, actor, id=id)
@@ -138,12 +148,6 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes, 
             await conn.fetchval(COUNT_ACTIVE, actor.organization_id) >= MAX_ACTIVE
         ):
             raise TooManyEndpoints(limit=MAX_ACTIVE)
-        kinds = before.subscribed_events
-        if changes.subscribed_events is not None:
-            kinds = endpoints.checked_kinds(changes.subscribed_events)
-        description = before.description
-        if changes.description is not None:
-            description = endpoints.checked_description(changes.description)
         row = await conn.fetchrow(
             CHANGE,
             actor.organization_id,

@@ -118,6 +118,20 @@ async def test_only_known_kinds_and_at_least_one(pool: Pool, kinds: list[str]) -
     assert refused.value.details["fields"][0]["field"] == "subscribed_events"
 
 
+async def test_all_that_is_wrong_with_an_endpoint_is_said_at_once(pool: Pool) -> None:
+    actor = await organization(pool)
+    endpoint = await create(pool, actor)
+    wrong = {"url": "https://10.0.0.1/", "subscribed_events": ["message.eaten"], "description": "x" * 201}
+    async with pool.acquire() as conn:
+        with pytest.raises(Invalid) as made:
+            await endpoints.create(conn, actor, **wrong, rules=RULES)  # type: ignore[arg-type]
+        with pytest.raises(Invalid) as changed:
+            changes = changing.Changes(**wrong)  # type: ignore[arg-type]
+            await changing.change(conn, actor, id=endpoint.id, changes=changes, rules=RULES)
+    assert [one["field"] for one in made.value.details["fields"]] == list(wrong)
+    assert changed.value.details == made.value.details
+
+
 async def test_every_kind_there_is_may_be_subscribed_to(pool: Pool) -> None:
     actor = await organization(pool)
     async with pool.acquire() as conn:
