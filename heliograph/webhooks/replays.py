@@ -18,7 +18,7 @@ from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.errors import Invalid, NotFound, Problems, Refusal
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery.attempts import TEST
@@ -177,14 +177,14 @@ async def replay(
         await conn.execute(endpoints.LOCK_ORGANIZATION, actor.organization_id)
         await lock(conn, actor, endpoint_id=endpoint_id)
         endpoint = await _staying(conn, actor, endpoint_id)
-        now = clock.now()
+        now, wrong = clock.now(), Problems()
         # Events being recorded at this moment are delivered anyway: the endpoint is active.
         to_at = now if to_at is None else min(to_at, now)
-        if from_at < now - timedelta(days=REPLAY_DAYS):
-            raise Invalid(("from", "range", f"`from` must be within the last {REPLAY_DAYS} days"))
-        if from_at >= to_at:
-            raise Invalid(("from", "range", "`from` must be before `to`, and in the past"))
-        chosen = _chosen(kinds, endpoint.subscribed_events)
+        with wrong.gathering():
+            check_range(from_at, to_at, now)
+        with wrong.gathering():
+            chosen = _chosen(kinds, endpoint.subscribed_events)
+        wrong.report()
         row = await conn.fetchrow(
             START,
             actor.organization_id,
@@ -205,25 +205,24 @@ async def replay(
     return Replay(*row.values())
 
 
+def check_range(from_at: datetime, to_at: datetime | None, now: datetime) -> None:
+    """Raises Invalid for a time range that cannot be replayed at this time; None: up to now."""
+    if from_at < now - timedelta(days=REPLAY_DAYS):
+        raise Invalid(("from", "range", f"`from` must be within the last {REPLAY_DAYS} days"))
+    if from_at >= (now if to_at is None else min(to_at, now)):
+        raise Invalid(("from", "range", "`from` must be before `to`, and in the past"))
+
+
 async def recover(conn: Connection, actor: Actor, *, endpoint: Endpoint, since: datetime) -> None:
     """Deliver what an endpoint that just came back missed within the last REPLAY_DAYS, in the caller's transaction.
     It begins SETTLING later, independently of a requested replay."""
     kinds, now = _chosen(None, endpoint.subscribed_events), clock.now()
     if not kinds:
         return
-    from_at = max(since, now - timedelta(days=REPLAY_DAYS))
+    from_at, to_at = max(since, now - timedelta(days=REPLAY_DAYS)), now + SETTLING
+    position = _before(uuid7_floor(from_at))
     await conn.fetchrow(
-        START,
-        actor.organization_id,
-        uuid7(),
-        endpoint.id,
-        from_at,
-        now + SETTLING,
-        kinds,
-        True,
-        _before(uuid7_floor(from_at)),
-        now,
-        RETURN,
+        START, actor.organization_id, uuid7(), endpoint.id, from_at, to_at, kinds, True, position, now, RETURN
     )
 
 

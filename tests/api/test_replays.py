@@ -305,6 +305,7 @@ async def test_what_is_wrong_now_is_named_together_with_what_is_always_wrong(
     requests: list[tuple[str, str, Any, list[str]]] = [
         ("POST", "/webhooks", private, ["subscribed_events", "url"]),
         ("PATCH", f"/webhooks/{endpoint}", private, ["subscribed_events", "url"]),
+        ("POST", f"/webhooks/{endpoint}/replay", {"from": past, "kinds": ["nothing"]}, ["from", "kinds"]),
         ("POST", "/api-keys", {"name": "a", "profile": "nothing", "expires_at": past}, ["expires_at", "profile"]),
         ("POST", "/campaigns", campaign | {"content": "{{nobody}}"}, ["content", "scheduledAt"]),
         ("POST", "/campaigns", campaign | {"content": "a" * 1531}, ["content", "scheduledAt"]),

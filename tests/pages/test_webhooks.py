@@ -573,6 +573,9 @@ async def test_charts_of_an_endpoint_and_times_of_ones_own(pool: Pool, owner: Br
     for wrong in ({"from": ""}, {"from": "yesterday"}, {"from": at, "to": "2001-01-01"}, {"from": "2001-01-01"}):
         again = await owner.submit(page, f"/webhooks/{id}/replay", **(form | wrong))
         assert (again.status, 'href="#from"' in again.text) == (422, True), wrong
+        # All that is wrong is said at once.
+        again = await owner.submit(page, f"/webhooks/{id}/replay", **(form | wrong | {"to": "tomorrow", "kinds": ""}))
+        assert ['href="#kinds"' in again.text, 'href="#to"' in again.text] == [True, True], wrong
     done = await owner.submit(page, f"/webhooks/{id}/replay", **(form | {"from": at, "to": ""}))
     assert "It is on its way" in done.words
 

@@ -254,6 +254,14 @@ async def test_a_replay_of_some_kinds(pool: Pool) -> None:
     assert await in_queue(pool, id) == [failed]
 
 
+async def test_all_that_is_wrong_with_a_replay_is_said_at_once(pool: Pool) -> None:
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, URL)
+    with pytest.raises(Invalid) as refused:
+        await start(pool, actor, id, ago=31 * 86_400, kinds=["message.eaten"])
+    assert [one["field"] for one in refused.value.details["fields"]] == ["from", "kinds"]
+
+
 async def test_a_replay_of_what_failed_leaves_out_what_arrived(pool: Pool) -> None:
     actor = await organization(pool)
     (id, _), (elsewhere, _) = await endpoint(pool, actor, URL), await endpoint(pool, actor, URL)

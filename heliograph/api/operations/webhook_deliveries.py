@@ -15,7 +15,7 @@ from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import HasMore, Items, NextCursor, Queued, Success, Time
 from heliograph.api.shapes.paging import DateFrom, DateTo, PageQuery
-from heliograph.base.database.clock import iso, iso_or_none
+from heliograph.base.database.clock import iso, iso_or_none, now
 from heliograph.base.errors import Problems
 from heliograph.webhooks import history, replays
 from heliograph.webhooks.delivery.attempts import type_of
@@ -217,7 +217,11 @@ async def canonical(body: ReplayEvents) -> ReplayEvents:
 
 
 @operation(
-    status=202, canonical=canonical, unordered=("kinds",), refusals=(EndpointDisabled, EndpointPaused, ReplayRunning)
+    status=202,
+    canonical=canonical,
+    presently=lambda call, body: replays.check_range(body.from_at, body.to_at, now()),
+    unordered=("kinds",),
+    refusals=(EndpointDisabled, EndpointPaused, ReplayRunning),
 )
 async def replay_webhook_events(call: Call, webhook_endpoint_id: UUID, body: ReplayEvents) -> WebhookReplayStarted:
     """Replay a time range.

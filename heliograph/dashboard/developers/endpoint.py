@@ -13,7 +13,7 @@ import msgspec
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid, NotFound, Problems
 from heliograph.dashboard import listing
 from heliograph.dashboard.developers import deliveries, endpoint_charts, webhooks
 from heliograph.dashboard.developers.attempt_places import Places, place
@@ -221,10 +221,12 @@ async def replay(request: Request) -> Answer:
     id, form = request.id(), request.form
 
     async def work(conn: Connection) -> str:
-        from_at, to_at = _asked_times(request)
-        asked = [one for one in form.get("kinds", "").split(",") if one]
+        wrong, asked = Problems(), [one for one in form.get("kinds", "").split(",") if one]
+        with wrong.gathering():
+            from_at, to_at = _asked_times(request)
         if not asked:
-            raise Invalid(("kinds", "length", "Choose at least one event."))
+            wrong.add("kinds", "length", "Choose at least one event.")
+        wrong.report()
         started = await replays.replay(
             conn,
             request.actor,
@@ -238,12 +240,8 @@ async def replay(request: Request) -> Answer:
 
     try:
         await request.once(work)
-    except Invalid as refusal:
-        if [(one["field"], one["issue"]) for one in refusal.details["fields"]] == [("from", "range")]:
-            refusal = Invalid(("from", "range", "The start must be before the end, within the last 30 days."))
-        return refused("developers/endpoint_replay.html", refusal, await _replay_values(request))
-    except (EndpointDisabled, EndpointPaused, ReplayRunning) as refusal:
-        wrong = Invalid(("since", refusal.code, refusal.message))
+    except (Invalid, EndpointDisabled, EndpointPaused, ReplayRunning) as refusal:
+        wrong = refusal if isinstance(refusal, Invalid) else Invalid(("since", refusal.code, refusal.message))
         return refused("developers/endpoint_replay.html", wrong, await _replay_values(request))
     said = request.text("It is on its way: events sent again are queued behind new ones.")
     return Redirect(location=request.to(f"/webhooks/{id}/replay"), notice=said)
@@ -258,15 +256,21 @@ def _asked_times(request: Request) -> tuple[datetime, datetime | None]:
             raise Invalid(("since", "enum", "Choose one of the times that are offered."))
         # One minute less: the longest choice is the limit itself, and time passes until it is checked.
         return clock.now() - since + timedelta(minutes=1), None
-    ends: list[datetime | None] = []
+    wrong, ends = Problems(), list[datetime | None]()
     for field in ("from", "to"):
         typed = form.get(field, "").strip()
         try:
             ends.append(ranges.moment(typed, zone, is_end=field == "to") if typed or field == "from" else None)
         except (ValueError, OverflowError):
-            raise Invalid((field, "format", "Enter a time as 2027-01-31 or 2027-01-31 14:30.")) from None
-    assert ends[0] is not None
-    return ends[0], ends[1]
+            wrong.add(field, "format", "Enter a time as 2027-01-31 or 2027-01-31 14:30.")
+    wrong.report()
+    from_at, to_at = ends
+    assert from_at is not None
+    try:
+        replays.check_range(from_at, to_at, clock.now())
+    except Invalid:
+        raise Invalid(("from", "range", "The start must be before the end, within the last 30 days.")) from None
+    return from_at, to_at
 
 
 async def _replay_values(request: Request) -> dict[str, Any]:
