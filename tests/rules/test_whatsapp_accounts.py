@@ -9,7 +9,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.whatsapp.dispatch import holds
-from heliograph.whatsapp.mirror import accounts, apps
+from heliograph.whatsapp.mirror import accounts, apps, onboarding
 from heliograph.whatsapp.mirror.accounts import AccountExists, Route, load_lines, open_token
 from heliograph.whatsapp.mirror.apps import AppBook
 from heliograph.whatsapp.mirror.numbers import NumberBook, PhoneNumberUnavailable
@@ -78,6 +78,23 @@ async def test_the_simulator_on_this_machine_is_an_address(pool: Pool) -> None:
     actor = await organization(pool)
     account = await made.account(pool, actor, base_url="http://127.0.0.1:8099/")
     assert account.base_url == "http://127.0.0.1:8099"
+
+
+async def test_an_account_is_found_by_its_name_as_it_is_typed_and_by_nothing_less(pool: Pool) -> None:
+    actor = await organization(pool)
+    of = actor.organization_id
+    one = await made.account(pool, actor, name="Cafe\u0301")
+    other = await made.account(pool, actor, waba_id="901", name="")
+    await made.number(pool, other, graph_id="557", digits="")
+    await pool.execute("UPDATE whatsapp_numbers SET display_phone_number = ''")
+    async with pool.acquire() as conn:
+        for typed in ("Cafe\u0301", "Caf\u00e9", "CAF\u00c9 ", str(one.id).upper(), one.waba_id):
+            assert (await onboarding.find_account(conn, of, typed)).id == one.id, typed
+        for nothing in ("", " ", "Tea"):
+            with pytest.raises(NotFound):
+                await onboarding.find_account(conn, of, nothing)
+            with pytest.raises(NotFound):
+                await onboarding.find_number(conn, of, nothing)
 
 
 async def test_a_removed_account_comes_back_as_what_it_was(pool: Pool) -> None:

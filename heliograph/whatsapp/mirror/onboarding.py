@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
+from heliograph.base import naming
 from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection
@@ -273,12 +274,18 @@ async def templates_of(
 
 
 async def find_account(conn: Connection, organization_id: UUID, which: str | None) -> BusinessAccount:
-    """The account that an operator names by its id, Meta's id or its name; None: the only one.
+    """The account that an operator names by its id, Meta's id or its name, regardless of case and of how accents are
+    encoded; None: the only one.
 
     Raises NotFound, and Invalid if there are several.
     """
-    listed = await accounts.list_all(conn, organization_id)
-    found = [one for one in listed if which is None or which in (str(one.id), one.waba_id, one.name)]
+    found = await accounts.list_all(conn, organization_id)
+    if which is not None:
+        wanted = naming.sought(which).lower()
+        # An account may have no name: nothing, as from a shell variable that is not set, names none.
+        found = [
+            one for one in found if wanted and wanted in (str(one.id), one.waba_id, naming.sought(one.name).lower())
+        ]
     if len(found) > 1:
         text = "there are several WhatsApp accounts: give the id of one"
         raise Invalid(("account", "ambiguous", text))
@@ -292,7 +299,8 @@ async def find_number(conn: Connection, organization_id: UUID, which: str) -> di
     digits = "".join(sign for sign in which if sign.isdigit())
     for one in await numbers_of(conn, organization_id):
         shown = "".join(sign for sign in one["display_phone_number"] if sign.isdigit())
-        if str(one["id"]) == which.lower() or digits in (one["digits"], shown):
+        # Meta may not have said what a number's digits are.
+        if str(one["id"]) == which.lower() or (digits and digits in (one["digits"], shown)):
             return one
     raise NotFound("There is no such WhatsApp number.", number=which)
 
