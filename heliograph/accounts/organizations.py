@@ -37,6 +37,10 @@ class OrganizationSuspended(Refusal):
     code, status = "organization_suspended", 403
 
 
+class StateKept(Exception):
+    """The organization is in a state that the caller leaves as it is."""
+
+
 class DestinationNotAllowed(Refusal):
     """This organization may not send to `to`: `reason` says why.
 
@@ -248,12 +252,17 @@ UPDATE organizations
 """
 
 
-async def set_state(conn: Connection, *, id: UUID, state: str, by: Principal = SYSTEM) -> Organization:
-    """Change the state of an organization. Takes effect in every process within a second, like the revocation of a
-    key. Closing permanently destroys the key of its sealed texts. Raises Invalid, NotFound."""
+async def set_state(
+    conn: Connection, *, id: UUID, state: str, unless: Collection[str] = (), by: Principal = SYSTEM
+) -> Organization:
+    """Change the state of an organization, unless it is in one of these. Takes effect in every process within a second,
+    like the revocation of a key. Closing permanently destroys the key of its sealed texts. Raises Invalid, NotFound,
+    StateKept."""
     _check_state(state)
     async with conn.transaction():
         before = _known(await conn.fetchrow(LOCK, id), id)
+        if before.state in unless:
+            raise StateKept
         after = _known(await conn.fetchrow(SET_STATE, id, state, list(STOPPED)), id)
         if state == "closed":
             await text_keys.destroy(conn, id)

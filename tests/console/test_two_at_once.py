@@ -22,6 +22,7 @@ from heliograph.pages.forms import leaving
 from heliograph.simulators.graph.simulator import GraphSimulator
 from heliograph.sms import refunds
 from tests.api.conftest import Tenant
+from tests.meanwhile import before, in_this_loop
 
 from . import test_lookups, test_routing, test_suppliers
 from .conftest import Browser
@@ -192,6 +193,28 @@ async def test_an_older_page_opens_nothing_that_was_closed(pool: Pool, tenant: T
     page = await root.submit(form, path, reason="abuse")
     assert (page.status, "It was closed in the meantime." in page.words) == (422, True)
     assert await pool.fetchval("SELECT state FROM organizations WHERE id = $1", tenant.id) == "closed"
+
+
+async def test_what_is_closed_while_a_form_is_submitted_stays_closed(
+    pool: Pool, tenant: Tenant, root: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner closes it just after the form was found to be fine."""
+
+    async def close() -> None:
+        async with pool.acquire() as conn:
+            await organizations.set_state(conn, id=tenant.id, state="closed")
+
+    here = f"/console/organizations/{tenant.id}"
+    for path, action, typed in (
+        ("/suspend", "/suspend", {"reason": "abuse"}),
+        ("/limits", "/state", {"state": "trial"}),
+    ):
+        await pool.execute("UPDATE organizations SET state = 'active'")
+        form = await root.get(f"{here}{path}")
+        before(monkeypatch, organizations, "set_state", in_this_loop(close))
+        page = await root.submit(form, f"{here}{action}", **typed)
+        assert (page.status, "closed in the meantime" in page.words) == (422, True), action
+        assert await pool.fetchval("SELECT state FROM organizations WHERE id = $1", tenant.id) == "closed", action
 
 
 async def test_of_what_is_refunded(pool: Pool, root: Browser) -> None:

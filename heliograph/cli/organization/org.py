@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from heliograph.accounts import installation, organizations, plans, quota
-from heliograph.accounts.organizations import Organization
+from heliograph.accounts.organizations import Organization, StateKept
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.cli.organization import configuring, notes, rate_limits, send_defaults
@@ -236,10 +236,12 @@ def suspend(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
 
     async def work(conn: Connection) -> Organization:
         found = await organization(conn, which)
-        if found.state == "closed":
+        try:
+            return await organizations.set_state(conn, id=found.id, state="suspended", unless=("closed",), by=shell())
+        except StateKept:
             # It would be closed no longer, and its texts be sealed with a new key.
-            raise Problem("It is closed, so its keys can already only read. `heliograph org state` changes that.")
-        return await organizations.set_state(conn, id=found.id, state="suspended", by=shell())
+            said = "It is closed, so its keys can already only read. `heliograph org state` changes that."
+            raise Problem(said) from None
 
     show(on_database(work, settings_of(data_dir)), json)
 

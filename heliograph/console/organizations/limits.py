@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from heliograph.accounts import organizations, plans, quota, rate_limits, send_defaults, spending
-from heliograph.accounts.organizations import Organization
+from heliograph.accounts.organizations import Organization, StateKept
 from heliograph.accounts.send_defaults import SendDefaults
 from heliograph.audit import reasons
 from heliograph.base.actor import Principal
@@ -59,10 +59,12 @@ async def set_state(request: Request) -> Answer:
     async def work(conn: Connection, one: Organization, given: Mapping[str, str]) -> None:
         if given["state"] not in STATES:
             raise Invalid(("state", "enum", "Choose one of these states."))
-        if one.state in organizations.STOPPED:
+        stopped, by = organizations.STOPPED, request.principal
+        try:
+            await organizations.set_state(conn, id=one.id, state=given["state"], unless=stopped, by=by)
+        except StateKept:
             # A page opened before the suspension must not lift it.
-            raise Invalid(("state", "state", "It was suspended or closed in the meantime: resume it first."))
-        await organizations.set_state(conn, id=one.id, state=given["state"], by=request.principal)
+            raise Invalid(("state", "state", "It was suspended or closed in the meantime: resume it first.")) from None
 
     return await _changed(request, "state", work)
 

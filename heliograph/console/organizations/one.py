@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from heliograph.accounts import organizations, quota
-from heliograph.accounts.organizations import Organization
+from heliograph.accounts.organizations import Organization, StateKept
 from heliograph.accounts.quota import QuotaExceeded
 from heliograph.audit import reading as audit
 from heliograph.audit import reasons
@@ -43,25 +43,24 @@ async def show_suspend(request: Request) -> Answer:
 
 async def suspend(request: Request) -> Answer:
     """Suspend it: its keys and its people can only read from now on."""
-    reason = reasons.normalized(request.form.get("reason", ""))
-    async with request.reading() as conn:
-        one = await organization(conn, request, "id")
+    id, reason = request.id(), reasons.normalized(request.form.get("reason", ""))
     try:
         if reason is None:
             raise Invalid(("reason", "length", "Give a reason of at most 500 characters: it is kept in the audit log."))
-        if one.state == "closed":
-            # A page opened before it was closed must not reopen it: a suspended organization is renewed.
-            raise Invalid(("reason", "state", "It was closed in the meantime."))
-    except Invalid as refusal:
+        by = msgspec.structs.replace(request.principal, reason=reason)
+        async with request.writing() as conn:
+            await organizations.set_state(conn, id=id, state="suspended", unless=("closed",), by=by)
+    except (Invalid, StateKept) as refusal:
         async with request.reading() as conn:
+            one = await organization(conn, request, "id")
             stops = await overview.stops(conn, id=one.id)
         values = {"one": one, "stops": stops, "reason": request.form.get("reason", "")}
-        return refused("organizations/suspend.html", refusal, values)
-    async with request.writing() as conn:
-        by = msgspec.structs.replace(request.principal, reason=reason)
-        await organizations.set_state(conn, id=one.id, state="suspended", by=by)
+        # A page opened before it was closed must not reopen it: a suspended organization is renewed.
+        closed = Invalid(("reason", "state", "It was closed in the meantime."))
+        wrong = refusal if isinstance(refusal, Invalid) else closed
+        return refused("organizations/suspend.html", wrong, values)
     said = request.text("It is suspended: its keys and its people can only read now.")
-    return Redirect(location=f"/console/organizations/{one.id}", notice=said)
+    return Redirect(location=f"/console/organizations/{id}", notice=said)
 
 
 async def resume(request: Request) -> Answer:
