@@ -241,7 +241,7 @@ async def _sms(
     conn: Connection, actor: Actor, thread: Thread, before: UUID | None, limit: int
 ) -> tuple[list[Bubble], UUID | None]:
     came = await inbound.list_page(
-        conn, actor, sender=thread.peer, sender_id=thread.line_id, after=before, limit=limit, look=LOOK
+        conn, actor, senders=[thread.peer], sender_id=thread.line_id, after=before, limit=limit, look=LOOK
     )
     went = await sms.list_page(
         conn, actor, filters=sms.Filters(recipient=thread.peer), after=before, limit=limit, look=LOOK

@@ -132,7 +132,11 @@ async def test_what_handsets_wrote_is_listed(api: Api, tenant: Tenant, pool: Poo
 
     assert await found("keyword=stop") == ["STOP"]
     assert await found("from=%2B258841234561") == ["When do you open?"]
-    assert await found(f"senderId={one['senderId']}&limit=1") == ["STOP"]
+    # As a client dials it, and as its supplier delivers it.
+    await pool.execute(WRITTEN, tenant.id, uuid7(), "+551181234567", None, "Bom dia")
+    for typed in ("551181234567", "5511981234567"):
+        assert await found(f"from=%2B{typed}") == ["Bom dia"]
+    assert await found(f"senderId={one['senderId']}&keyword=stop&limit=1") == ["STOP"]
     assert await found(f"senderId={uuid7()}") == []
     assert await found("dateTo=2026-01-01T00:00:00Z") == []
     status, answer = await ask(api, tenant, "GET", "/sms/inbound?from=nonsense")

@@ -158,7 +158,7 @@ PAGE = bounded_scan.statement(
     "received_messages",
     ", ".join(Received.__struct_fields__),
     fits="""
-           ($6::text IS NULL OR sender = $6) AND ($7::uuid IS NULL OR sender_id = $7)
+           ($6::text[] IS NULL OR sender = ANY ($6)) AND ($7::uuid IS NULL OR sender_id = $7)
            AND ($8::text IS NULL OR keyword IS NOT DISTINCT FROM $8)
            AND ($9::timestamptz IS NULL OR received_at >= $9)
            AND ($10::timestamptz IS NULL OR received_at < $10)""",
@@ -169,7 +169,7 @@ async def list_page(
     conn: Connection,
     actor: Actor,
     *,
-    sender: str | None = None,
+    senders: Collection[str] | None = None,
     sender_id: UUID | None = None,
     keyword: str | None = None,
     date_from: datetime | None = None,
@@ -179,13 +179,14 @@ async def list_page(
     look: int = bounded_scan.LOOK,
 ) -> MessagePage[Received]:
     """Messages that the organization received, newest first, older than `after`: up to `limit` + 1, so that the caller
-    knows whether there are more. `sender`: the handset, E.164. A test key sees none: handsets write to live numbers.
-    """
+    knows whether there are more. `senders`: the handset in any of these forms, E.164. A test key sees none: handsets
+    write to live numbers."""
     if "live" not in actor.modes:
         return MessagePage([], None)
     bounds = bounded_scan.bounds(after, date_from=date_from, date_to=date_to)
+    among = None if senders is None else list(senders)
     rows = await conn.fetch(
-        PAGE, actor.organization_id, *bounds, limit + 1, look, sender, sender_id, keyword, date_from, date_to
+        PAGE, actor.organization_id, *bounds, limit + 1, look, among, sender_id, keyword, date_from, date_to
     )
     found, seen = bounded_scan.judged(rows, limit=limit, look=look)
     listed = [Received(**{name: row[name] for name in Received.__struct_fields__}) for row in found]

@@ -34,7 +34,10 @@ class InboundQuery(
     date_to: DateTo = None
     sender: Annotated[
         Annotated[str, Meta(max_length=64)] | None,
-        Meta(description="Only messages from this number, with country code.", extra_json_schema={"pattern": NUMBER}),
+        Meta(
+            description="Only messages from this number, with country code, in any spelling.",
+            extra_json_schema={"pattern": NUMBER},
+        ),
     ] = None
     sender_id: Annotated[UUID | None, Meta(description="Only messages to this sender ID.")] = None
     keyword: Annotated[
@@ -98,7 +101,8 @@ async def list_sms_inbound(call: Call, query: InboundQuery) -> SmsReceivedList:
     found = await inbound.list_page(
         call.conn,
         call.actor,
-        sender=sender,
+        # As its supplier wrote it, which may be in another way than it is dialed.
+        senders=None if sender is None else phones.spellings(sender),
         sender_id=query.sender_id,
         keyword=query.keyword,
         date_from=query.date_from,
