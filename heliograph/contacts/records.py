@@ -327,8 +327,8 @@ SELECT name, first_name, last_name, phone, tags FROM contacts
 """
 CHANGE = """
 UPDATE contacts SET name = $4, first_name = $5, last_name = $6, phone = $7, tags = $8, updated_at = $9,
-                    written_at = CASE WHEN phone = $7 THEN written_at END,
-                    delivered_at = CASE WHEN phone = $7 THEN delivered_at END
+                    written_at = CASE WHEN person_of(phone) = person_of($7) THEN written_at END,
+                    delivered_at = CASE WHEN person_of(phone) = person_of($7) THEN delivered_at END
  WHERE organization_id = $1 AND mode = $2 AND id = $3
 """
 ADD_TAGS = """
@@ -367,7 +367,7 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes) 
                 async with conn.transaction():
                     await conn.execute(CHANGE, *place, *names, phone, tags, clock.now())
                 break
-        if phone != row["phone"]:
+        if phones.person(phone) != phones.person(row["phone"]):
             await conn.execute(FORGET_LAST, *place)
         gone = [tag for tag in row["tags"] if tag not in tags]
         await conn.execute(DELETE_TAGS, actor.organization_id, actor.mode, gone, id)

@@ -204,6 +204,19 @@ async def test_a_new_number_was_never_written_to_and_an_undone_deletion_still_wa
         assert (await records.change(conn, actor, id=id, changes=Changes(phone="+258841234569"))).written_at is None
 
 
+async def test_who_was_written_to_still_was_once_their_number_is_written_as_it_is_dialed(pool: Pool) -> None:
+    actor = await organization(pool)
+    id = await contact(pool, actor, "+22961234567")
+    last = await sent_message(pool, actor, "+22961234567", age=DAY, delivered=True)
+    await read(pool, back=60 * DAY)
+    async with pool.acquire() as conn:
+        found = await records.change(conn, actor, id=id, changes=Changes(phone="+2290161234567"))
+        assert found.written_at is not None
+        assert found.delivered_at == found.written_at
+        assert await recency.last(conn, actor, ids=[id]) == {id: last}
+    assert await matching_phones(pool, actor, Filters(unwritten_days=2)) == []
+
+
 async def test_reading_goes_on_after_a_clock_that_was_ahead_has_been_set_back(pool: Pool) -> None:
     await read(pool, back=-300 * DAY)
     assert await pool.fetchval("SELECT bool_and(read_to <= now() - lag) FROM contact_readings")
