@@ -291,9 +291,9 @@ async def gather_imported(
 
 
 PEOPLE = """
-SELECT c.phone, c.name, c.first_name, c.last_name, c.tags, c.written_at
+SELECT c.phone, c.name, c.first_name, c.last_name, c.tags
   FROM contact_import_batches b CROSS JOIN LATERAL unnest(b.people) AS one (id) CROSS JOIN LATERAL (
-       SELECT phone, name, first_name, last_name, tags, written_at FROM contacts
+       SELECT phone, name, first_name, last_name, tags FROM contacts
         WHERE organization_id = $1 AND mode = $3 AND id = one.id LIMIT 1) c
  WHERE b.organization_id = $1 AND b.import_id = $2 ORDER BY b.batch LIMIT $4
 """
@@ -307,7 +307,6 @@ class ImportedContact(msgspec.Struct, frozen=True):
     first_name: str | None
     last_name: str | None
     tags: list[str]
-    written_at: datetime | None
 
 
 async def imported_people(conn: Connection, actor: Actor, *, imported: UUID, limit: int) -> list[ImportedContact]:
@@ -331,7 +330,7 @@ _CONTACT = """LEFT JOIN LATERAL (
        SELECT name, first_name, last_name FROM contacts
         WHERE organization_id = $1 AND mode = $5 AND phone = r.phone COLLATE "default" LIMIT 1) c ON true
 """
-_RECENCY = f"WHEN {recency.WRITTEN} THEN 'recently_written' "
+_RECENCY = f"WHEN {recency.WRITTEN.format(mode='$5', after='$6')} THEN 'recently_written' "
 NEXT = _NEXT.format(names="r", recency="", contact="")
 # A listed recipient has the names of the contact with that number, if there is one.
 NEXT_WITH_CONTACT = _NEXT.format(names="c", recency="", contact=_CONTACT)

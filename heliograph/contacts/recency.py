@@ -121,12 +121,24 @@ async def last(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> dict
     return {row["contact_id"]: row["message_id"] for row in rows}
 
 
-#: An SQL condition on a recipient `r` of organization $1: they are a contact of mode $5, in any spelling of a number,
-#: who was written to after $6.
+#: An SQL condition on a recipient `r` of organization $1: they are a contact of {mode}, in any spelling of a number,
+#: who was written to after {after}.
 WRITTEN = """EXISTS (
     SELECT FROM unnest(spellings_of(person_of(r.phone COLLATE "default"))) AS item (spelled) CROSS JOIN LATERAL (
-           SELECT FROM contacts WHERE organization_id = $1 AND mode = $5 AND phone = item.spelled AND written_at > $6
+           SELECT FROM contacts
+            WHERE organization_id = $1 AND mode = {mode} AND phone = item.spelled AND written_at > {after}
             LIMIT 1) known)"""
+AMONG = f"SELECT r.phone FROM unnest($2::text[]) AS r (phone) WHERE {WRITTEN.format(mode='$3', after='$4')}"
+
+
+async def written(
+    conn: Connection, organization_id: UUID, mode: str, phones: Collection[str], *, after: datetime
+) -> set[str]:
+    """Those of the numbers whose contacts, in any spelling, were written to after this time."""
+    rows = await conn.fetch(AMONG, organization_id, list(phones), mode, after) if phones else []
+    return {row["phone"] for row in rows}
+
+
 #: Campaigns examined, newest first; and how long after its last message was handed over a campaign counts: longer than
 #: until that is noted with its contacts.
 MOST_CAMPAIGNS, NOTED = 50, timedelta(minutes=5)

@@ -345,6 +345,25 @@ async def test_a_person_who_is_a_contact_in_two_spellings_gets_it_once(
     assert {phones.person(phone) for phone in await texts(pool)} == {spelled[0], other}
 
 
+@pytest.mark.parametrize("by", ["tags", "import"])
+async def test_a_person_who_became_a_contact_again_in_another_spelling_was_written_to_lately(
+    pool: Pool, tmp_path: Path, by: str
+) -> None:
+    actor = await organization(pool)
+    await contact(pool, actor, "+541123456789")
+    await pool.execute("UPDATE contacts SET written_at = now() - interval '1 day'")
+    id = await imported(pool, actor, tmp_path, "+5491123456789,Ana,vip", f"{number(1)},Rui,vip")
+    async with pool.acquire() as conn:
+        say = preview.sms(actor, "hello", reaches=lambda phone, segments: True)
+        looked_at: dict[str, Any] = {"imported": id} if by == "import" else {"tags": ["vip"]}
+        seen = await preview.preview_audience(conn, actor, say=say, not_written_days=3, **looked_at)
+    whom: dict[str, Any] = {"audience_import": id} if by == "import" else {"audience_tags": ["vip"]}
+    made = await create(pool, actor, not_written_days=3, **whom)
+    await run(pool)
+    assert (await get(pool, actor, made.id)).counts == counts(queued=1, recently_written=1)
+    assert (seen.would, seen.recently_written) == (1, 1)
+
+
 async def not_written(pool: Pool, actor: Actor, tag: str = "vip") -> tuple[int, Campaign]:
     """A campaign to a tag that skips whoever was written to within three days, staged: how many its preview says it
     skips for that, and what became of it."""

@@ -117,7 +117,6 @@ class Person(msgspec.Struct, frozen=True):
     first_name: str | None
     last_name: str | None
     opted_out: bool
-    written_at: datetime | None
 
     @property
     def known_name(self) -> str | None:
@@ -177,17 +176,12 @@ async def preview_audience(
         some = [one for one in listing[:MOST] if not set(without).intersection(one.tags)]
         excluded, wrong, is_more = min(len(listing), MOST) - len(some), 0, len(listing) > MOST
         silent = await _silent(conn, actor, [one.phone for one in some])
-        people = [
-            Person(one.phone, one.name, one.first_name, one.last_name, one.phone in silent, one.written_at)
-            for one in some
-        ]
+        people = [Person(one.phone, one.name, one.first_name, one.last_name, one.phone in silent) for one in some]
     elif tags is not None:
         found = await search.search(conn, actor, filters=Filters(tags=tuple(tags), match=match), limit=MOST)
         listed = [one for one in found.contacts[:MOST] if not set(without).intersection(one.tags)]
         excluded = min(len(found.contacts), MOST) - len(listed)
-        people = [
-            Person(one.phone, one.name, one.first_name, one.last_name, one.opted_out, one.written_at) for one in listed
-        ]
+        people = [Person(one.phone, one.name, one.first_name, one.last_name, one.opted_out) for one in listed]
         is_more, wrong = len(found.contacts) > MOST or found.seen is not None, 0
     else:
         numbers = await audience.numbers(recipients or [])
@@ -195,11 +189,12 @@ async def preview_audience(
         excluded = 0
     # Of contacts in several spellings of a number, one gets it.
     people = list({phones.person(one.phone): one for one in reversed(people)}.values())[::-1]
-    since, awaiting = None, set[str]()
+    recent = set[str]()
     if not_written_days is not None:
+        whom = (actor.organization_id, actor.mode, [one.phone for one in people])
         since = clock.now() - timedelta(days=not_written_days)
-        awaiting = await recency.awaiting(conn, actor.organization_id, actor.mode, [one.phone for one in people])
-    seen = _counted(actor, say, people, is_more, excluded, wrong, since, awaiting, start, asked, needs_all)
+        recent = await recency.written(conn, *whom, after=since) | await recency.awaiting(conn, *whom)
+    seen = _counted(actor, say, people, is_more, excluded, wrong, recent, start, asked, needs_all)
     if waits is None or actor.mode != "live":
         return seen
     setting = (await send_defaults.get(conn, organization_id=actor.organization_id)).quiet_hours
@@ -214,23 +209,20 @@ async def preview_audience(
 
 
 KNOWN = """
-SELECT phone, name, first_name, last_name, written_at FROM contacts
+SELECT phone, name, first_name, last_name FROM contacts
  WHERE organization_id = $1 AND mode = $2 AND phone = ANY ($3)
 """
 
 
 async def _listed(conn: Connection, actor: Actor, numbers: Sequence[str]) -> list[Person]:
-    spelled = await phones.in_turns(phones.spellings, numbers)
-    rows = await conn.fetch(KNOWN, actor.organization_id, actor.mode, [one for forms in spelled for one in forms])
+    rows = await conn.fetch(KNOWN, actor.organization_id, actor.mode, numbers)
     known = {row["phone"]: row for row in rows}
     silent = await _silent(conn, actor, numbers)
     people = []
-    for number, forms in zip(numbers, spelled, strict=True):
+    for number in numbers:
         row = known.get(number)
         name, first, last = (None, None, None) if row is None else (row["name"], row["first_name"], row["last_name"])
-        # Names are those of a contact with this very number, while times are of the person's contact in any spelling.
-        written = [one["written_at"] for form in forms if (one := known.get(form)) is not None and one["written_at"]]
-        people.append(Person(number, name, first, last, number in silent, max(written, default=None)))
+        people.append(Person(number, name, first, last, number in silent))
     return people
 
 
@@ -246,8 +238,7 @@ def _counted(
     is_more: bool,
     excluded: int,
     wrong: int,
-    written_after: datetime | None,
-    awaiting: set[str],
+    recent: set[str],
     start: int,
     asked: Sequence[tuple[str, str]],
     needs_all: bool,
@@ -260,8 +251,7 @@ def _counted(
         if one.opted_out:
             opted_out += 1
             continue
-        is_recent = written_after is not None and one.written_at is not None and one.written_at > written_after
-        if is_recent or one.phone in awaiting:
+        if one.phone in recent:
             recently_written += 1
             continue
         if organizations.not_allowed(actor.allowed_countries, one.phone) is not None:
