@@ -32,6 +32,7 @@ RANGE = "20s"
 SCALED = {
     "HeliographQueueLate": ("> 60", "> 5"),
     "HeliographNoRoute": ("> 4", "> 0"),
+    "HeliographRefusals": ("> 4", "> 0"),
     "HeliographWebhooksFailing": ("> 10", "> 0"),
     "HeliographOldSnapshot": ("> 3600", "> 5"),
     "HeliographUnknownAttempts": ("> 100", "> 5"),

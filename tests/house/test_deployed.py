@@ -100,6 +100,7 @@ def test_promtool_accepts_the_rules() -> None:
 
 
 ATTEMPTS, FAILED = "heliograph_webhook_attempts_total", "heliograph_messages_failed_total"
+REQUESTS = "heliograph_requests_total"
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not here (Debian: prometheus)")
@@ -115,6 +116,14 @@ ATTEMPTS, FAILED = "heliograph_webhook_attempts_total", "heliograph_messages_fai
                 f'{FAILED}{{code="destination_unreachable"}}': "0+1x6 6x60",
                 'heliograph_attempts_total{channel="sms"}': "0+100x60",
             },
+            False,
+        ),
+        # A request that fails, with its retries; failures that go on, of few requests and of many.
+        ("HeliographRefusals", {f'{REQUESTS}{{status="500"}}': "0 1x3 2x3 3x60"}, False),
+        ("HeliographRefusals", {f'{REQUESTS}{{status="500"}}': "0+1x60"}, True),
+        (
+            "HeliographRefusals",
+            {f'{REQUESTS}{{status="503"}}': "0+1x60", f'{REQUESTS}{{status="202"}}': "0+1000x60"},
             False,
         ),
         # The four attempts of one event, to an endpoint that is gone; several events; others that arrive.
