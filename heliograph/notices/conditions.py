@@ -1,5 +1,5 @@
-"""Notices that no action triggers: quotas and wallets that run low, days above their alert, keys that expire soon, and
-campaigns that stall again. Checked every five minutes, for all organizations at once.
+"""Notices that no action triggers: quotas and wallets that run low, days above their alert, keys that expire soon,
+campaigns that stall again, and endpoints that fail again. Checked every five minutes, for all organizations at once.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ QUIET = timedelta(days=7)
 SOON, ONCE = timedelta(days=7), timedelta(days=30)
 #: How long after its end a day is looked at: three checks.
 LOOKED_BACK = timedelta(seconds=3 * EVERY)
+#: An endpoint is reported after this many failures in a row.
+FAILURES = 3
 
 QUOTAS = """
 SELECT q.organization_id, q.total, q.total - q.used AS remaining,
@@ -57,6 +59,15 @@ SELECT organization_id, id, name, mode, channel, status_reason FROM campaigns c
                       AND known.object = c.id::text AND known.created_at >= c.stalled_at OFFSET 0)
  ORDER BY organization_id, id LIMIT 1000 FOR SHARE SKIP LOCKED
 """
+# Likewise an endpoint that succeeded for a moment. Not locked: none of its notices is withdrawn.
+FAILING = f"""
+SELECT organization_id, id, url AS name, mode FROM webhook_endpoints e
+ WHERE status = 'active' AND failing_since < {clock.LATEST} AND consecutive_failures >= $1
+   AND NOT EXISTS (SELECT FROM notices known
+                    WHERE known.organization_id = e.organization_id AND known.kind = 'webhook.failing'
+                      AND known.object = e.id::text AND known.created_at >= e.failing_since OFFSET 0)
+ ORDER BY organization_id, id LIMIT 1000
+"""
 # Reported once when the balance falls below its alert, and again only after it was above. If another was reported
 # within the hour, it is reported later, not dropped. Wallets are locked in the same order as by sends. OFFSET 0: asked
 # for each wallet, instead of once for all organizations.
@@ -78,7 +89,7 @@ RETURNING w.organization_id, w.is_alerted, w.currency, w.available, w.alert_belo
 
 async def report(conn: Connection, *, at: datetime | None = None) -> None:
     """Report quotas of which 80, 95 or 100 % are used, wallets below and days above their alert, keys that expire soon,
-    and campaigns that stalled again, in the caller's transaction. `at`: None: now."""
+    campaigns that stalled again and endpoints that fail again, in the caller's transaction. `at`: None: now."""
     low = [
         Notice(
             row["organization_id"],
@@ -104,6 +115,7 @@ async def report(conn: Connection, *, at: datetime | None = None) -> None:
         _about(row, "campaign.paused", channel=row["channel"], reason=row["status_reason"])
         for row in await conn.fetch(STALLED)
     ]
+    standing += [_about(row, "webhook.failing") for row in await conn.fetch(FAILING, FAILURES)]
     await record_many(conn, standing)
     async with conn.transaction():
         await _look_at_wallets(conn)

@@ -20,9 +20,11 @@ from heliograph.notices import DAYS, Notice, conditions, reading
 from heliograph.notices.recording import QUIET
 from heliograph.retention import forgetting
 from heliograph.whatsapp.money import wallet
+from tests.hooks import endpoint
 from tests.meanwhile import before, begun
 from tests.rules.factories import organization
 
+URL = "http://127.0.0.1:9/"
 KINDS = "SELECT kind, object FROM notices ORDER BY id"
 
 
@@ -48,6 +50,27 @@ async def test_one_cause_rings_once_within_an_hour(pool: Pool) -> None:
     await pool.execute("UPDATE notices SET created_at = created_at - $1::interval", QUIET)
     await tell(pool, one)
     assert await pool.fetchval("SELECT count(*) FROM notices") == 5
+
+
+async def test_an_endpoint_that_fails_again_within_the_hour_rings_when_that_is_over(pool: Pool) -> None:
+    """It was reported at its third failure only: not at all, if it had been reported, and had recovered, before."""
+    actor = await organization(pool)
+    failing, young, _ = [(await endpoint(pool, actor, URL))[0] for _ in range(3)]
+    await tell(pool, Notice(actor.organization_id, "webhook.failing", str(failing), URL))
+    for id, failures in ((failing, 4), (young, conditions.FAILURES - 1)):
+        await pool.execute(
+            "UPDATE webhook_endpoints SET failing_since = now(), consecutive_failures = $2 WHERE id = $1", id, failures
+        )
+    rang = ("webhook.failing", str(failing))
+    assert await look(pool) == [rang]
+    await pool.execute("UPDATE notices SET created_at = created_at - $1::interval", QUIET)
+    assert await look(pool) == [rang, rang]
+    told = await pool.fetchrow("SELECT name, mode, facts FROM notices ORDER BY id DESC LIMIT 1")
+    assert told == (URL, "live", "{}")
+    # Once that is known, it is not reported again, however long it lasts.
+    await pool.execute("UPDATE notices SET created_at = created_at - 2 * $1::interval", QUIET)
+    await pool.execute("UPDATE webhook_endpoints SET failing_since = failing_since - 3 * $1::interval", QUIET)
+    assert await look(pool) == [rang, rang]
 
 
 async def test_a_cause_rings_though_it_rang_before_the_clock_was_set_back(pool: Pool) -> None:

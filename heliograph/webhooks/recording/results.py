@@ -23,6 +23,7 @@ from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.process import measures
 from heliograph.base.process.crash import crash_point
 from heliograph.notices import Notice
+from heliograph.notices.conditions import FAILURES
 from heliograph.queue import leases
 from heliograph.queue.leases import Lease, Postponed
 from heliograph.sealing.text_keys import Sealing
@@ -37,9 +38,6 @@ log = structlog.get_logger()
 BATCH = 512
 #: Seconds before a batch is retried while the database is down. The responses of receivers exist only here.
 RETRY = 0.5
-
-#: After this many failures in a row, a notice is raised for the endpoint.
-NOTICED = 3
 
 _COLUMNS = "organization_id, event_id, endpoint_id, attempt, started_at, duration_ms, status, result, detail"
 #: The columns of a stored row that go into the roll-ups.
@@ -257,13 +255,13 @@ class Record:
     def _noticed(
         self, rows: Iterable[asyncpg.Record], standings: dict[tuple[UUID, UUID], _Standing]
     ) -> Iterable[Notice]:
-        """The notices to raise: an endpoint was disabled, or failed for the NOTICED-th time in a row."""
+        """The notices to raise: an endpoint was disabled, or failed for the FAILURES-th time in a row."""
         for row in rows:
             key = (row["organization_id"], row["id"])
             kind, facts = "webhook.disabled", {"reason": row["disabled_reason"]}
             if row["disabled_reason"] is None:
                 one, failed = standings[key], row["consecutive_failures"]
-                if failed < NOTICED or (not one.succeeded and failed - one.failures >= NOTICED):
+                if failed < FAILURES or (not one.succeeded and failed - one.failures >= FAILURES):
                     continue
                 kind, facts = "webhook.failing", {}
             yield Notice(key[0], kind, str(key[1]), row["url"], row["mode"], facts)
