@@ -280,6 +280,14 @@ def test_a_status_of_metas_is_one_of_ours(values: dict[str, Any], connection: st
     assert numbers.connection_of(listed(**values)) == connection
 
 
+async def test_a_number_whose_quality_falls_further_within_the_hour_rings_again(pool: Pool) -> None:
+    account = await made.account(pool, await organization(pool))
+    for n, rating in enumerate(("GREEN", "YELLOW", "RED", "RED")):
+        await store(pool, account, listed(quality_rating=rating), seconds=n)
+    told = await pool.fetch("SELECT facts FROM notices WHERE kind = 'number.quality' ORDER BY id")
+    assert [row[0] for row in told] == ['{"rating":"yellow"}', '{"rating":"red"}']
+
+
 async def test_a_reading_brings_changes_and_takes_away(pool: Pool) -> None:
     actor = await organization(pool)
     account = await made.account(pool, actor)

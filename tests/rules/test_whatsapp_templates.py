@@ -151,6 +151,14 @@ async def test_changes_of_one_template_that_arrive_together_are_one_for_customer
     assert [row["kind"] for row in await pool.fetch("SELECT kind FROM notices")] == ["template.marketing"]
 
 
+async def test_a_template_that_is_rejected_again_within_the_hour_rings_again(pool: Pool) -> None:
+    """Somebody has submitted it again, and waits."""
+    _, account, _ = await begun(pool)
+    for n, event in enumerate(("REJECTED", "PENDING", "REJECTED", "REJECTED")):
+        await apply(pool, account, item(n + 1, event=event))
+    assert [row["kind"] for row in await pool.fetch("SELECT kind FROM notices")] == ["template.rejected"] * 2
+
+
 async def test_customers_hear_once_of_what_they_see(pool: Pool) -> None:
     actor, account, id = await begun(pool)
     await endpoint(pool, actor, "whatsapp.template.updated")

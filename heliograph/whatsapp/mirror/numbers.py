@@ -180,7 +180,9 @@ async def announce(
         if new != old:
             data = msgspec.json.encode({"phoneNumber": new}).decode()
             raised.append(Event(organization_id, uuid7(), "whatsapp.phone_number.updated", str(uuid7()), data, at))
-    await notices.record_many(conn, told)
+    await notices.record_many(conn, [one for one in told if one.facts["rating"] != "red"])
+    # It has fallen further since yellow was reported.
+    await notices.record_many(conn, [one for one in told if one.facts["rating"] == "red"], quiet=None)
     return await events.record(conn, raised)
 
 

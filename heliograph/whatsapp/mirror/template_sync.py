@@ -514,7 +514,9 @@ async def _write(conn: Connection, organization_id: UUID, pairs: Sequence[_Pair]
         stored.append((organization_id, row["id"], *(row[name] for name in _WRITTEN)))
     if stored:
         await conn.executemany(WRITE, stored)
-        await notices.record_many(conn, told)
+        await notices.record_many(conn, [one for one in told if one.kind != "template.rejected"])
+        # Somebody has submitted them again since the last time.
+        await notices.record_many(conn, [one for one in told if one.kind == "template.rejected"], quiet=None)
         await qualities.note(conn, organization_id, noted, at)
     return raised
 
