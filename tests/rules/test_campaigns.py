@@ -1766,6 +1766,28 @@ async def test_an_approval_counts_as_long_as_its_approver_may_give_it(pool: Pool
         assert (state.above, state.approver, state.lapsed) == (None, "Eva", None)
 
 
+async def test_the_bell_stops_asking_for_an_approval_once_the_organization_asks_for_none(pool: Pool) -> None:
+    actor = await organization(pool)
+    ana = person(actor, "Ana")
+    await needs_approval(pool, actor, 0)
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    small, large = [
+        await create(pool, ana, recipients=[number(n) for n in range(1, size + 1)], scheduled_at=soon)
+        for size in (2, 4)
+    ]
+    begun_already = await create(pool, ana, recipients=[number(1)])
+    await run(pool)
+    everything = {small.id, large.id, begun_already.id}
+    async with pool.acquire() as conn:
+        await lapses.report(conn)
+        assert await waiting(pool) == everything
+        # Of what has begun, somebody has to say that it goes on.
+        for above, left in ((3, {large.id, begun_already.id}), (None, {begun_already.id})):
+            await needs_approval(pool, actor, above)
+            await lapses.report(conn)
+            assert await waiting(pool) == left
+
+
 async def test_a_campaign_that_is_approved_anew_while_that_is_looked_for_does_not_wait(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

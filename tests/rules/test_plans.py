@@ -52,7 +52,7 @@ pytestmark = pytest.mark.fresh_database
 #: Each statement, and for each of its tables the columns that its index condition has to bind.
 STATEMENTS = {
     "campaigns that ask for another approval": (lapses.LAPSED, {"notices": "organization_id kind object"}),
-    "campaigns that ask for none any more": (lapses.COUNTS_AGAIN, {"notices": "organization_id kind object"}),
+    "campaigns that ask for an approval": (lapses.ASKED, {"notices": "organization_id kind object"}),
     "keys that were used, from new networks": (
         keyring.TOUCH,
         {"api_keys": "id", "notices": "organization_id kind object created_at"},

@@ -1,5 +1,6 @@
 """Approvals that stop counting before their campaign begins, because their approver has left or lost the role: whoever
-may give another one is notified then, and not only once the campaign has to wait. Checked every five minutes.
+may give another one is notified then, and not only once the campaign has to wait. And approvals that a campaign needs
+no longer, because they count again, or its organization asks for none now. Checked every five minutes.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ MOST = 1_000
 #: The kind of these notices.
 KIND = "campaign.approval"
 
-_APPROVED = "c.step_at IS NOT NULL AND c.status = 'scheduled' AND c.approved_at IS NOT NULL"
-_LAPSED = f"{_APPROVED} AND {rule.APPROVED_FOR} IS NULL"
+_SCHEDULED = "c.step_at IS NOT NULL AND c.status = 'scheduled'"
+_LAPSED = f"{_SCHEDULED} AND c.approved_at IS NOT NULL AND {rule.APPROVED_FOR} IS NULL"
 # OFFSET 0: not a join, which might begin with the notices of everybody.
 _KNOWN = """EXISTS (SELECT FROM notices
             WHERE organization_id = c.organization_id AND kind = $2 AND object = c.id::text OFFSET 0)"""
@@ -29,19 +30,25 @@ SELECT organization_id, id, name, channel FROM campaigns c
 """
 # Nobody else can approve it until it is recorded that it waits. Whoever holds it may be about to.
 HOLD = f"SELECT true FROM campaigns c WHERE organization_id = $1 AND id = $2 AND {_LAPSED} FOR UPDATE SKIP LOCKED"
-# Their approver has the role again.
-COUNTS_AGAIN = f"""
+ASKED = f"""
 SELECT organization_id, id FROM campaigns c
- WHERE {_APPROVED} AND {rule.APPROVED_FOR} IS NOT NULL AND {_KNOWN}
- LIMIT $1
+ WHERE {_SCHEDULED} AND {_KNOWN}
+ ORDER BY step_at LIMIT $1
+"""
+# It cannot begin, and wait, until its notice is withdrawn.
+HOLD_ASKED = f"""
+SELECT true FROM campaigns c WHERE organization_id = $1 AND id = $2 AND {_SCHEDULED} FOR UPDATE SKIP LOCKED
 """
 
 
 async def report(conn: Connection) -> None:
     """Ring for scheduled campaigns that need another approval, because the one they have no longer counts, and withdraw
-    the notices of those whose approval counts again. Commits by itself."""
-    for row in await conn.fetch(COUNTS_AGAIN, MOST, KIND, rule.APPROVERS):
-        await notices.withdraw(conn, row["organization_id"], KIND, str(row["id"]))
+    the notices of those that need none any more. Commits by itself."""
+    for organization_id, id in await conn.fetch(ASKED, MOST, KIND):
+        async with conn.transaction():
+            held = await conn.fetchval(HOLD_ASKED, organization_id, id)
+            if held and await rule.expected(conn, organization_id, id) is None:
+                await notices.withdraw(conn, organization_id, KIND, str(id))
     for row in await conn.fetch(LAPSED, MOST, KIND, rule.APPROVERS):
         place = row["organization_id"], row["id"]
         async with conn.transaction():
