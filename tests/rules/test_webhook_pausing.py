@@ -250,6 +250,21 @@ async def test_the_days_of_failing_stand_still(pool: Pool) -> None:
     assert resumed.consecutive_failures == 7
 
 
+async def test_the_days_of_failing_are_those_at_the_present_address(pool: Pool) -> None:
+    """The first failure at a new one disabled an endpoint that had failed for days at the old one."""
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, URL)
+    await pool.execute(
+        "UPDATE webhook_endpoints SET failing_since = now() - interval '119 hours', consecutive_failures = 7"
+    )
+    same = await change(pool, actor, id, url=URL)
+    assert same.consecutive_failures == 7
+    assert await pool.fetchval("SELECT failing_since < now() - interval '118 hours' FROM webhook_endpoints")
+    moved = await change(pool, actor, id, url="https://example.com/moved")
+    assert moved.consecutive_failures == 0
+    assert await pool.fetchval("SELECT failing_since FROM webhook_endpoints") is None
+
+
 async def test_a_disabled_endpoint_comes_back_with_or_without_what_it_missed(pool: Pool) -> None:
     actor = await organization(pool)
     id, _ = await endpoint(pool, actor, URL)
