@@ -28,7 +28,7 @@ from heliograph.audit import recording as audit
 from heliograph.base import naming
 from heliograph.base.actor import SYSTEM, Actor, Principal
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, Refusal
+from heliograph.base.errors import Invalid, Problems, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.campaigns import audience
 from heliograph.campaigns.approval import rule
@@ -159,11 +159,18 @@ class CheckedSpec(msgspec.Struct, frozen=True):
 async def check_spec(conn: Connection, spec: CampaignSpec) -> CheckedSpec:
     """The checks that all channels share. Raises Invalid (name, time, tags, recipients)."""
     at: datetime = await conn.fetchval("SELECT now()")
-    name = checked_name(spec.name)
-    scheduled_at = checked_time(spec.scheduled_at, at)
-    listed, tags = audience.named(spec.recipients, spec.audience_tags, spec.audience_import)
-    audience.checked_days(spec.not_written_days)
-    without = audience.excluded(spec.excluded_tags, is_listed=listed is not None)
+    wrong = Problems()
+    with wrong.gathering():
+        name = checked_name(spec.name)
+    with wrong.gathering():
+        scheduled_at = checked_time(spec.scheduled_at, at)
+    with wrong.gathering():
+        listed, tags = audience.named(spec.recipients, spec.audience_tags, spec.audience_import)
+    with wrong.gathering():
+        audience.checked_days(spec.not_written_days)
+    with wrong.gathering():
+        without = audience.excluded(spec.excluded_tags, is_listed=spec.recipients is not None)
+    wrong.report()
     found = None if listed is None else await audience.numbers(listed)
     return CheckedSpec(spec, name, at, scheduled_at, tags, without, found)
 

@@ -18,7 +18,7 @@ import msgspec
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound, Problems
+from heliograph.base.errors import NotFound, Problems
 from heliograph.webhooks import endpoints, replays
 from heliograph.webhooks.endpoints import (
     COLUMNS,
@@ -123,9 +123,18 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes, 
         await replays.lock(conn, actor, endpoint_id=id)
         await conn.fetchval(LOCK, actor.organization_id, id)
         before = await endpoints.get(conn, actor, id=id)
-        kinds, description = before.subscribed_events, before.description
         wrong = Problems()
-        if changes.url is not None and before.catches_until is None:
+        kinds, description = before.subscribed_events, before.description
+        if before.catches_until is not None:
+            if changes.disabled:
+                return await disable(conn, actor, id=id)
+            if before.status != "active":
+                raise EndpointDisabled(id=str(id), reason=before.disabled_reason)
+            if changes.url not in (None, before.url):
+                wrong.add("url", "format", "`url` cannot be changed: this endpoint is a catcher")
+            if changes.paused:
+                wrong.add("paused", "conflict", "a catcher cannot be paused")
+        elif changes.url is not None:
             with wrong.gathering():
                 endpoints.check(changes.url, rules)
         if changes.subscribed_events is not None:
@@ -135,15 +144,6 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes, 
             with wrong.gathering():
                 description = endpoints.checked_description(changes.description)
         wrong.report()
-        if before.catches_until is not None:
-            if changes.disabled:
-                return await disable(conn, actor, id=id)
-            if before.status != "active":
-                raise EndpointDisabled(id=str(id), reason=before.disabled_reason)
-            if changes.url not in (None, before.url):
-                raise Invalid(("url", "format", "`url` cannot be changed: this endpoint is a catcher"))
-            if changes.paused:
-                raise Invalid(("paused", "conflict", "a catcher cannot be paused"))
         status = _status(before, changes)
         if before.status == "disabled" != status and (
             await conn.fetchval(COUNT_ACTIVE, actor.organization_id) >= MAX_ACTIVE

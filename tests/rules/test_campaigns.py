@@ -327,6 +327,15 @@ async def test_who_was_written_to_lately_is_skipped(pool: Pool, by: str, text: s
             await create(pool, actor, not_written_days=wrong, **whom)
 
 
+async def test_all_that_is_wrong_with_a_campaign_is_named(pool: Pool) -> None:
+    past = datetime.now(UTC) - timedelta(days=1)
+    values = {"name": "", "scheduled_at": past, "recipients": [], "not_written_days": 0, "excluded_tags": ["x"]}
+    with pytest.raises(Invalid) as refused:
+        await create(pool, await organization(pool), "", **values)
+    named = [one["field"] for one in refused.value.details["fields"]]
+    assert named == ["message_template", *values]
+
+
 @pytest.mark.parametrize("spelled", [("+541123456789", "+5491123456789"), ("+551172345678", "+5511972345678")])
 @pytest.mark.parametrize("by", ["tags", "import"])
 async def test_a_person_who_is_a_contact_in_two_spellings_gets_it_once(
