@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
@@ -65,6 +66,8 @@ async def take(
     read completely. `sealed`: secrets to seal under `passphrase`. Raises BackupError, and then leaves nothing that
     looks complete.
     """
+    if home is not None and Path(os.path.realpath(to)).is_relative_to(os.path.realpath(home)):
+        raise BackupError(f"cannot write to {to}: it is part of {home}, which belongs to the database")
     try:
         to.mkdir(parents=True, exist_ok=True)
     except FileExistsError:

@@ -453,6 +453,18 @@ async def test_wrong_usage_is_told_before_a_backup_is_taken(pool: Pool, owner_ur
         await take(pool, owner_url, to)
 
 
+async def test_a_backup_in_the_directory_of_its_database_is_refused(pool: Pool, tmp_path: Path) -> None:
+    """It would have become part of the copy while that was taken, and gone with the database when that is replaced."""
+    home, link = tmp_path / "postgres", tmp_path / "link"
+    (home / "data").mkdir(parents=True)
+    link.symlink_to(home / "data")
+    for to in (home, home / "data" / "backups", link, link / "backups"):
+        async with pool.acquire() as conn:
+            with pytest.raises(BackupError, match="belongs to the database"):
+                await taking.take(conn, to, home=home, owner_url="", sealed=None, passphrase="", by=SYSTEM, say=print)
+    assert [*(home / "data").iterdir()] == []
+
+
 async def test_the_newest_are_kept(dump: Backup, pool: Pool, owner_url: str) -> None:
     to = dump.path.parent
     (to / f"{store.UNFINISHED}1234").mkdir()
