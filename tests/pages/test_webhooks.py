@@ -123,6 +123,8 @@ async def test_an_address_is_judged_while_it_is_typed_and_when_it_is_sent(pool: 
             page = await register(owner, url)
             assert page.status == 422
             assert 'href="#url"' in page.text
+            # In the summary and at the field.
+            assert not said or page.words.count(said[2:]) == 2
             assert f'value="{url}"' in page.text
     page = await register(owner, "https://example.com/hooks", events="")
     assert (page.status, "Choose at least one event." in page.words) == (422, True)
