@@ -32,7 +32,7 @@ STOPPED = frozenset({"suspended", "closed"})
 
 
 class OrganizationSuspended(Refusal):
-    """This organization is suspended or closed: it can read, but not send or change anything."""
+    """This organization is suspended or closed: it can read, export, cancel and revoke, but not send or change."""
 
     code, status = "organization_suspended", 403
 

@@ -23,7 +23,7 @@ from tests.hooks import until
 
 from .conftest import Browser, Page, Tenant, make_person
 
-REFUSED = "This organization is suspended or closed: it can read, but not send or change anything."
+REFUSED = "This organization is suspended or closed: it can read, export, cancel and revoke, but not send or change."
 #: What remains: looking, exporting, and what concerns the reader alone.
 READING = {
     "/account/number/code",
