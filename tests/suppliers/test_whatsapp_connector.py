@@ -184,6 +184,16 @@ async def test_a_stop_ends_what_is_open_as_unknown_and_gives_the_rest_back() -> 
         assert one.verdicts == {Verdict.UNKNOWN: 5, Verdict.UNREACHABLE: 7}
 
 
+async def test_a_stop_gives_back_what_has_no_connection_yet() -> None:
+    """Nothing of it has left: as unknown, it waited for a status, and a one-time code failed."""
+    async with number(OK) as (one, there):
+        for _ in range(4):
+            one.submit()
+        await one.connector.stop(grace=0)
+        assert one.verdicts == {Verdict.UNREACHABLE: 4}
+        assert there.requests == []
+
+
 async def test_a_stop_waits_for_answers() -> None:
     release = asyncio.Event()
 

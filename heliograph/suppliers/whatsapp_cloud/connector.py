@@ -78,6 +78,8 @@ class CloudConnector:
         #: a connection.
         self._flying: dict[int, tuple[CloudSubmission, Credential]] = {}
         self._begun = 0
+        #: Of those in flight, the ones whose connection is not open yet: nothing of them has left.
+        self._connecting: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         #: Submissions without an outcome yet.
         self._open = 0
@@ -154,7 +156,8 @@ class CloudConnector:
         )
 
     async def stop(self, *, grace: float) -> None:
-        """Return messages not yet sent, wait for outstanding answers, end the rest as UNKNOWN."""
+        """Return messages not yet sent, wait for outstanding answers, return those that are still connecting, end the
+        rest as UNKNOWN."""
         if not self._running or self._stopping:
             return
         self._stopping = True
@@ -166,10 +169,11 @@ class CloudConnector:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace):
                     await self._all_ended.wait()
-        late = [submission for submission, _ in self._flying.values()]
+        late = {number: submission for number, (submission, _) in self._flying.items()}
         self._flying.clear()
-        for submission in late:
-            self._end(submission, CloudOutcome(Verdict.UNKNOWN, fault=classify(None), code="stopped"))
+        for number, submission in late.items():
+            unknown = CloudOutcome(Verdict.UNKNOWN, fault=classify(None), code="stopped")
+            self._end(submission, _unreachable("stopping") if number in self._connecting else unknown)
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -212,7 +216,7 @@ class CloudConnector:
                 since, submission = self._queue.popleft()
                 self._begun += 1
                 self._flying[self._begun] = submission, self._credential
-                self._send(submission, self._credential, functools.partial(self._answered, self._begun), since)
+                self._send(self._begun, submission, self._credential, since)
         if self._queue and len(self._flying) < self._concurrency and self._timer is None:
             self._timer = self._loop.call_later(max(self._pacer.wait(), 0.001), self._tick)
 
@@ -226,13 +230,8 @@ class CloudConnector:
         self._timer = None
         self._pump()
 
-    def _send(
-        self,
-        submission: CloudSubmission,
-        credential: Credential,
-        answered: Callable[[CloudOutcome], None],
-        since: float,
-    ) -> None:
+    def _send(self, number: int, submission: CloudSubmission, credential: Credential, since: float) -> None:
+        answered = functools.partial(self._answered, number)
         if since <= self._lost_until():  # this process stood still while it sent others
             self._loop.call_soon(answered, _unreachable(WITHHELD))
             return
@@ -242,26 +241,31 @@ class CloudConnector:
         except Exception as error:
             self._loop.call_soon(answered, _failed(submission, error))
             return
-        task = self._loop.create_task(self._connect_and_send(submission, credential, answered, since))
+        self._connecting.add(number)
+        task = self._loop.create_task(self._connect_and_send(number, submission, credential, since))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _connect_and_send(
-        self,
-        submission: CloudSubmission,
-        credential: Credential,
-        answered: Callable[[CloudOutcome], None],
-        since: float,
+        self, number: int, submission: CloudSubmission, credential: Credential, since: float
     ) -> None:
         try:
             outcome = await self._client.send(
-                self._number, credential, submission.body, wanted=lambda: since > self._lost_until()
+                self._number, credential, submission.body, wanted=functools.partial(self._begins, number, since)
             )
         except Exception as error:
             outcome = _failed(submission, error)
-        answered(outcome)
+        self._answered(number, outcome)
+
+    def _begins(self, number: int, since: float) -> bool:
+        """Whether a message whose connection has just opened is to be sent; then it may have left."""
+        if number not in self._flying or since <= self._lost_until():
+            return False
+        self._connecting.discard(number)
+        return True
 
     def _answered(self, number: int, outcome: CloudOutcome) -> None:
+        self._connecting.discard(number)
         flown = self._flying.pop(number, None)
         if flown is None:
             return  # stop() has ended it
