@@ -189,7 +189,10 @@ class SmsWork(Work):
 
     async def stop(self, *, grace: float) -> None:
         await asyncio.gather(
-            self._dispatcher.stop(grace=grace), self._suppliers.stop(grace=grace), self._lookups.stop(grace=grace)
+            self._dispatcher.stop(grace=grace),
+            self._suppliers.stop(grace=grace),
+            self._lookups.stop(grace=grace),
+            self._reception.stop(grace=grace),
         )
 
     async def drain(self) -> None:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
 from heliograph.queue import timers
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.work import Work
+from heliograph.sms.accepting.accept import Acceptor, Send
+from heliograph.sms.received import replies
+from heliograph.sms.received.replies import KeywordReply
 from heliograph.sms.work import SmsWork
 from heliograph.worker import Worker
-from tests.rules.factories import message, organization, receipt
+from tests.rules.factories import message, organization, receipt, sender
 
 #: Shorter than the time limit of a statement.
 LONG = 20.0
@@ -103,6 +107,36 @@ async def test_a_round_that_commits_during_a_stop_is_handed_over(
         await running
     assert await pool.fetchval("SELECT begun_at FROM queue WHERE id = $1", sent) is None
     assert await pool.fetchval("SELECT state FROM attempts WHERE message_id = $1", sent) == "unreachable"
+
+
+async def test_replies_that_are_accepted_during_a_stop_are_finished(
+    pool: Pool, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancelled meanwhile, they would wait until their leases end."""
+    claimed, goes_on = asyncio.Event(), asyncio.Event()
+    original: Any = Acceptor.accept_many
+
+    async def slow(self: Acceptor, sends: Sequence[Send]) -> Any:
+        claimed.set()
+        await goes_on.wait()
+        return await original(self, sends)
+
+    monkeypatch.setattr(Acceptor, "accept_many", slow)
+    actor = await organization(pool)
+    number = await sender(pool, actor, "+258840000001")
+    async with pool.acquire() as conn, conn.transaction():
+        wanted = KeywordReply(actor.organization_id, "+258841234567", "stop", number, clock.now())
+        assert await replies.want(conn, [wanted]) == 1
+    worker = Worker(Settings(database_url=database_url, drain_seconds=AMPLE), pool, channels={"sms": SmsWork})
+    running = asyncio.create_task(worker.run())
+    async with asyncio.timeout(AMPLE):
+        await claimed.wait()
+        worker.stop()
+        await asyncio.sleep(0.1)
+        goes_on.set()
+        await running
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 1
+    assert not await pool.fetchval("SELECT EXISTS (SELECT FROM queue WHERE kind = 'reply')")
 
 
 async def test_a_timer_whose_work_is_cut_off_is_due_again_within_a_minute(

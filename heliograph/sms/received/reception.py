@@ -6,6 +6,7 @@ The rule nobody may break: `receive` returns only after the commit, because the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -55,6 +56,9 @@ class Reception:
         self._answered: Batcher[Sequence[UUID], None] = Batcher(self._record_answered, indivisible=is_down)
         #: The last round failed, perhaps because of one of its messages.
         self._is_wary = False
+        #: Held while replies are accepted.
+        self._replying = asyncio.Lock()
+        self._is_stopping = False
         #: Set when something has arrived, and when a reply is wanted.
         self.wake, self.wake_replies = asyncio.Event(), asyncio.Event()
 
@@ -83,10 +87,21 @@ class Reception:
 
     async def reply(self) -> int:
         """Accept wanted replies; returns how many were examined."""
-        done = await replies.send(self._pool, self._acceptor, self._backlog, seconds=self._lease_seconds)
+        async with self._replying:
+            if self._is_stopping:
+                return 0
+            done = await replies.send(self._pool, self._acceptor, self._backlog, seconds=self._lease_seconds)
         if done:
             self._on_messages()
         return done
+
+    async def stop(self, *, grace: float) -> None:
+        """Accept no more replies, and wait up to `grace` seconds for those that have been claimed: cancelled meanwhile,
+        they would wait until their leases end."""
+        self._is_stopping = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace), self._replying:
+                return
 
     async def drain(self) -> None:
         """Wait until all answers are recorded."""
