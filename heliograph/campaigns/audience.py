@@ -327,12 +327,14 @@ SELECT r.phone, nullif({names}.name, r.phone COLLATE "default") AS name, {names}
  WHERE r.organization_id = $1 AND r.campaign_id = $2 AND r.phone > $3 ORDER BY r.phone LIMIT $4
 """
 _CONTACT = """LEFT JOIN LATERAL (
-       SELECT name, first_name, last_name FROM contacts
-        WHERE organization_id = $1 AND mode = $5 AND phone = r.phone COLLATE "default" LIMIT 1) c ON true
+       SELECT nullif(known.name, known.phone) AS name, known.first_name, known.last_name
+         FROM unnest(spellings_of(person_of(r.phone COLLATE "default"))) AS item (spelled) CROSS JOIN LATERAL (
+              SELECT * FROM contacts WHERE organization_id = $1 AND mode = $5 AND phone = item.spelled LIMIT 1) known
+        ORDER BY known.phone <> r.phone COLLATE "default" LIMIT 1) c ON true
 """
 _RECENCY = f"WHEN {recency.WRITTEN.format(mode='$5', after='$6')} THEN 'recently_written' "
 NEXT = _NEXT.format(names="r", recency="", contact="")
-# A listed recipient has the names of the contact with that number, if there is one.
+# A listed recipient has the names of the contact with that number, in any spelling, if there is one.
 NEXT_WITH_CONTACT = _NEXT.format(names="c", recency="", contact=_CONTACT)
 NEXT_BY_RECENCY = _NEXT.format(names="r", recency=_RECENCY, contact="")
 NEXT_WITH_CONTACT_BY_RECENCY = _NEXT.format(names="c", recency=_RECENCY, contact=_CONTACT)

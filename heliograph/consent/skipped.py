@@ -50,7 +50,7 @@ class Skipped(msgspec.Struct, frozen=True):
 
     id: UUID
     recipient: str
-    #: Name of the contact with this number; None: there is no contact.
+    #: Name of the contact with this number, in any spelling; None: there is no contact.
     name: str | None
     reason: str
 
@@ -60,13 +60,16 @@ class Skipped(msgspec.Struct, frozen=True):
         return time_of(self.id)
 
 
-# Contacts' current names, read through the index on numbers.
+# Contacts' current names, in any spelling of their numbers, read through the index on these.
 LIST = """
 SELECT s.id, s.recipient, c.name, s.reason
   FROM (SELECT id, recipient, reason FROM campaign_skipped
          WHERE organization_id = $1 AND campaign_id = $2 AND reason = $3 AND id > $4 ORDER BY id LIMIT $5) s
-       LEFT JOIN LATERAL (SELECT name FROM contacts
-                           WHERE organization_id = $1 AND mode = $6 AND phone = s.recipient LIMIT 1) c ON true
+       LEFT JOIN LATERAL (
+            SELECT known.name FROM unnest(spellings_of(person_of(s.recipient))) AS item (spelled) CROSS JOIN LATERAL (
+                   SELECT phone, name FROM contacts
+                    WHERE organization_id = $1 AND mode = $6 AND phone = item.spelled LIMIT 1) known
+             ORDER BY known.phone <> s.recipient LIMIT 1) c ON true
  ORDER BY s.id
 """
 

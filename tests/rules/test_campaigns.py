@@ -36,6 +36,7 @@ from heliograph.campaigns.record import Campaign, Counts
 from heliograph.campaigns.staging import Stager
 from heliograph.campaigns.views import preview, recipients
 from heliograph.campaigns.views import tags as tag_uses
+from heliograph.consent import skipped
 from heliograph.contacts import importing, records, sheets, undoing
 from heliograph.contacts.importing import Options
 from heliograph.contacts.records import Entry
@@ -426,6 +427,33 @@ async def test_whoever_is_listed_in_another_spelling_than_their_contacts_was_wri
     await run(pool)
     assert (await get(pool, actor, made.id)).counts == counts(queued=1, recently_written=1)
     assert (seen.would, seen.recently_written) == (1, 1)
+
+
+@SPELLINGS
+async def test_whoever_is_listed_in_another_spelling_than_their_contacts_has_its_name(
+    pool: Pool, known: str, listed: str
+) -> None:
+    actor = await organization(pool)
+    whom = [listed, "+541187654321", "+541187654322"]
+    await contact(pool, actor, known, name="Ana")
+    # One without a name, and one in both spellings, of whom the name of the very number counts.
+    await contact(pool, actor, "+5491187654321", name="+5491187654321")
+    await contact(pool, actor, "+5491187654322", name="Other")
+    await contact(pool, actor, "+541187654322", name="Rui")
+    async with pool.acquire() as conn:
+        say = preview.sms(actor, "Hi {{name}}", reaches=lambda phone, segments: True)
+        seen = await preview.preview_audience(conn, actor, say=say, recipients=whom)
+    filled = dict(zip(whom, ("Hi Ana", "Hi ", "Hi Rui"), strict=True))
+    assert {one.phone: one.text for one in seen.examples} == filled
+    await create(pool, actor, "Hi {{name}}", recipients=whom)
+    await run(pool)
+    assert await texts(pool) == filled
+    await opt_out(pool, actor, listed)
+    skips = await create(pool, actor, recipients=whom)
+    await run(pool)
+    async with pool.acquire() as conn:
+        found = await skipped.list_page(conn, actor, campaign_id=skips.id, reason="opted_out", limit=2)
+    assert [(one.recipient, one.name) for one in found] == [(listed, "Ana")]
 
 
 @SPELLINGS

@@ -215,14 +215,16 @@ SELECT phone, name, first_name, last_name FROM contacts
 
 
 async def _listed(conn: Connection, actor: Actor, numbers: Sequence[str]) -> list[Person]:
-    rows = await conn.fetch(KNOWN, actor.organization_id, actor.mode, numbers)
+    spelled = await phones.in_turns(phones.spellings, numbers)
+    rows = await conn.fetch(KNOWN, actor.organization_id, actor.mode, [one for forms in spelled for one in forms])
     known = {row["phone"]: row for row in rows}
     silent = await _silent(conn, actor, numbers)
     people = []
-    for number in numbers:
-        row = known.get(number)
-        name, first, last = (None, None, None) if row is None else (row["name"], row["first_name"], row["last_name"])
-        people.append(Person(number, name, first, last, number in silent))
+    for number, forms in zip(numbers, spelled, strict=True):
+        # The names of their contact in any spelling, first of one with this very number.
+        theirs = next((one for form in (number, *forms) if (one := known.get(form)) is not None), None)
+        phone, name, first, last = (None, None, None, None) if theirs is None else theirs.values()
+        people.append(Person(number, None if name == phone else name, first, last, number in silent))
     return people
 
 
