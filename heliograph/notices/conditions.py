@@ -59,13 +59,15 @@ SELECT organization_id, id, name, mode, channel, status_reason FROM campaigns c
                       AND known.object = c.id::text AND known.created_at >= c.stalled_at OFFSET 0)
  ORDER BY organization_id, id LIMIT 1000 FOR SHARE SKIP LOCKED
 """
-# Likewise an endpoint that succeeded for a moment. Not locked: none of its notices is withdrawn.
+# Likewise an endpoint that succeeded for a moment: `failing_since` moves with each pause. Not locked: none of its
+# notices is withdrawn.
 FAILING = f"""
 SELECT organization_id, id, url AS name, mode FROM webhook_endpoints e
- WHERE status = 'active' AND failing_since < {clock.LATEST} AND consecutive_failures >= $1
+ WHERE status = 'active' AND failing_since IS NOT NULL AND consecutive_failures >= $1
+   AND last_success_at < {clock.LATEST}
    AND NOT EXISTS (SELECT FROM notices known
                     WHERE known.organization_id = e.organization_id AND known.kind = 'webhook.failing'
-                      AND known.object = e.id::text AND known.created_at >= e.failing_since OFFSET 0)
+                      AND known.object = e.id::text AND known.created_at >= e.last_success_at OFFSET 0)
  ORDER BY organization_id, id LIMIT 1000
 """
 # Reported once when the balance falls below its alert, and again only after it was above. If another was reported

@@ -62,6 +62,13 @@ async def test_an_endpoint_that_fails_again_within_the_hour_rings_when_that_is_o
             "UPDATE webhook_endpoints SET failing_since = now(), consecutive_failures = $2 WHERE id = $1", id, failures
         )
     rang = ("webhook.failing", str(failing))
+    await pool.execute("UPDATE notices SET created_at = created_at - 3 * $1::interval", QUIET)
+    # It has failed all the time: `failing_since` moves when it is resumed after a pause.
+    assert await look(pool) == [rang]
+    await pool.execute("UPDATE webhook_endpoints SET last_success_at = now() - 9 * $1::interval", QUIET)
+    assert await look(pool) == [rang]
+    await pool.execute("UPDATE notices SET created_at = now() - $1::interval / 2", QUIET)
+    await pool.execute("UPDATE webhook_endpoints SET last_success_at = now() - $1::interval / 4", QUIET)
     assert await look(pool) == [rang]
     await pool.execute("UPDATE notices SET created_at = created_at - $1::interval", QUIET)
     assert await look(pool) == [rang, rang]
@@ -69,7 +76,11 @@ async def test_an_endpoint_that_fails_again_within_the_hour_rings_when_that_is_o
     assert told == (URL, "live", "{}")
     # Once that is known, it is not reported again, however long it lasts.
     await pool.execute("UPDATE notices SET created_at = created_at - 2 * $1::interval", QUIET)
-    await pool.execute("UPDATE webhook_endpoints SET failing_since = failing_since - 3 * $1::interval", QUIET)
+    await pool.execute(
+        "UPDATE webhook_endpoints SET failing_since = failing_since - 3 * $1::interval,"
+        " last_success_at = last_success_at - 3 * $1::interval",
+        QUIET,
+    )
     assert await look(pool) == [rang, rang]
 
 
