@@ -234,6 +234,28 @@ async def test_who_is_skipped_is_kept_with_the_reason_and_erased_like_all_of_a_p
     assert gone == {(number(3), "opted_out"), (typed, "no_number")}
 
 
+async def test_whoever_was_erased_is_not_among_those_who_did_not_get_a_campaign(pool: Pool) -> None:
+    actor = await organization(pool)
+    whom = [number(n) for n in range(1, 5)]
+    made = await create(pool, actor, recipients=whom)
+    await run(pool)
+    await pool.execute("DELETE FROM queue")
+    await pool.execute("UPDATE messages SET status = 'failed', failure_code = 'unroutable', failed_at = now()")
+    campaign = await get(pool, actor, made.id)
+    async with pool.acquire() as conn:
+
+        async def left() -> list[str]:
+            return sorted(await recipients.again(conn, actor, campaign=campaign))
+
+        assert await left() == whom
+        for erased in (number(2), number(4)):
+            await erasure.erase(conn, actor, address=erased)
+        assert await left() == [number(1), number(3)]
+        # That a text is missing says nothing once those before it have expired.
+        await conn.execute("UPDATE messages SET body = NULL WHERE recipient = ANY ($1)", whom[:3])
+        assert await left() == whom
+
+
 async def test_whoever_was_erased_gets_no_campaign_that_listed_them(pool: Pool) -> None:
     """Neither one that has yet to begin nor one in progress, even if it has read its next recipients already."""
     actor = await organization(pool)

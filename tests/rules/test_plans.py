@@ -19,6 +19,7 @@ from heliograph.base.ids import uuid7
 from heliograph.campaigns import audience, staging
 from heliograph.campaigns.approval import lapses
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
+from heliograph.campaigns.views import recipients
 from heliograph.consent import history, optouts, people, skipped
 from heliograph.contacts import importing, marked, recency, records, tags, undoing
 from heliograph.guard import holds as guard_holds
@@ -88,6 +89,11 @@ STATEMENTS = {
         {"opt_outs": "organization_id person", "contacts": "organization_id mode phone"},
     ),
     "the next campaign whose step is due": (staging.TAKE, {"campaigns": "organization_id step_at"}),
+    "who was erased since a campaign": (recipients.ERASED["sms"], {"messages": "organization_id id"}),
+    "who was erased since a campaign on WhatsApp": (
+        recipients.ERASED["whatsapp"],
+        {"whatsapp_messages": "organization_id id"},
+    ),
     "who a campaign skipped for a reason": (
         skipped.LIST,
         {"campaign_skipped": "organization_id campaign_id reason id", "contacts": "organization_id mode phone"},

@@ -27,6 +27,8 @@ from heliograph.whatsapp import messages as whatsapp
 WORTH_IT = {"sms": ("undelivered", "failed", "expired"), "whatsapp": ("failed",)}
 FORBIDDEN = frozenset({"opted_out", "sender_not_approved"})
 PAGE = 5_000
+#: How many messages are scanned, from a campaign's start on, for one that still has its text.
+EARLY = 1_000
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -95,23 +97,39 @@ SELECT m.id FROM unnest($2::uuid[]) AS one (id) CROSS JOIN LATERAL (
 """
 
 
+# Messages of people who were erased have no text, although one before them still has its own: texts expire in the order
+# of their messages, except for those that wait. $3: from where on, $4: how many are scanned for one.
+_ERASED = """
+SELECT id FROM {table}
+ WHERE organization_id = $1 AND id = ANY ($2) AND {text} IS NULL
+   AND id > (SELECT id FROM (SELECT id, status, {text} AS text FROM {table}
+                              WHERE organization_id = $1 AND id >= $3 ORDER BY id LIMIT $4) early
+              WHERE text IS NOT NULL AND status <> 'accepted' ORDER BY id LIMIT 1)
+"""
+ERASED = {
+    "sms": _ERASED.format(table="messages", text="body"),
+    "whatsapp": _ERASED.format(table="whatsapp_messages", text="content"),
+}
+
+
 async def again(conn: Connection, actor: Actor, *, campaign: Campaign, holds: bool = False) -> list[str]:
     """Numbers of recipients who did not get a campaign and may be tried again, at most as many as a campaign may list;
-    without those whom a campaign already tries again, or has. `holds`: in a transaction, keep others from listing them
-    until it ends."""
+    without those whom a campaign already tries again, or has, and people who were erased while texts of that time are
+    kept. `holds`: in a transaction, keep others from listing them until it ends."""
     if holds:
         await conn.fetchval(plan.LOCK, actor.organization_id, campaign.id)
     tried = await _tried_again(conn, actor, campaign)
     numbers: dict[str, None] = {}
+    _, first = bounded_scan.bounds(None, date_from=times(campaign)[0], date_to=None)
     async for listed in _pages(conn, actor, campaign, WORTH_IT[campaign.channel]):
-        ids = [one.id for one in listed] if campaign.channel == "whatsapp" else []
-        doubtful = {row["id"] for row in await conn.fetch(DOUBTFUL, actor.organization_id, ids)} if ids else set()
+        whose = actor.organization_id, [one.id for one in listed]
+        left_out = await conn.fetch(ERASED[campaign.channel], *whose, first, EARLY)
+        left_out += await conn.fetch(DOUBTFUL, *whose) if campaign.channel == "whatsapp" else []
+        ids = {row["id"] for row in left_out}
         numbers |= {
             one.recipient: None
             for one in listed
-            if one.failure_code not in FORBIDDEN
-            and one.id not in doubtful
-            and phones.person(one.recipient) not in tried
+            if one.failure_code not in FORBIDDEN and one.id not in ids and phones.person(one.recipient) not in tried
         }
         if len(numbers) >= MAX_RECIPIENTS:
             break
