@@ -39,7 +39,7 @@ SELECT organization_id, id, name, mode, expires_at FROM api_keys
    FOR SHARE SKIP LOCKED
 """
 # Days are in UTC, as on bills. For a while after midnight also the day before: its last messages came after its last
-# check.
+# check. A day rings once for each limit: it may have been raised since.
 DAYS = """
 SELECT q.organization_id, q.alert_above, used.messages, used.day
   FROM quotas q CROSS JOIN LATERAL (
@@ -47,7 +47,12 @@ SELECT q.organization_id, q.alert_above, used.messages, used.day
         WHERE organization_id = q.organization_id AND day <= ($1::timestamptz AT TIME ZONE 'UTC')::date
           AND day >= (($1::timestamptz - $2::interval) AT TIME ZONE 'UTC')::date
         GROUP BY day) used
- WHERE q.alert_above IS NOT NULL AND used.messages > q.alert_above ORDER BY used.day
+ WHERE q.alert_above IS NOT NULL AND used.messages > q.alert_above
+   AND NOT EXISTS (SELECT FROM notices known
+                    WHERE known.organization_id = q.organization_id AND known.kind = 'usage.day'
+                      AND known.object = to_char(used.day, 'YYYY-MM-DD')
+                      AND (known.facts::jsonb ->> 'above')::bigint >= q.alert_above OFFSET 0)
+ ORDER BY used.day
 """
 # A campaign that stalls again within an hour is not reported at once. One that stalled at a time to come did so before
 # the clock was set back. Locked like keys: one that goes on meanwhile withdraws its notice.
@@ -101,7 +106,8 @@ async def report(conn: Connection, *, at: datetime | None = None) -> None:
         )
         for row in await conn.fetch(QUOTAS)
     ]
-    low += [
+    await record_many(conn, low, quiet=QUIET)
+    days = [
         Notice(
             row["organization_id"],
             "usage.day",
@@ -110,7 +116,7 @@ async def report(conn: Connection, *, at: datetime | None = None) -> None:
         )
         for row in await conn.fetch(DAYS, at or clock.now(), LOOKED_BACK)
     ]
-    await record_many(conn, low, quiet=QUIET)
+    await record_many(conn, days, quiet=None)
     ending = [_about(row, "key.ending", until=iso(row["expires_at"])) for row in await conn.fetch(KEYS, SOON)]
     await record_many(conn, ending, quiet=ONCE)
     standing = [

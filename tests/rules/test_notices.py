@@ -280,6 +280,26 @@ async def test_the_last_minutes_of_a_day_count_toward_its_alert(pool: Pool) -> N
             )
 
 
+async def test_a_day_rings_again_above_a_limit_that_was_raised_since(pool: Pool) -> None:
+    actor = await organization(pool)
+    noon = clock.midnight(clock.now()) + timedelta(hours=12)
+    await pool.execute(
+        "INSERT INTO usage_days VALUES ($1, $2, 'sms', 'MZ', 'ACME', $3, $3, 6, 6, 0, 0)",
+        actor.organization_id,
+        noon.date(),
+        uuid.UUID(int=0),
+    )
+    async with pool.acquire() as conn:
+        # Six messages; then nine.
+        for above, more, rings in ((5, 0, 1), (8, 0, 1), (8, 3, 2), (8, 0, 2), (7, 0, 2)):
+            await quota.set_alert(conn, actor.organization_id, above=above)
+            await conn.execute("UPDATE usage_days SET messages = messages + $1", more)
+            await conditions.report(conn, at=noon)
+            assert await conn.fetchval("SELECT count(*) FROM notices") == rings, (above, more)
+        told = await conn.fetch("SELECT facts FROM notices ORDER BY id")
+    assert [row[0] for row in told] == ['{"messages":6,"above":5}', '{"messages":9,"above":8}']
+
+
 async def test_keys_about_to_expire_are_found_without_reading_the_others(pool: Pool) -> None:
     actor = await organization(pool)
     await pool.execute(

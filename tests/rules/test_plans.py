@@ -59,6 +59,7 @@ STATEMENTS = {
         {"api_keys": "id", "notices": "organization_id kind object created_at"},
     ),
     "the last attempts of messages": (leases.LAST_ATTEMPTS, {"queue": "id"}),
+    "days above their alert": (conditions.DAYS, {"notices": "organization_id kind object"}),
     "endpoints that fail again": (conditions.FAILING, {"notices": "organization_id kind object created_at"}),
     "campaigns that stalled again": (conditions.STALLED, {"notices": "organization_id kind object created_at"}),
     "wallets that fell below their alert": (
