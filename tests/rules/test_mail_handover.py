@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool, open_pool
 from heliograph.base.ids import uuid7
 from heliograph.base.network.smtp import Mail
@@ -94,3 +95,30 @@ async def test_a_stop_waits_for_mails_that_were_just_taken(pool: Pool, monkeypat
             await ending
         assert len(mailbox.mails) == 1
     assert await pool.fetchval("SELECT state FROM mails") == "sent"
+
+
+async def test_a_mail_that_is_being_sent_is_not_sent_again_because_the_clock_was_set_forward(pool: Pool) -> None:
+    """Its lease ended early, and another worker took it."""
+
+    def set_forward(seconds: float, *, ago: float = 0.0) -> None:
+        """As of so many seconds ago."""
+        own, asked = clock.reading()
+        asked -= int(ago * 1e9)
+        for at in (clock.now() - timedelta(seconds=seconds + ago), clock.now() - timedelta(seconds=ago)):
+            clock.note(at, own=own, asked=asked, answered=asked)
+
+    configured = settings(1)
+    await queue(pool, configured)
+    async with pool.acquire() as conn:
+        try:
+            (taken,) = await outbox.take(conn)
+            await conn.execute("UPDATE mails SET due_at = now()")
+            set_forward(3600)
+            await queue(pool, configured)
+            # What nobody has taken yet is sent.
+            assert [one.id == taken.id for one in await outbox.take(conn)] == [False]
+            await conn.execute("UPDATE mails SET due_at = now() WHERE id = $1", taken.id)
+            set_forward(3600, ago=outbox.LEASE.total_seconds() + 1)
+            assert [(one.id, one.attempts) for one in await outbox.take(conn)] == [(taken.id, 2)]
+        finally:
+            clock.arm("")
