@@ -108,6 +108,30 @@ async def test_a_segment_that_failed_says_nothing_while_the_rest_is_to_be_sent(p
     assert await status_of(pool, id) == "sending"
 
 
+async def test_receipts_of_segments_answered_without_an_id_are_not_taken_for_the_lost_ones(pool: Pool) -> None:
+    """A segment that never arrived was not sent again, and the message ended as delivered."""
+    answered = tuple(Part(number, None) for number in (1, 2, 4, 5))
+    bench, _ = await begun(pool, Outcome(Verdict.UNKNOWN, answered, total=5, doubtful=(3,)))
+    for key in ("R1", "R2", "R4", "R5"):
+        await bench.receive(bench.only_id, receipt(key))
+    assert (await again(bench)).held == (1, 2, 4, 5)
+
+
+@pytest.mark.parametrize("doubtful", [(3,), (3, 4)])
+async def test_a_receipt_for_each_segment_shows_that_all_arrived_whichever_have_an_id(
+    pool: Pool, doubtful: tuple[int, ...]
+) -> None:
+    answered = tuple(Part(number, None) for number in range(1, 6) if number not in doubtful)
+    bench, id = await begun(pool, Outcome(Verdict.UNKNOWN, answered, total=5, doubtful=doubtful))
+    for key in ("R1", "R2", "R3", "R4", "R5"):
+        await bench.receive(bench.only_id, receipt(key))
+    await bench.later(seconds=91)
+    await bench.round()
+    assert bench.only.submitted == []
+    assert await status_of(pool, id) == "sent"
+    assert await of_parts(pool, id) == [(number, 5) for number in range(1, 6)]
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("state", [ReceiptState.DELIVERED, ReceiptState.UNDELIVERED])
 async def test_the_receipt_that_decides_may_come_before_the_supplier_has_all(

@@ -34,7 +34,7 @@ from heliograph.sending import attempts as sending
 from heliograph.sending import timeline as timelines
 from heliograph.sms import status as sms_status
 from heliograph.sms.dispatch import outcomes
-from heliograph.sms.reports import receipts, receipts_without_id
+from heliograph.sms.reports import parts, receipts, receipts_without_id
 from heliograph.traffic import reading as traffic
 from heliograph.webhooks import figures as webhook_figures
 from heliograph.webhooks import history as webhook_history
@@ -223,6 +223,8 @@ STATEMENTS = {
             "messages": "organization_id id",
         },
     ),
+    "receipts with one id": (receipts_without_id.SAME_ID, {"receipts": "message_id"}),
+    "receipts that blame recipients": (parts.BLAMED, {"receipts": "message_id"}),
     "receipts that stand in their messages": (receipts.NOTED, {"messages": "organization_id id"}),
     "messages that move": (sms_status.MOVE, {"messages": "organization_id id"}),
     "states of messages": (

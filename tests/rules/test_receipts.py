@@ -11,6 +11,7 @@ from itertools import permutations
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import phonenumbers
 import pytest
 
@@ -483,6 +484,47 @@ async def test_parts_without_ids_take_a_receipt_each(pool: Pool) -> None:
     assert await status_of(pool, id) == "sent"
     await receive(pool, parts[2])
     assert await status_of(pool, id) == "delivered"
+
+
+async def test_receipts_with_one_id_are_for_one_of_the_parts_without_ids(pool: Pool) -> None:
+    """The second part was taken for delivered because the first part's receipt came twice, written differently."""
+    key = keys.weak_key(TO)
+
+    async def told(*some: Receipt) -> None:
+        await receive(pool, *some)
+        await age_receipts(pool, timedelta(seconds=2))
+        await sweep(pool)
+
+    actor = await organization(pool)
+    id = await sent(pool, actor, ONE, key, key)
+    again = msgspec.structs.replace(receipt("K"), raw=b"again")
+    await told(receipt("K"))
+    await told(again, msgspec.structs.replace(again, raw=b"and again"))
+    assert await status_of(pool, id) == "sent"
+    await told(receipt("L", state=UNDELIVERED))
+    assert await status_of(pool, id) == "undelivered"
+    # In one batch; and a part that expired may still be delivered.
+    id = await sent(pool, actor, ONE, key, key)
+    await told(receipt("M", state=EXPIRED), msgspec.structs.replace(receipt("M"), raw=b"again"))
+    await told(receipt("N"))
+    assert await status_of(pool, id) == "delivered"
+
+
+async def test_a_lost_answer_gets_no_receipt_that_may_be_for_a_message_without_an_id(pool: Pool) -> None:
+    actor = await organization(pool)
+    for _ in range(2):
+        await sent(pool, actor, ONE, keys.weak_key(TO))
+    began = now() - timedelta(seconds=1)
+    lost, other = waiting.Uncertain(ONE, began, TO[1:], 1), waiting.Uncertain(OTHER, began, TO[1:], 1)
+    async with pool.acquire() as conn:
+        for count, found in ((1, []), (2, []), (3, ["R1"])):
+            await receive(pool, receipt(f"R{count}"))
+            assert await waiting.find_for_uncertain(conn, [lost, other]) == [found, []]
+        # Our reference shows which they are for.
+        await receive(pool, receipt("E", reference=1))
+        await pool.execute("DELETE FROM receipts WHERE keys[1] <> 'E'")
+        await pool.execute("UPDATE attempts SET reference = 2")
+        assert await waiting.find_for_uncertain(conn, [lost]) == [["E"]]
 
 
 @pytest.mark.parametrize("sender", [SENDER, ""])

@@ -330,8 +330,7 @@ async def _keep(
 ) -> None:
     """Write receipts into rows of their own, in a fixed order, since a supplier that repeats receipts may do so on
     another worker's session at the same time."""
-    items = list(some.values())
-    rows = [found[key] for key in some]
+    items, rows = list(some.values()), [found[key] for key in some]
     keys = [ids(one.receipt) for one in items]
     kept = await conn.fetch(
         STORE,
@@ -389,6 +388,7 @@ async def _match_without_id(
             one.supplier_id,
             weak_keys(storable(one.receipt.recipient)),
             suffix(storable(one.receipt.sender)),
+            ids(one.receipt)[0] or "",
             one.receipt.reference,
             (one.at or at).astimezone(UTC).date(),
             one.at or at,

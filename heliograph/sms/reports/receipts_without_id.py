@@ -8,15 +8,16 @@ once the other messages have theirs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from uuid import UUID
 
 import asyncpg
 import msgspec
 
+from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
-from heliograph.sms.reports.keys import id_bounds
+from heliograph.sms.reports.keys import id_bounds, weak_key
 
 #: A receipt is for a message sent at most this long before it; our clock may be behind by the second value.
 SINCE, AHEAD = "4 days", "2 minutes"
@@ -33,6 +34,8 @@ class ReceiptWithoutId(msgspec.Struct, frozen=True, gc=False):
     keys: Sequence[str]
     #: The suffix of its sender, which has to be that of the message's; "": it names none.
     sender: str
+    #: The id that it names, which no answer did; "": none.
+    id: str
     reference: int | None
     received_on: date
     received_at: datetime
@@ -68,6 +71,14 @@ SELECT item.n, part.organization_id, part.message_id, part.attempt, part.part, p
         WHERE organization_id = part.organization_id AND message_id = part.message_id AND attempt = part.attempt
           AND reference <> item.reference)
  ORDER BY item.n, part.message_id, part.part
+"""
+# A receipt for a part may be followed by another one with the same id: a repetition, or a late delivery.
+SAME_ID = """
+SELECT item.n, r.organization_id, r.message_id, r.attempt, r.part, item.parts
+  FROM unnest($1::integer[], $2::uuid[], $3::text[], $4::smallint[]) AS item (n, message_id, id, parts)
+       CROSS JOIN LATERAL (
+       SELECT organization_id, message_id, attempt, part FROM receipts
+        WHERE message_id = item.message_id AND keys[1] = item.id ORDER BY received_at LIMIT 1) r
 """
 # A concurrent check, or a repetition of the receipt, may have come first.
 CLAIM = """
@@ -110,16 +121,24 @@ async def match(conn: Connection, receipts: Sequence[ReceiptWithoutId]) -> dict[
     fitting: dict[int, list[asyncpg.Record]] = {}
     for row in rows:
         fitting.setdefault(row["n"], []).append(row)
-    given: dict[int, asyncpg.Record] = {}
+    fitting = {n: some for n, some in fitting.items() if len({row["message_id"] for row in some}) == 1}
+    given = await _of_same_id(conn, receipts, fitting)
     taken: set[tuple[UUID, int, int]] = set()
+    named: dict[tuple[UUID, str], asyncpg.Record] = {}
     for n, candidates in fitting.items():
-        if len({row["message_id"] for row in candidates}) > 1:
+        same = candidates[0]["message_id"], receipts[n].id
+        if n in given:
+            continue
+        if same in named:
+            given[n] = named[same]
             continue
         for row in candidates:
             part = (row["message_id"], row["attempt"], row["part"])
             if part not in taken:
                 taken.add(part)
                 given[n] = row
+                if same[1]:
+                    named[same] = row
                 break
     if not given:
         return {}
@@ -135,3 +154,41 @@ async def match(conn: Connection, receipts: Sequence[ReceiptWithoutId]) -> dict[
     )
     mine = {row["fingerprint"] for row in claimed}
     return {receipts[n].fingerprint: row for n, row in given.items() if receipts[n].fingerprint in mine}
+
+
+async def _of_same_id(
+    conn: Connection, receipts: Sequence[ReceiptWithoutId], fitting: Mapping[int, Sequence[asyncpg.Record]]
+) -> dict[int, asyncpg.Record]:
+    """The receipts of which another one with the same id was assigned to a part of the same message: that part."""
+    asked = [n for n, some in fitting.items() if receipts[n].id and some[0]["parts"] > 1]
+    if not asked:
+        return {}
+    firsts = [fitting[n][0] for n in asked]
+    rows = await conn.fetch(
+        SAME_ID,
+        asked,
+        [row["message_id"] for row in firsts],
+        [receipts[n].id for n in asked],
+        [row["parts"] for row in firsts],
+    )
+    return {row["n"]: row for row in rows}
+
+
+async def awaiting(conn: Connection, places: Sequence[tuple[UUID, str, int | None]]) -> list[int]:
+    """How many parts that were answered without an id still wait for a receipt, for each supplier, recipient and
+    reference (None: any)."""
+    if not places:
+        return []
+    at = now()
+    rows = await conn.fetch(
+        CANDIDATES,
+        [supplier_id for supplier_id, _, _ in places],
+        [weak_key(recipient) for _, recipient, _ in places],
+        [""] * len(places),
+        [reference for _, _, reference in places],
+        [at] * len(places),
+        list(range(len(places))),
+        *id_bounds(at),
+    )
+    counts = Counter(row["n"] for row in rows)
+    return [counts[n] for n in range(len(places))]

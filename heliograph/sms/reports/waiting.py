@@ -18,6 +18,7 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.process import measures
 from heliograph.base.retry import receipt_pause
+from heliograph.sms.reports import receipts_without_id
 from heliograph.sms.reports.keys import SHORTEST, ReceivedReceipt, suffix, suffix_of
 from heliograph.sms.reports.receipts import Applied, match, store
 from heliograph.sms.status import Move
@@ -169,14 +170,14 @@ async def _count_orphans(conn: Connection, rows: Sequence[asyncpg.Record], each:
 # hundreds of attempts met a supplier whose receipts match nothing, reading all receipts since each attempt took longer
 # than a statement may.
 _OF_NUMBER = f"""
-SELECT keys[1] AS id_key, received_at FROM receipts
+SELECT keys[1] AS id_key, received_at, reference IS NOT NULL AS echoes FROM receipts
  WHERE {{number}} AND message_id IS NULL AND received_at >= attempt.started_at - interval '2 minutes'
    AND supplier_id = attempt.supplier_id AND cardinality(keys) > 0
    AND (reference IS NULL OR reference = attempt.reference)
  ORDER BY received_at LIMIT {MOST_FITTING}
 """
 UNCERTAIN = f"""
-SELECT attempt.n, fitting.id_key
+SELECT attempt.n, fitting.id_key, fitting.echoes
   FROM unnest($1::uuid[], $2::timestamptz[], $3::text[], $4::integer[]) WITH ORDINALITY
        AS attempt (supplier_id, started_at, suffix, reference, n)
        CROSS JOIN LATERAL (
@@ -206,9 +207,9 @@ async def find_for_uncertain(conn: Connection, attempts: Sequence[Uncertain]) ->
     """For each attempt, the ids of `count` unmatched receipts for it, or none. No receipt is assigned twice.
 
     They match by account, recipient, time and, if the supplier echoes it, our reference. If several attempts match the
-    same receipts, none gets any until there is one for each of them. An attempt with several lost answers gets receipts
-    only if there are exactly as many, and they match no other attempt. Assigned to the wrong segment or message, a
-    receipt would hide one that never arrived.
+    same receipts, none gets any until there is one for each of them, and for each segment to their number that was
+    answered without an id. An attempt with several lost answers gets receipts only if there are exactly as many, and
+    they match no other attempt. Assigned to the wrong segment or message, a receipt would hide one that never arrived.
     """
     rows = await conn.fetch(
         UNCERTAIN,
@@ -218,21 +219,35 @@ async def find_for_uncertain(conn: Connection, attempts: Sequence[Uncertain]) ->
         [one.reference for one in attempts],
     )
     fitting: list[list[str]] = [[] for _ in attempts]
-    for n, key in rows:
+    anonymous: set[int] = set()
+    for n, key, echoes in rows:
         if key not in fitting[n - 1]:
             fitting[n - 1].append(key)
+        if not echoes:
+            anonymous.add(n - 1)
+    some = [n for n, keys in enumerate(fitting) if keys]
+    others = await receipts_without_id.awaiting(
+        conn,
+        [
+            (attempts[n].supplier_id, attempts[n].recipient, None if n in anonymous else attempts[n].reference)
+            for n in some
+        ],
+    )
+    without_id = dict(zip(some, others, strict=True))
     claims: Counter[tuple[UUID, str]] = Counter()
     for one, keys in zip(attempts, fitting, strict=True):
         claims.update({(one.supplier_id, key): one.count or 1 for key in keys})
     found: list[list[str]] = []
     taken: set[tuple[UUID, str]] = set()
-    for one, keys in zip(attempts, fitting, strict=True):
+    for n, (one, keys) in enumerate(zip(attempts, fitting, strict=True)):
         free = [key for key in keys if (one.supplier_id, key) not in taken]
-        wanted = max((claims[one.supplier_id, key] for key in keys), default=0)
+        more = without_id.get(n, 0)
+        wanted = max((claims[one.supplier_id, key] for key in keys), default=0) + more
         if one.count == 1:
             free = free[:1] if wanted <= len(keys) else []
-        elif len(free) != one.count or wanted > one.count:
+        elif len(free) != one.count + more or wanted > one.count + more:
             free = []
+        free = free[: one.count]
         taken.update((one.supplier_id, key) for key in free)
         found.append(free)
     return found
