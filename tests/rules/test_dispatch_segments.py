@@ -235,6 +235,39 @@ async def test_a_supplier_that_is_the_only_one_gets_the_rest_however_long_it_def
     assert await delivered(bench, id, "A1", "A2", *(f"{id}-{number}" for number in (3, 4, 5))) == "delivered"
 
 
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        Outcome(Verdict.UNREACHABLE, counts=False, total=5),
+        Outcome(Verdict.REFUSED, failover=True, total=5),
+        Outcome(Verdict.BUSY, (Part(1, "B1"),), counts=False, total=5),
+    ],
+)
+async def test_what_a_supplier_has_counts_after_another_one_was_tried_in_vain(pool: Pool, meanwhile: Outcome) -> None:
+    """It was handed the whole message again, under another reference."""
+    bench, id = await begun(pool, Outcome(Verdict.BUSY, (Part(1, "A1"), Part(2, "A2")), "0x58", counts=False, total=5))
+    reference, first = await pool.fetchval("SELECT reference FROM attempts"), bench.only
+    other = bench.add(supplier("other", priority=20))
+    bench.restart()
+    other.script = lambda submission: meanwhile
+    await bench.later(seconds=20)
+    await bench.round()
+    assert [one.held for one in other.submitted] == [()]
+    other.sessions = 0
+    await bench.later(seconds=60)
+    await bench.round()
+    (submission,) = first.submitted
+    assert (submission.held, submission.reference, submission.attempt) == ((1, 2), reference, 3)
+    ids = [one for one in bench.connectors if bench.connectors[one] is first]
+    for key in ("A1", "A2", f"{id}-3", f"{id}-4", f"{id}-5"):
+        assert await status_of(pool, id) == "sent"
+        await bench.receive(ids[0], receipt(key))
+    assert await status_of(pool, id) == "delivered"
+    # What the other one has of it is charged, and nothing else in addition.
+    query = "SELECT coalesce(sum(segments), 0)::int FROM reconciliation_deltas WHERE what = 'doubled'"
+    assert await pool.fetchval(query) == len(meanwhile.parts)
+
+
 async def test_a_message_put_off_for_long_goes_to_another_supplier_as_a_whole(pool: Pool) -> None:
     bench, id = await begun(pool, Outcome(Verdict.BUSY, (Part(1, "A1"),), "0x58", counts=False, total=5))
     other = bench.add(supplier("other", priority=20))

@@ -33,6 +33,7 @@ from heliograph.retention import shorter
 from heliograph.sending import attempts as sending
 from heliograph.sending import timeline as timelines
 from heliograph.sms import status as sms_status
+from heliograph.sms.dispatch import claimed as sms_claimed
 from heliograph.sms.dispatch import outcomes
 from heliograph.sms.reports import parts, receipts, receipts_without_id
 from heliograph.traffic import reading as traffic
@@ -222,6 +223,10 @@ STATEMENTS = {
             "sms_parts": "id_key supplier_id",
             "messages": "organization_id id",
         },
+    ),
+    "series of long messages": (
+        sms_claimed.BEGUN,
+        {"sms_parts": "message_id", "attempts": "organization_id message_id"},
     ),
     "receipts with one id": (receipts_without_id.SAME_ID, {"receipts": "message_id"}),
     "receipts that blame recipients": (parts.BLAMED, {"receipts": "message_id"}),

@@ -6,7 +6,7 @@ an earlier read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -20,6 +20,17 @@ from heliograph.sealing import text_keys
 UNSENT = "accepted"
 #: Messages valid for no longer than this are as urgent as one-time codes, whatever their class.
 SHORT_LIVED = timedelta(minutes=15)
+
+
+class BegunSeries(msgspec.Struct, frozen=True, gc=False):
+    """A series of attempts that left a supplier with some of a message's segments. The fields are those of a
+    `ClaimedMessage`."""
+
+    series: int
+    series_at: datetime
+    reference: int
+    parts: int
+    taken: Sequence[int]
 
 
 class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
@@ -66,6 +77,17 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
     passed: Sequence[UUID] = ()
     #: Its text exists but cannot be opened now: it waits, whatever its validity.
     is_locked: bool = False
+    #: By supplier, its last series before the one of the last attempt.
+    begun: Mapping[UUID, BegunSeries] | None = None
+
+    def resumed(self, supplier_id: UUID) -> ClaimedMessage:
+        """The message as this supplier has it, if others that took nothing of it, or not all, were tried since."""
+        found = None if self.begun is None or supplier_id == self.attempt_supplier else self.begun.get(supplier_id)
+        if found is None:
+            return self
+        return msgspec.structs.replace(
+            self, attempt_supplier=supplier_id, attempt_state="busy", **msgspec.structs.asdict(found)
+        )
 
     @property
     def is_unsent(self) -> bool:
@@ -144,6 +166,21 @@ SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.class, m.guarantee
                WHERE message_id = long.id AND parts > 1 AND attempt = long.series) kept) taken ON true
  ORDER BY item.n
 """
+# Read only for long messages with several series: usually there is none, or one.
+BEGUN = """
+SELECT item.id, begun.supplier_id, begun.series, a.series_at, a.reference, begun.parts, begun.taken
+  FROM unnest($1::uuid[], $2::uuid[], $3::smallint[]) AS item (organization_id, id, series)
+       CROSS JOIN LATERAL (
+       SELECT supplier_id, attempt AS series, max(parts) AS parts, array_agg(DISTINCT part) AS taken FROM sms_parts
+        WHERE message_id = item.id AND parts > 1 AND attempt < item.series
+        GROUP BY supplier_id, attempt) begun
+       CROSS JOIN LATERAL (
+       SELECT min(started_at) AS series_at, coalesce(min(reference), 0) AS reference FROM attempts
+        WHERE organization_id = item.organization_id AND message_id = item.id
+          AND coalesce(continues, attempt) = begun.series) a
+ WHERE a.series_at IS NOT NULL
+ ORDER BY begun.series
+"""
 # Read only for messages tried again: passing over a supplier counts as a try.
 PASSED = "SELECT id, passed FROM queue WHERE id = ANY ($1) AND kind || '' = 'sms' AND passed IS NOT NULL"
 
@@ -168,8 +205,26 @@ async def load(conn: Connection, claimed: Sequence[Lease]) -> list[ClaimedMessag
             )
             for one, text in zip(found, opened.texts, strict=True)
         ]
+    if several := [one for one in found if one.series > 1 and one.parts > 1 and one.is_unsent]:
+        begun = await _begun(conn, several)
+        found = [
+            msgspec.structs.replace(one, begun=begun[one.lease.id]) if one.lease.id in begun else one for one in found
+        ]
     again = [lease.id for lease in claimed if lease.tries]
     passed = {row["id"]: row["passed"] for row in await conn.fetch(PASSED, again)} if again else {}
     if not passed:
         return found
     return [msgspec.structs.replace(one, passed=passed.get(one.lease.id, ())) for one in found]
+
+
+async def _begun(conn: Connection, messages: Sequence[ClaimedMessage]) -> dict[UUID, dict[UUID, BegunSeries]]:
+    rows = await conn.fetch(
+        BEGUN,
+        [one.lease.organization_id for one in messages],
+        [one.lease.id for one in messages],
+        [one.series for one in messages],
+    )
+    begun: dict[UUID, dict[UUID, BegunSeries]] = {}
+    for id, supplier_id, *series in rows:
+        begun.setdefault(id, {})[supplier_id] = BegunSeries(*series)
+    return begun

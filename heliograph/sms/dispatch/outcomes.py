@@ -320,8 +320,8 @@ def _decide(one: AnsweredAttempt, own: PartId | None, at: datetime, grace: float
     message = (lease.organization_id, lease.id)
     match outcome.verdict:
         case Verdict.ACCEPTED:
-            # A late answer may come after further attempts.
-            after_others = one.attempt.series > 1 or one.is_late
+            # A late answer may come after further attempts, and a series may go on after those of other suppliers.
+            after_others = number > 1 or one.is_late
             taken = SupplierAcceptance(after_others, route.network, route.cost, route.route)
             return Settlement(ended, Move(*message, "sent", at, supplier_id=one.attempt.target_id, taken=taken))
         case Verdict.UNKNOWN:

@@ -352,7 +352,7 @@ class Selection:
     def _out(
         self, due: ClaimedMessage, account: PooledSupplier, decision: int | None, route: Route | None
     ) -> Attempt[ClaimedMessage]:
-        attempt = due.lease.attempt + 1
+        attempt, due = due.lease.attempt + 1, due.resumed(account.supplier.id)
         continues = self._begun_at(due, {account.supplier.id: account.supplier}) is not None
         sender, address = due.sender, None
         if due.mode == "live":

@@ -162,7 +162,7 @@ async def _adopt(
             "sent",
             due.at,
             supplier_id=due.attempt_supplier,
-            taken=SupplierAcceptance(due.series > 1, cost=costs.get(due.lease.id)),
+            taken=SupplierAcceptance(due.attempt > 1, cost=costs.get(due.lease.id)),
         )
         for due in ordered
     ]
