@@ -93,6 +93,21 @@ async def row(pool: Pool) -> Any:
     return found
 
 
+async def test_numbers_of_an_account_that_comes_back_are_connected_as_meta_lists_them(pool: Pool) -> None:
+    """It left the platform, was removed here, and joined again."""
+    actor = await organization(pool)
+    account = await made.account(pool, actor)
+    id = await made.number(pool, account)
+    await apply(pool, account, account_event(1, event="ACCOUNT_OFFBOARDED"))
+    assert (await row(pool))["connection_status"] == "disconnected"
+    async with pool.acquire() as conn:
+        await accounts.set_state(conn, organization_id=actor.organization_id, account_id=account.id, state="removed")
+    assert (await made.account(pool, actor)).id == account.id
+    await store(pool, account, listed())
+    found = await row(pool)
+    assert (found["id"], found["connection_status"]) == (id, "connected")
+
+
 EVENTS = [
     number_event(1, event="THROUGHPUT_UPGRADE", tier=tier_of("TIER_UNLIMITED")),
     CapabilityItem(**common(2, "business_capability_update"), tier=tier_of(10_000)),

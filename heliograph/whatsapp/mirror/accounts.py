@@ -305,10 +305,11 @@ UPDATE whatsapp_accounts
  WHERE organization_id = $1 AND id = $2 AND state <> 'removed'
 RETURNING {_ACCOUNT}
 """
-END_NUMBERS = """
-UPDATE whatsapp_numbers SET state = 'removed', changed_at = $3 WHERE organization_id = $1 AND account_id = $2
-"""
 # If the account is added again, what Meta then lists counts, however recent its last event about them.
+END_NUMBERS = """
+UPDATE whatsapp_numbers SET state = 'removed', changed_at = $3, applied = applied - 'connection'
+ WHERE organization_id = $1 AND account_id = $2
+"""
 END_TEMPLATES = """
 UPDATE whatsapp_templates SET status = 'removed', reread_at = NULL, applied = applied - 'status'
  WHERE organization_id = $1 AND account_id = $2
