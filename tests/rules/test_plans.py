@@ -44,7 +44,7 @@ from heliograph.webhooks.delivery import attempts
 from heliograph.webhooks.recording import events, successes
 from heliograph.webhooks.recording import results as recording
 from heliograph.whatsapp import status
-from heliograph.whatsapp.callbacks import conversations, matching, opt_out_words
+from heliograph.whatsapp.callbacks import conversations, inbox, matching, opt_out_words
 from heliograph.whatsapp.dispatch import claimed, holds, parking
 from heliograph.whatsapp.mirror import numbers, template_sync, templates
 from heliograph.whatsapp.money import rates, wallet
@@ -203,6 +203,10 @@ STATEMENTS = {
             "whatsapp_conversations": "organization_id id|merged_into",
             "person_names": "organization_id name|person",
         },
+    ),
+    "numbers that statuses are about, in other accounts": (
+        inbox.MOVED,
+        {"whatsapp_numbers": "organization_id", "whatsapp_accounts": "organization_id"},
     ),
     "messages of statuses": (
         matching.MATCH,

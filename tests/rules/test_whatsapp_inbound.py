@@ -395,6 +395,42 @@ async def test_a_number_that_moved_to_another_account_still_hears_of_what_it_sen
     assert (await status_of(pool, id))[0] == "read"
 
 
+@pytest.mark.parametrize("graph_id", ["", "555"])
+@pytest.mark.parametrize("opaque", [True, False])
+async def test_a_number_that_moved_hears_of_what_it_sent_before_its_new_account_was_read(
+    pool: Pool, acme: Made, meta: Meta, graph_id: str, opaque: bool
+) -> None:
+    """What had been delivered in these minutes stayed sent, until it expired and cost nothing."""
+    bench = await Bench(pool).start()
+    id = await outbound(pool, acme)
+    await bench.round()
+    theirs = await pool.fetchval("SELECT wamid FROM whatsapp_wamids WHERE message_id = $1", id)
+    account_id, waba_id = await account(pool, acme.organization_id, acme.app)
+    await pool.execute("UPDATE whatsapp_accounts SET numbers_at = now() + interval '10 minutes'")
+    new = msgspec.structs.replace(acme, waba_id=waba_id)
+    ours = {"biz_opaque_callback_data": str(id)} if opaque else {}
+    stranger = status(new, "wamid.Z", "delivered", graph_id="777", biz_opaque_callback_data=str(id))
+    stranger[2]["metadata"]["display_phone_number"] = "25884999"
+    await meta.say(new, stranger)
+    assert (await row_of(pool, id))["status"] == "accepted"
+    soon = "SELECT numbers_at < now() + interval '2 minutes' FROM whatsapp_accounts WHERE id = $1"
+    assert not await pool.fetchval(soon, account_id)
+    await meta.say(new, status(new, theirs, "delivered", graph_id=graph_id, **ours))
+    assert await status_of(pool, id) == ("delivered", None, "consumed")
+    assert await pool.fetchval(soon, account_id)
+
+
+async def test_a_number_says_nothing_under_an_account_of_another_app_that_does_not_have_it(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    id = await outbound(pool, acme, queued=False)
+    app = await make_app(pool)
+    _, waba_id = await account(pool, acme.organization_id, app)
+    new = msgspec.structs.replace(acme, app=app, waba_id=waba_id)
+    await meta.say(new, status(new, "wamid.Y", "delivered", biz_opaque_callback_data=str(id)))
+    assert (await row_of(pool, id))["status"] == "accepted"
+
+
 async def test_a_number_that_moved_before_its_send_was_answered_hears_of_it_without_our_id(pool: Pool) -> None:
     acme, meta = await made(pool), Meta(pool)
     bench = await Bench(pool).start()

@@ -11,8 +11,8 @@ reordering or regrouping items changes nothing, since each kind recognizes items
     unparsable, or failing alone    whatsapp_dead_letters, sealed
 
 The rule nobody may break: an item is applied only to the account that its callback names, if that account belongs to
-the callback's app, and to a number of that account. And whatever happens to one item, the others of its batch are
-applied.
+the callback's app, and to a number of that account; a status also to one that has moved there. And whatever happens to
+one item, the others of its batch are applied.
 
 It has over 400 lines because routing, applying and halving a batch are one transaction.
 """
@@ -255,6 +255,7 @@ class Inbox:
         routes = await accounts.routes(conn, list({item.waba_id for item, _ in found}))
         works: list[Work] = []
         locked: list[Work] = []
+        strays: list[tuple[StatusItem, datetime]] = []
         for item, at in found:
             work = route(item, app, at, routes)
             if isinstance(work, Work):
@@ -265,8 +266,12 @@ class Inbox:
                 found_in = routes[item.waba_id]
                 growing.add((found_in.organization_id, found_in.account_id))
                 rejected.append(DeadLetter(app, at, work, raw_of(item), found_in.organization_id))
+            elif work == UNKNOWN_NUMBER and isinstance(item, StatusItem):
+                strays.append((item, at))
             else:
                 dropped[work] += 1
+        if strays:
+            works += await _moved(conn, app, strays, routes, dropped, growing)
         return works + await self._bare(conn, locked, rejected)
 
     async def _bare(self, conn: Connection, locked: Sequence[Work], rejected: list[DeadLetter]) -> list[Work]:
@@ -392,6 +397,31 @@ def route(item: Readable, app: UUID, at: datetime, routes: Mapping[str, Route]) 
     if number_id is None:
         return UNKNOWN_NUMBER
     return Work(item, app, at, found.organization_id, found.account_id, number_id, found.trying)
+
+
+async def _moved(
+    conn: Connection,
+    app: UUID,
+    strays: Sequence[tuple[StatusItem, datetime]],
+    routes: Mapping[str, Route],
+    dropped: Counter[str],
+    growing: set[tuple[UUID, UUID]],
+) -> list[Work]:
+    """Those of statuses about numbers that their account is not known to have whose number another account of its
+    organization and app has or had: it has moved, and Meta reports under the new account what it sent before."""
+    keys = [(routes[item.waba_id].organization_id, item.phone_number_id, item.number_digits) for item, _ in strays]
+    asked = list(dict.fromkeys(keys))
+    rows = await conn.fetch(MOVED, *(list(column) for column in zip(*asked, strict=True)), app)
+    known = {asked[row["n"] - 1]: row["id"] for row in rows}
+    works = []
+    for (item, at), key in zip(strays, keys, strict=True):
+        found = routes[item.waba_id]
+        if key in known:
+            works.append(Work(item, app, at, found.organization_id, found.account_id, known[key], found.trying))
+            growing.add((found.organization_id, found.account_id))
+        else:
+            dropped[UNKNOWN_NUMBER] += 1
+    return works
 
 
 async def retry(
@@ -566,6 +596,17 @@ WITH sized AS MATERIALIZED (
 SELECT c.id, c.body, c.received_at FROM sized CROSS JOIN LATERAL (
        SELECT id, body, received_at FROM whatsapp_callbacks WHERE id = sized.id) c
  WHERE sized.before < $2 ORDER BY c.id
+"""
+# One with the same id before others with the same digits, since a number may get another id when it moves.
+MOVED = """
+SELECT item.n, known.id
+  FROM unnest($1::uuid[], $2::text[], $3::text[]) WITH ORDINALITY AS item (organization_id, graph_id, digits, n)
+       CROSS JOIN LATERAL (
+       SELECT n.id FROM whatsapp_numbers n
+         JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
+        WHERE n.organization_id = item.organization_id AND a.app = $4
+          AND (n.graph_id = item.graph_id OR n.digits = item.digits)
+        ORDER BY n.graph_id = item.graph_id DESC, n.state = 'active' DESC, n.changed_at DESC LIMIT 1) known
 """
 DONE = """
 WITH gone AS (DELETE FROM whatsapp_callbacks WHERE id = ANY ($1))

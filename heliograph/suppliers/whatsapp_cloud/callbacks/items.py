@@ -55,6 +55,8 @@ class StatusItem(msgspec.Struct, frozen=True, kw_only=True):
 
     waba_id: str
     phone_number_id: str
+    #: The digits of that number; None: unreadable.
+    number_digits: str | None = None
     wamid: str
     #: In lower case: one of RANK, "failed", or an unknown word.
     status: str

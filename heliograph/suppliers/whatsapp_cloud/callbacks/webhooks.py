@@ -126,8 +126,8 @@ def _only_statuses(raw: bytes) -> list[StatusItem] | None:
                 value = change.value
                 if len(items) + len(value.statuses) > MOST:
                     return None
-                contacts, number_id = _Contacts(value.contacts or []), id_of(value.metadata.phone_number_id)
-                items += [_status(waba_id, number_id, at, contacts, one) for one in value.statuses]
+                contacts, number = _Contacts(value.contacts or []), _number(value.metadata)
+                items += [_status(waba_id, number, at, contacts, one) for one in value.statuses]
     except UNREADABLE:
         return None
     return items
@@ -177,12 +177,12 @@ def _value(waba_id: str, at: datetime | None, raw: bytes) -> Iterator[Item]:
     value, dropped = _read(raw, _Value)
     for name in dropped & {"statuses", "messages", "metadata"}:
         yield PoisonItem(reason=f"value: {name} with an unexpected shape", raw=raw, waba_id=waba_id)
-    number = value.metadata.phone_number_id if value.metadata else None
     contacts = _Contacts(value.contacts or [])
-    number_id = id_of(number)
+    number = _number(value.metadata)
+    number_id = number[0]
     for one in value.statuses or ():
         try:
-            yield _status(waba_id, number_id, at, contacts, _read(one, _Status)[0])
+            yield _status(waba_id, number, at, contacts, _read(one, _Status)[0])
         except UNREADABLE as error:
             yield PoisonItem(reason=_why("status", error), raw=bytes(one), waba_id=waba_id)
     for one in value.messages or ():
@@ -201,9 +201,21 @@ def _value(waba_id: str, at: datetime | None, raw: bytes) -> Iterator[Item]:
         )
 
 
+def _number(metadata: _Metadata | None) -> tuple[str | None, str | None]:
+    """Id and digits of the number that a value is about."""
+    if metadata is None:
+        return None, None
+    return id_of(metadata.phone_number_id), digits_of(metadata.display_phone_number)
+
+
 def _status(
-    waba_id: str, number_id: str | None, at: datetime | None, contacts: _Contacts, status: _Status
+    waba_id: str,
+    number: tuple[str | None, str | None],
+    at: datetime | None,
+    contacts: _Contacts,
+    status: _Status,
 ) -> StatusItem:
+    number_id, number_digits = number
     if number_id is None:
         raise ValueError("no number")
     wamid = text_id(status.id)
@@ -226,6 +238,7 @@ def _status(
     return StatusItem(
         waba_id=waba_id,
         phone_number_id=number_id,
+        number_digits=number_digits,
         wamid=wamid,
         status=status.status.lower(),
         at=_at(status.timestamp, at),
@@ -410,6 +423,7 @@ class _Change(msgspec.Struct):
 
 class _Metadata(msgspec.Struct):
     phone_number_id: str | int | None = None
+    display_phone_number: Any = None
 
 
 class _Contact(msgspec.Struct):
