@@ -29,7 +29,7 @@ from heliograph.whatsapp.callbacks.dead_letters import ANY_AWAITED, NEWEST, cont
 from heliograph.whatsapp.callbacks.inbox import Inbox, retry, retry_awaited
 from heliograph.whatsapp.callbacks.intake import KIND
 from heliograph.whatsapp.money.rates import RateBook
-from tests.rules.callback_factories import Change, Meta, ago, batch, message, status, wamid
+from tests.rules.callback_factories import Change, Meta, ago, batch, call, message, status, wamid
 from tests.rules.dispatching_whatsapp import Bench, accept_all, row_of, status_of
 from tests.rules.dispatching_whatsapp import wamid as wamid_of
 from tests.rules.factories import TO, endpoint, sender
@@ -510,6 +510,24 @@ async def test_what_nobody_knows_is_dropped_but_a_users_message_to_a_new_number_
     assert b"to a new number" in kept
     assert b"to a new number" not in (await pool.fetchval("SELECT body FROM whatsapp_dead_letters"))
     await nothing_waits(pool)
+
+
+async def test_a_call_to_a_new_number_opens_the_window_once_a_reading_has_found_it(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    at = ago(minutes=2)
+    change = call(acme, at)
+    change[2]["metadata"]["phone_number_id"] = "777"
+    await meta.say(acme, change)
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_conversations") == 0
+    await pool.execute("UPDATE whatsapp_dead_letters SET received_at = received_at - interval '2 minutes'")
+    new, *_ = await new_number(pool, acme.organization_id, acme.account_id)
+    await pool.execute("UPDATE whatsapp_numbers SET graph_id = '777' WHERE id = $1", new)
+    async with pool.acquire() as conn, conn.transaction():
+        await retry_awaited(conn, KEY, RateBook(pool))
+    rows = await pool.fetch("SELECT number_id, expires_at FROM whatsapp_conversations")
+    assert [tuple(row) for row in rows] == [(new, at + timedelta(days=1))]
+    assert await dead_letters(pool) == []
 
 
 async def test_an_account_that_is_locked_holds_no_deliveries_up(

@@ -52,7 +52,7 @@ TIMER, EVERY = "whatsapp dead letters", 10.0
 NEWEST, OLDEST = UUID(int=2**128 - 1), UUID(int=0)
 #: Where counting them stops: the checks count them every minute.
 COUNTED = 10_000
-#: Why a user's message waits: its account has no such number, or not yet.
+#: Why a user's message or call waits: its account has no such number, or not yet.
 UNKNOWN_NUMBER = said("unknown number")
 
 

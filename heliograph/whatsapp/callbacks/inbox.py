@@ -241,8 +241,9 @@ class Inbox:
         dropped: Counter[str],
         growing: set[tuple[UUID, UUID]],
     ) -> list[Work]:
-        """The items that have an owner and can be stored. Others are dropped, except users' messages and unparsable
-        items. `growing` gets the accounts (organization, account) that seem to have a number not known yet."""
+        """The items that have an owner and can be stored. Others are dropped, except users' messages and calls, and
+        unparsable items. `growing` gets the accounts (organization, account) that seem to have a number not known
+        yet."""
         found: list[tuple[Readable, datetime]] = []
         is_large = sum(len(raw) for _, _, raw in opened) > LARGE
         for item, at in await asyncio.to_thread(_parsed, opened) if is_large else _parsed(opened):
@@ -261,7 +262,7 @@ class Inbox:
             if isinstance(work, Work):
                 is_locked = isinstance(item, MessageItem) and self._sealing.is_locked(work.organization_id)
                 (locked if is_locked else works).append(work)
-            elif work == UNKNOWN_NUMBER and isinstance(item, MessageItem):
+            elif work == UNKNOWN_NUMBER and isinstance(item, (MessageItem, CallItem)):
                 # Its number may be too new for the mirror: it is retried after the next sync (`retry_awaited`).
                 found_in = routes[item.waba_id]
                 growing.add((found_in.organization_id, found_in.account_id))
