@@ -129,7 +129,7 @@ async def test_types_that_openapi_typescript_makes_compile_and_send(
         "campaign": None,
         "contact": None,
         "contacts": ["Ana Silva"],
-        "refused": "validation_error",
+        "refused": ["validation_error", 1],
         "key": ["sms:send"],
         "told": "undelivered",
     }

@@ -213,6 +213,14 @@ def test_no_field_is_spelt_twice() -> None:
         assert max(folded.values()) == 1, each.id
 
 
+def test_an_object_with_any_fields_says_so() -> None:
+    """Of one that names no fields, openapi-typescript makes an object that has none: nothing in it can be read."""
+    for name, schema in SCHEMAS.items():
+        for one in walk(schema):
+            if one.get("type") == "object":
+                assert one.keys() & {"properties", "additionalProperties"}, name
+
+
 def test_nothing_is_only_null() -> None:
     """openapi-generator has no type for only null."""
     nothing_else = [

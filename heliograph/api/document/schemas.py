@@ -117,6 +117,7 @@ def opened(schema: Schema) -> Schema:
         open_["type"] = ["string", "null"]
         return open_
     listed = [_values_out(open_)]
+    _say_any(open_)
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), dict):
             open_[key] = dict(schema[key])
@@ -124,6 +125,8 @@ def opened(schema: Schema) -> Schema:
     if "anyOf" in schema:
         open_["anyOf"] = [dict(one) for one in schema["anyOf"]]
         listed += [_values_out(one) for one in open_["anyOf"]]
+        for one in open_["anyOf"]:
+            _say_any(one)
     text = open_.get("description", "")
     values = [value for found in listed for value in found]
     if any(f"`{value}`" not in text for value in values):
@@ -131,6 +134,12 @@ def opened(schema: Schema) -> Schema:
     elif values:
         open_["description"] = f"{text} More values may come."
     return open_
+
+
+def _say_any(schema: Schema) -> None:
+    """An object that may have any fields says so: openapi-typescript takes one that names none for one without any."""
+    if schema.get("type") == "object":
+        schema.setdefault("additionalProperties", True)
 
 
 def _values_out(schema: Schema) -> list[Any]:

@@ -73,6 +73,9 @@ const example: Received = {
   },
 };
 
+// What an error says in detail depends on its code.
+const wrong = answered.error?.error.details["fields"];
+
 console.log(
   JSON.stringify({
     sent: [sent.data?.status, sent.data?.message.clientReference, sent.data?.provider.messageId],
@@ -80,7 +83,7 @@ console.log(
     campaign: refused.error?.error.code ?? null,
     contact: made.data?.contact.first_name ?? null,
     contacts: listed.data?.items.map((one) => one.name),
-    refused: answered.error?.error.code,
+    refused: [answered.error?.error.code, Array.isArray(wrong) ? wrong.length : null],
     key: shop.data?.apiKey.scopes,
     told: told(example),
   }),
