@@ -12,6 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from heliograph.api.document import openapi
+from heliograph.api.routes import OPERATIONS
 from heliograph.base.database.pool import Pool
 
 from .conftest import Api, make_tenant, running
@@ -155,6 +157,23 @@ async def test_a_python_client_that_openapi_generator_makes_sends(
         "refused": [400, "validation_error"],
         "open": "eaten_by_a_goat",
     }
+
+
+#: The option that docs/api.md recommends.
+OPEN = "disallowAdditionalPropertiesIfNotPresent=false"
+
+
+@pytest.mark.lasts(5)
+async def test_a_client_that_openapi_generator_makes_accepts_later_fields(tmp_path: Path) -> None:
+    """Without the option, all classes of its usual Java client refuse fields that are not in their document."""
+    assert f"`--additional-properties {OPEN}`" in (ROOT / "docs" / "api.md").read_text()
+    document = openapi.document(OPERATIONS, "")
+    (tmp_path / "openapi.json").write_bytes(document)
+    await openapi_generator(tmp_path, "java", "--additional-properties", f"openApiNullable=false,{OPEN}")
+    classes = (tmp_path / "java").rglob("model/*.java")
+    refusing = {path.stem for path in classes if "is not defined in the" in path.read_text()}
+    schemas = msgspec.json.decode(document)["components"]["schemas"]
+    assert refusing == {name for name, one in schemas.items() if one.get("additionalProperties") is False}
 
 
 #: The generated sources have an annotation that Java has not had since version 11.
