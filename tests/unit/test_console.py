@@ -265,6 +265,24 @@ def on_a_terminal(code: str, **environment: str) -> bytes:
     return written
 
 
+DOCTOR = """
+import typer
+from heliograph.cli.running import doctor
+try:
+    doctor.command()
+except typer.Exit as ended:
+    assert ended.exit_code == 1
+"""
+
+
+def test_what_is_wrong_is_not_cut_at_the_end_of_a_terminals_line() -> None:
+    away = {"HELIOGRAPH_DATABASE_URL": "postgresql://x@127.0.0.1:1/x", "HELIOGRAPH_SECRET_KEY": "0123456789abcdef" * 2}
+    lines = on_a_terminal(DOCTOR, COLUMNS="60", **away).decode().splitlines()
+    assert max(map(len, lines[:4])) <= 60
+    why = "database: the database at 127.0.0.1:1/x cannot be reached: Connection refused"
+    assert lines[lines.index(why) + 1].startswith("Start it, or set HELIOGRAPH_DATABASE_URL")
+
+
 LOG = """
 import structlog
 from heliograph.base.process import logs

@@ -28,7 +28,7 @@ from heliograph.cli.terminal.console import (
     settings_of,
 )
 from heliograph.cli.terminal.http import address, ask
-from heliograph.cli.terminal.printing import Json, is_for_programs, show
+from heliograph.cli.terminal.printing import Json, cuts_texts, is_for_programs, show
 from heliograph.health import findings
 from heliograph.sealing import text_keys
 
@@ -69,7 +69,8 @@ def command(
     if not is_for_programs(json):
         for check in checks:
             if check.remedy:
-                print(f"\n{check.check}: {check.remedy}")
+                why = f"{check.detail}\n" if cuts_texts() else ""  # the table may have cut it
+                print(f"\n{check.check}: {why}{check.remedy}")
     if any(check.state == "failed" for check in checks):
         raise typer.Exit(FAILED)
 

@@ -354,6 +354,11 @@ def _is_coloured() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def cuts_texts() -> bool:
+    """True if tables are fitted to a terminal."""
+    return _width() is not None
+
+
 def _width() -> int | None:
     """Width of the terminal; None if stdout is a file or a pipe, which gets everything."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
