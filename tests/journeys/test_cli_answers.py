@@ -116,6 +116,18 @@ async def test_a_login_is_checked_before_it_is_kept(shell: Shell) -> None:
     assert "Acme" in (await shell.run(*words, "--profile", "one")).out
     assert shell.profiles()["profiles"]["one"]["url"] == shell.server.url
     await shell.run("login", "--key-file", str(file), "--profile", "two", "--url", shell.server.url)
+    # What the next command would not use is told, such as the test key after a live one.
+    wins = "wins over the current profile: unset it, or give --profile one"
+    for variable, other, is_told in (
+        ("HELIOGRAPH_PROFILE", "two", True),
+        ("HELIOGRAPH_PROFILE", "one", False),
+        ("HELIOGRAPH_API_KEY", KEY, True),
+    ):
+        used = await shell.run("profile", "use", "one", **{variable: other})
+        again = await shell.run(*words, "--profile", "one", **{variable: other})
+        assert [wins in one.err for one in (used, again)] == [is_told, is_told], variable
+        assert KEY not in used.err
+    await shell.run("profile", "use", "two")
     await shell.run("profile", "remove", "two")
     told = (await shell.run("logs", status=2)).err
     assert "heliograph profile use" in told

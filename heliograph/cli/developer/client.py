@@ -36,7 +36,7 @@ KeyOption = Annotated[
     str | None,
     typer.Option(
         "--key",
-        envvar="HELIOGRAPH_API_KEY",
+        envvar=profiles.KEY_VARIABLE,
         metavar="SECRET",
         show_default=False,
         help="API key. Defaults to that of the profile; --profile wins over the variable.",
@@ -79,7 +79,7 @@ ProfileOption = Annotated[
     str | None,
     typer.Option(
         "--profile",
-        envvar="HELIOGRAPH_PROFILE",
+        envvar=profiles.PROFILE_VARIABLE,
         show_default=False,
         help="Profile of `heliograph login`. Defaults to the current one.",
     ),

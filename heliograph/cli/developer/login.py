@@ -63,6 +63,8 @@ def command(
     mode = "test" if Client(base_url, key).is_test else "live"
     show({"profile": profile, "url": base_url, "key": made.shown_key, "mode": mode, "organization": name}, json)
     say(f"Saved in {profiles.folder() / 'profiles.json'}.")
+    if why := profiles.passed_over(profile):
+        say(why)
 
 
 def _organization(api: Client) -> str | None:

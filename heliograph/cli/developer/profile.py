@@ -48,6 +48,8 @@ def use(name: Name, json: Json = False) -> None:
 
     profiles.change(chosen)
     show([{"profile": name, "is_current": True}], json, ("profile", "is_current"))
+    if why := profiles.passed_over(name):
+        say(why)
 
 
 @app.command("remove")

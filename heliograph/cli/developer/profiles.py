@@ -18,6 +18,8 @@ from heliograph.cli.terminal.console import WRONG, Problem
 
 #: The profile used if none is named.
 DEFAULT = "default"
+#: The variables that name a key, or a profile, in place of the current profile.
+KEY_VARIABLE, PROFILE_VARIABLE = "HELIOGRAPH_API_KEY", "HELIOGRAPH_PROFILE"
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -100,3 +102,13 @@ def get(name: str | None) -> Profile | None:
         listed = ", ".join(sorted(known.profiles)) or "none"
         raise Problem(f"there is no profile {name!r} (available: {listed}); `heliograph login` creates one", WRONG)
     return found
+
+
+def passed_over(name: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Why commands do not use the current profile, which has this name; empty: they do."""
+    if environment.get(KEY_VARIABLE):
+        return f"{KEY_VARIABLE} is set, and wins over the current profile: unset it, or give --profile {name}."
+    other = environment.get(PROFILE_VARIABLE)
+    if other and other != name:
+        return f"{PROFILE_VARIABLE} is {other}, and wins over the current profile: unset it, or give --profile {name}."
+    return ""
