@@ -98,6 +98,8 @@ async def test_a_login_is_checked_before_it_is_kept(shell: Shell) -> None:
         (answer({"account": None}), "does not respond like a Heliograph server", 1),
         ((200, b"", {}), "does not respond like a Heliograph server", 1),
         ((403, b"<html>", {}), "does not respond like a Heliograph server", 1),
+        ((301, b"<html>", {"Location": "https://sms.example.com/"}), "redirects to https://sms.example.com/: give", 1),
+        ((308, b"", {"Location": "https://sms.example.com/"}), "redirects to https://sms.example.com/: give", 1),
         (answer({"message": "Forbidden"}, 403), "does not respond like a Heliograph server", 1),
         (answer({"error": {"code": "forbidden"}}, 403), "does not respond like a Heliograph server", 1),
         (answer(refused, 403), "organization_suspended", 1),

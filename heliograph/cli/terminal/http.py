@@ -76,6 +76,9 @@ def ask(
     if body is not None:
         data, sent["content-type"] = msgspec.json.encode(body), "application/json"
     status, answered, raw = exchange(method, base_url, f"/v1{path}", headers=sent, data=data, timeout=timeout)
+    if 300 <= status < 400 and (target := answered.get("location")):
+        # Such as from http:// to https://. It is not followed: the key would go to whatever address it names.
+        raise Problem(f"{base_url} redirects to {target}: give the URL that it leads to")
     try:
         decoded = msgspec.json.decode(raw) if raw else None
     except (msgspec.DecodeError, UnicodeError):
