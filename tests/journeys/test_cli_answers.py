@@ -399,3 +399,23 @@ async def test_a_body_on_stdin_is_utf_8_in_every_locale(shell: Shell) -> None:
         invoked = asyncio.to_thread(CliRunner(charset="latin-1").invoke, app, words, input=f"{mark}{body}".encode())
         assert (await invoked).exit_code == 0
         assert json.loads(shell.server.bodies[-1]) == {"name": "João"}
+
+
+async def test_a_long_list_goes_on_where_the_rate_or_a_lost_connection_stops_it(shell: Shell) -> None:
+    limited = {"error": {"code": "rate_limit_exceeded", "message": "Too many requests in this minute."}}
+    troubles = [answer(limited, 429, **{"retry-after": "1"}), HTML]
+
+    def says(path: str, query: dict[str, str]) -> Answer:
+        if "cursor" in query and troubles:
+            return troubles.pop(0)
+        number = int(query.get("cursor", 0))
+        return answer({"items": [{"id": f"{number}"}], "nextCursor": f"{number + 1}", "hasMore": number < 2})
+
+    shell.server.says = says
+    words = ("call", "/contacts", "--all", "--url", shell.server.url, "--key", KEY)
+    listed = await shell.run(*words)
+    assert [json.loads(one)["id"] for one in listed.out.splitlines()] == ["0", "1", "2"]
+    assert "429 rate_limit_exceeded" in listed.err
+    # A list that does not begin is an error at once.
+    shell.server.says = lambda path, query: answer(limited, 429)
+    assert "429" in (await shell.run(*words, status=1)).err
