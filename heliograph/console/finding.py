@@ -6,8 +6,10 @@ from uuid import UUID
 
 from heliograph.base import phones
 from heliograph.base.ids import just_above
+from heliograph.console import places
 from heliograph.overview.searching import finding
 from heliograph.pages.answers import Answer, Redirect
+from heliograph.pages.pieces import places as pieces
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import LOOK, MONEY, OPERATORS, ORGANIZATIONS, TRAFFIC
 from heliograph.why.words import entries
@@ -82,7 +84,8 @@ async def go(request: Request) -> Answer:
         async with request.reading() as conn:
             if await finding.is_sender(conn, value=text):
                 return Redirect(location=request.to("/console/senders", search=text))
-    return Redirect(location=request.to("/console/organizations", search=text))
+    place = pieces.named(request, places.GROUPS, places.ACTIONS, text)
+    return Redirect(location=place or request.to("/console/organizations", search=text))
 
 
 async def _owned(request: Request, id: UUID) -> str | None:

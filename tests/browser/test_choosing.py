@@ -53,6 +53,13 @@ async def test_what_was_copied_or_selected_is_said(site: Site) -> None:
     await sign.wait_for(state="detached")
     assert await page.locator("main [data-copy] use[href$='#copy']").count() > 0
 
+    # The palette finds what is typed without its accents.
+    await press_key(page, "Control+k")
+    await page.locator(".palette input").fill("definicoes")
+    await page.locator(".palette li").get_by_text(site.says("Settings"), exact=True).wait_for()
+    await press_key(page, "Enter")
+    await page.wait_for_url(site.base + "/settings")
+
     # One thing is not many, which Portuguese tells apart.
     await page.goto(site.base + "/messages")
     await page.wait_for_load_state("load")

@@ -59,6 +59,7 @@ async def test_what_was_pasted_leads_to_its_page(pool: Pool, tenant: Tenant, roo
         ("quota_exceeded", "/docs/errors/quota_exceeded"),
         ("hg_live_…a1B2", "/console/keys?search=a1B2&revoked=yes"),
         ("hg_test_" + "x" * 32 + "a1B2", "/console/keys?search=a1B2&revoked=yes"),
+        ("rates", "/console/rates"),
         ("", "/console"),
     ):
         assert await palette_target(root, pasted) == place

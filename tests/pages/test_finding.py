@@ -74,6 +74,10 @@ async def test_everything_is_found_by_its_id_or_its_name(
     }
     for what, where in wanted.items():
         assert await palette_target(owner, what) == where, what
+    # A page is found by its name, as in the palette, in the mode that one is in.
+    for what, where in (("settings", "/settings"), ("New Campaign", "/campaigns/new"), ("Team", "/team")):
+        assert await palette_target(owner, what) == where
+    assert (await owner.get("/go?q=inbox&mode=test")).path == "/inbox?mode=test"
     # What a role does not see does not exist for it; other organizations' objects do not exist for anybody.
     await other_browser.sign_in("vera@example.com")
     assert await palette_target(other_browser, campaign) == f"/campaigns/{campaign}"

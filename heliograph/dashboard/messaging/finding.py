@@ -16,13 +16,14 @@ from heliograph.campaigns import record
 from heliograph.campaigns.record import CampaignName
 from heliograph.consent import optouts
 from heliograph.contacts import suggesting
-from heliograph.dashboard import listing, visibility
+from heliograph.dashboard import listing, places, visibility
 from heliograph.dashboard.conversations import inbox
 from heliograph.overview import finding, messages, requests
 from heliograph.overview.messages import Filters
 from heliograph.pages.answers import Answer, Redirect
 from heliograph.pages.lists import ranges
 from heliograph.pages.lists.ranges import Range
+from heliograph.pages.pieces import places as pieces
 from heliograph.pages.requests import Request
 from heliograph.people.roles import DEVELOP, TEAM
 from heliograph.whatsapp.money.rates import CATEGORIES
@@ -237,7 +238,7 @@ def _searched(
 
 async def go(request: Request) -> Answer:
     """Go to the page for something pasted: an id of any kind, a name, both ends of a key, an e-mail address, a phone
-    number, a reference, an error code."""
+    number, a reference, an error code; or to a page by its own name."""
     text = (request.parameters.get("anything", "").strip() or request.query.get("q", "").strip())[:LONGEST]
     id = _id(text)
     asked = request.mode
@@ -262,7 +263,8 @@ async def go(request: Request) -> Answer:
             return Redirect(location=person)
     if text in entries()["error"]:
         return Redirect(location=f"/docs/errors/{text}")
-    return Redirect(location=request.to("/messages", q=text))
+    place = pieces.named(request, places.GROUPS, places.ACTIONS, text)
+    return Redirect(location=place or request.to("/messages", q=text))
 
 
 async def _person(request: Request, number: str) -> str | None:

@@ -91,11 +91,9 @@ def frame(
     more; `has_search`: the reader may search, also without scripts."""
     rail = [(heading, [one for one in places if request.may(one.scope, one.permission)]) for heading, places in groups]
     places = [one for _, listed in rail for one in listed]
-    offered = [one for one in actions if request.may(one.scope, one.permission, mode=one.mode)]
     keep = f"{request.realm.prefix}/preferences"
     choices = [
-        *(Choice(request.text(one.label), request.to(one.path)) for one in places),
-        *(Choice(request.text(one.label), one.path if "?" in one.path else request.to(one.path)) for one in offered),
+        *links(request, groups, actions),
         Choice(request.text("Light theme"), keep, {"theme": "light"}),
         Choice(request.text("Dark theme"), keep, {"theme": "dark"}),
         Choice(request.text("System theme"), keep, {"theme": "system"}),
@@ -113,3 +111,22 @@ def frame(
         "is_folded": request.cookies.get(cookies.RAIL) == "folded",
         "version": __version__,
     }
+
+
+def links(request: Request, groups: Groups, actions: Sequence[Action]) -> list[Choice]:
+    """The places and actions available to the reader, in the mode of the page unless they name another."""
+    places = [one for _, listed in groups for one in listed if request.may(one.scope, one.permission)]
+    offered = [one for one in actions if request.may(one.scope, one.permission, mode=one.mode)]
+    return [
+        *(Choice(request.text(one.label), request.to(one.path)) for one in places),
+        *(Choice(request.text(one.label), one.path if "?" in one.path else request.to(one.path)) for one in offered),
+    ]
+
+
+def named(request: Request, groups: Groups, actions: Sequence[Action], name: str) -> str | None:
+    """The address of the place or action with this name, however its case and accents are typed; None: there is none.
+    Scripts find them in the palette."""
+    wanted = languages.alphabetical(name)[0]
+    return next(
+        (one.path for one in links(request, groups, actions) if languages.alphabetical(one.label)[0] == wanted), None
+    )

@@ -23,6 +23,8 @@ if (source) {
 
   // Of what was chosen, addresses and labels of places and actions alone: no names, no numbers, nothing that was typed.
   const MOST = 5, KEPT = `palette-${document.body.dataset.prefix}-${document.body.dataset.person}`;
+  // As typed without accents, as people do.
+  const plain = (text) => text.toLocaleLowerCase().normalize("NFD").replace(/\p{M}/gu, "");
   const known = (one) => `${one.label} ${one.path}`;
   const recent = () => {
     try {
@@ -46,10 +48,10 @@ if (source) {
 
   function draw() {
     const typed = input.value.trim();
-    const low = typed.toLocaleLowerCase();
+    const low = plain(typed);
     const first = typed ? [] : recent();
     const all = [...first, ...places.filter((one) => !first.includes(one)), ...acts];
-    shown = [...all.filter((one) => one.label.toLocaleLowerCase().includes(low)), ...(typed ? things : [])];
+    shown = [...all.filter((one) => plain(one.label).includes(low)), ...(typed ? things : [])];
     if (typed) shown.push({ label: `${words.find} “${typed}”`, path: `${document.body.dataset.prefix}/go?q=${encodeURIComponent(typed)}` + mode.replace("?", "&") });
     at = Math.min(at, Math.max(shown.length - 1, 0));
     list.replaceChildren(
