@@ -1,6 +1,8 @@
 // What the frame does by itself: the bell, the word on the service and what needs somebody at a place of the rail renew
 // themselves as regions do (live.js), and the list of organizations is filtered by typing.
 
+import { plain } from "./palette.js";
+
 const FIRST = 2000, MOST = 15000, GROWS = 1.5, PATIENCE = 10000;
 const mode = document.getElementById("palette-places").dataset.mode;
 const places = { bell: document.querySelector("[data-bell]"), state: document.querySelector("[data-state]") };
@@ -66,8 +68,8 @@ for (const menu of document.querySelectorAll("[data-filtered]")) {
   const field = menu.querySelector("[data-filter]");
   field.hidden = false;
   field.addEventListener("input", () => {
-    const wanted = field.value.trim().toLocaleLowerCase();
-    for (const form of menu.querySelectorAll("form")) form.hidden = !form.textContent.toLocaleLowerCase().includes(wanted);
+    const wanted = plain(field.value.trim());
+    for (const form of menu.querySelectorAll("form")) form.hidden = !plain(form.textContent).includes(wanted);
   });
   field.addEventListener("keydown", event => {
     if (event.key !== "Enter") return;

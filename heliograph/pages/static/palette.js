@@ -1,5 +1,8 @@
 // Ctrl+K: places, actions and what was pasted, those chosen last first. Everything in it can be reached without it.
 
+// As people type it: without accents.
+export const plain = (text) => text.toLocaleLowerCase().normalize("NFD").replace(/\p{M}/gu, "");
+
 const source = document.getElementById("palette-places");
 if (source) {
   const places = JSON.parse(source.textContent), more = source.dataset.source, mode = source.dataset.mode;
@@ -23,8 +26,6 @@ if (source) {
 
   // Of what was chosen, addresses and labels of places and actions alone: no names, no numbers, nothing that was typed.
   const MOST = 5, KEPT = `palette-${document.body.dataset.prefix}-${document.body.dataset.person}`;
-  // As typed without accents, as people do.
-  const plain = (text) => text.toLocaleLowerCase().normalize("NFD").replace(/\p{M}/gu, "");
   const known = (one) => `${one.label} ${one.path}`;
   const recent = () => {
     try {
