@@ -20,7 +20,7 @@ from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
-from heliograph.base.ids import uuid7_floor
+from heliograph.base.ids import time_of, uuid7_floor
 from heliograph.base.money import decimal
 from heliograph.base.sentences import Sentence, unpacked
 from heliograph.sending import attempts
@@ -39,7 +39,7 @@ class Timeline(msgspec.Struct, frozen=True):
     entries: list[Entry]
     #: Its rows in the queue, and those of its webhook deliveries.
     queued: list[dict[str, Any]]
-    #: The explanation of its state: that of its failure, or of its status if it has not failed.
+    #: The explanation of its state: that of its failure, or of its status if it has not failed. None: it was received.
     why: Why | None = None
     #: The carrier's own reason for the failure, if known: a code and its meaning.
     evidence: Sentence | None = None
@@ -108,12 +108,18 @@ async def of_message(
         await audit.record(conn, by, "message.revealed", object_id=id, organization_id=organization_id)
     tried = await conn.fetch(source.attempts, organization_id, id)
     events = await raised(conn, source, organization_id, row)
+    inbound = is_inbound(row)
     entries = [
-        Entry(row["accepted_at"], "accepted", known(_accepted(row))),
+        Entry(row["accepted_at"], "received" if inbound else "accepted", known(_accepted(row))),
         *_attempts(tried),
         *await source.evidence(conn, row, tried),
-        *_states(row, source.states),
-        *(webhooks.of_event(one) for one in events),
+        # What was received has the columns of a delivered message, and an event with the time of its callback, which is
+        # recorded with the message, however much later.
+        *(() if inbound else _states(row, source.states)),
+        *(
+            webhooks.of_event(one, at=max(row["accepted_at"], time_of(one["id"])) if inbound else None)
+            for one in events
+        ),
         *(webhooks.of_webhook(one) for one in await webhooks.tried(conn, organization_id, events)),
     ]
     status = source.under_way if tried and row["status"] == "accepted" else row["status"]
@@ -123,8 +129,13 @@ async def of_message(
         text=row[source.text] if with_text else None,
         entries=_in_order(entries, tried),
         queued=[known(dict(one.items())) for one in queued],
-        why=_why(source.failures, row["failure_code"]) or why("status", status),
+        why=None if inbound else _why(source.failures, row["failure_code"]) or why("status", status),
     )
+
+
+def is_inbound(row: asyncpg.Record) -> bool:
+    """Whether a message was received: of SMS, only sent ones have a timeline."""
+    return bool(row.get("direction") == "inbound")
 
 
 #: States of attempts that certainly did not deliver the message.
@@ -162,13 +173,16 @@ async def raised(
 ) -> list[asyncpg.Record]:
     """id, kind and created_at of the events raised by a message, given its row."""
     before, after = source.around
-    times = [message[name] for name in source.told_at if message[name]] or [message["accepted_at"]]
+    # That of a received message is recorded with it, however long after the time that its row has for delivery.
+    told_at = () if is_inbound(message) else source.told_at
+    times = [message[name] for name in told_at if message[name]] or [message["accepted_at"]]
     first, last = [uuid7_floor(at - before) for at in times], [uuid7_floor(at + after) for at in times]
     return await conn.fetch(EVENTS, organization_id, message["id"], message["event_id"], first, last)
 
 
 def _accepted(row: asyncpg.Record) -> dict[str, Any]:
-    return {"status": "accepted", "request_id": row["request_id"], "by": row["person_name"] or row["person_id"]}
+    status = "received" if is_inbound(row) else "accepted"
+    return {"status": status, "request_id": row["request_id"], "by": row["person_name"] or row["person_id"]}
 
 
 def _states(row: asyncpg.Record, states: Iterable[tuple[str, str | None]]) -> Iterable[Entry]:

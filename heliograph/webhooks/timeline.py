@@ -59,9 +59,9 @@ async def is_pending(conn: Connection, organization_id: UUID, events: Sequence[U
     return found
 
 
-def of_event(row: asyncpg.Record) -> Entry:
-    """The entry of an event, from a row with id, kind and created_at."""
-    return Entry(row["created_at"], "event", {"kind": row["kind"], "id": str(row["id"])})
+def of_event(row: asyncpg.Record, *, at: datetime | None = None) -> Entry:
+    """The entry of an event, from a row with id, kind and created_at. `at`: when it was recorded, if that differs."""
+    return Entry(at or row["created_at"], "event", {"kind": row["kind"], "id": str(row["id"])})
 
 
 def of_webhook(row: asyncpg.Record) -> Entry:

@@ -139,6 +139,11 @@ async def test_a_message_that_was_received_is_not_called_delivered(
     page = await root.get(f"/console/messages/{id}")
     assert "data-final" in page.text
     assert "after it was accepted" not in page.words
+    # Nor does its page tell of a delivery and its cause, or of an event before the message: that has the time at which
+    # the callback arrived.
+    steps = re.findall(r"<strong>([^<]*)</strong>", page.text.partition('class="timeline"')[2].partition("</ol>")[0])
+    assert steps[:2] == ["received", "event"]
+    assert not {"Delivered", "Why"} & set(re.findall(r"\w+", page.words)), page.words
     search = f"/console/messages?recipient=%2B{user[1:]}"
     for found in (page, await root.get(search), await root.get(f"{search}&organization={tenant.id}")):
         shown = re.findall(r'<span class="status[^"]*">.*?</span>([^<]*)</span>', found.text, re.S)

@@ -18,6 +18,7 @@ from heliograph.webhooks.timeline import Entry
 #: Steps, by their names in `sending.timeline` and in the channels' timelines.
 STEPS: Mapping[str, str] = {
     "accepted": "accepted",
+    "received": "received",
     "attempt": "attempt",
     "submit": "submit, reconstructed",
     "answer": "answer",
