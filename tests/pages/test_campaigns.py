@@ -864,6 +864,8 @@ async def test_what_was_changed_after_the_check_is_checked_again(
     # What it says by then can be sent; and the name is no part of it.
     page = await owner.post("/campaigns", page.form("/campaigns") | {"to": "tags", "when": "later", "do": "create"})
     assert "The campaign is created." in page.words, page.words
+    # Nobody is counted yet, as its list says.
+    assert ("Total not yet known" in page.words, "Total 0" in page.words) == (True, False), page.words
     page = await owner.post("/campaigns", fields | typed | {"name": "Winter", "_once": str(uuid7())})
     assert "The campaign is created." in page.words, page.words
     made = await pool.fetch("SELECT name, audience_tags FROM campaigns ORDER BY id")
