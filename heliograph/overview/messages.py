@@ -7,7 +7,7 @@ what is returned here is for customers, and a page of the list omits nothing bet
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +21,7 @@ from heliograph.base.database.bounded_scan import LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import time_of
+from heliograph.base.process.settings import Settings
 from heliograph.contacts import recency
 from heliograph.overview.searching import finding
 from heliograph.sending import listing
@@ -216,6 +217,13 @@ def took(*, accepted_at: datetime, send_at: datetime | None, delivered_at: datet
     if delivered_at is None:
         return None
     return max((delivered_at - (send_at or accepted_at)).total_seconds(), 0.0)
+
+
+def unknown_at(settings: Settings, *, status: str, sent_at: datetime | None) -> datetime | None:
+    """When an SMS without a report counts as unknown; None: it is not with the network. It is not given up before."""
+    if status != "sent" or sent_at is None:
+        return None
+    return sent_at + timedelta(hours=settings.receipt_deadline_hours)
 
 
 async def by_ids(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> list[Message]:

@@ -292,6 +292,12 @@ async def test_what_happens_is_seen_live_with_who_has_it(pool: Pool, api: Api, t
     )
     assert "Opted out 4 Mar 2026, 10:00" in (await root.get(here, HX_Request="true")).words
     await pool.execute("DELETE FROM queue")
+    # With the network, it is not given up when it expires: three days later, it counts as unknown.
+    sent_at = "UPDATE messages SET status = 'sent', sent_at = '2026-03-04 10:00Z' WHERE id = $1"
+    await pool.execute(sent_at, UUID(id[1]))
+    told = (await root.get(here, HX_Request="true")).words
+    assert "Without a report, it counts as unknown from 7 Mar 2026, 10:00." in told, told
+    assert "given up at" not in told
     await pool.execute(
         "UPDATE messages SET status = 'delivered', sent_at = accepted_at + interval '2 s',"
         " delivered_at = accepted_at + interval '5 s' WHERE id = $1",

@@ -383,6 +383,20 @@ async def test_a_list_has_only_messages_of_a_template_or_category(
         assert "Cancel all that match" not in page.words, query
 
 
+async def test_what_the_network_has_is_not_given_up_when_it_expires(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    """Without a report it stays sent, and counts as unknown after three days."""
+    id = await send(api, tenant)
+    page = await owner.get(f"/messages/{id}")
+    assert ("given up at" in page.words, "counts as unknown" in page.words) == (True, False), page.words
+    sent_at = "UPDATE messages SET status = 'sent', sent_at = '2026-03-04 10:00Z' WHERE id = $1"
+    await pool.execute(sent_at, uuid.UUID(id))
+    page = await owner.get(f"/messages/{id}")
+    assert "Without a report, it counts as unknown from 7 Mar 2026, 10:00." in page.words, page.words
+    assert "given up at" not in page.words
+
+
 async def test_what_was_received_comes_before_its_event(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     """The event has the time at which the callback arrived, which waits while no worker runs."""
     account = await making.made(pool, organization_id=tenant.id)

@@ -70,6 +70,9 @@ def values(request: Request, found: Timeline, *, whole: bool) -> dict[str, Any]:
         ),
         "due_at": message.get("send_at"),
         "until": _until(found),
+        "unknown_at": None
+        if is_whatsapp(found)
+        else messages.unknown_at(request.services.settings, status=message["status"], sent_at=message["sent_at"]),
         "facts": list(_facts(request, found, shown(message))),
         "message": [(name, value) for name, value in shown(message).items() if value is not None],
         "money": [
@@ -121,8 +124,10 @@ def _is_read(found: Timeline) -> bool:
 
 
 def _until(found: Timeline) -> datetime | None:
-    """Until when it is tried, or its final status is awaited."""
+    """Until when it is tried, or its final status is awaited; None: it has arrived, and may yet be read."""
     message = found.message
+    if message["status"] == "delivered":
+        return None
     if is_whatsapp(found):
         return message["deadline_at"]
     return deadline(message["accepted_at"], message["expires_at"])

@@ -162,6 +162,9 @@ async def _values(
         "key_name": await _key_name(conn, request, message),
         "person_name": await visibility.name(conn, request, message.person_id),
         "waits": waits,
+        "unknown_at": messages.unknown_at(request.services.settings, status=message.status, sent_at=message.sent_at)
+        if is_sms
+        else None,
         "strange": _strange(request, message, text),
         "neighbours": messages.others(near, message.id),
         "document": documents.written(documents.of_message(message, text=text, whole=whole)),
