@@ -116,6 +116,14 @@ async def test_each_value_is_tried_before_anything_is_kept(
     refused = await root.submit(page, here, do="connect", **typed(graph, token="unheard-of"))
     assert refused.status == 422
     assert "rejects this token" in refused.words
+    for fields, said in (
+        ({"expires_at": int(clock.now().timestamp()) + 86_400}, "o token expira em"),
+        ({"scopes": ["whatsapp_business_messaging"]}, "whatsapp_business_management não está concedido"),
+    ):
+        graph.set_token("a-token", **fields)
+        form = page.form(here) | typed(graph, token="a-token") | {"do": "try"}
+        tried = await root.post(here, form, accept_language="pt")
+        assert said in tried.words, tried.words
     page = await connected(root, graph)
     again = await root.submit(await root.get(here), here, do="connect", **typed(graph))
     assert "connected already" in again.words

@@ -88,7 +88,8 @@ def _checked_values(request: Request, found: Reading) -> list[CheckedValue]:
     app_refused = next((one for one in found.problems if one.startswith("credential:")), None)
     is_valid = found.credential in ("ok", "expiring")
     told = [CheckedValue("app_secret", app_refused is None, app_refused or text("Meta knows the app and its secret."))]
-    said = found.credential_detail or text("Meta accepts the token, and it has all required permissions.")
+    said = request.locale.sentence(found.credential_detail)
+    said = said or text("Meta accepts the token, and it has all required permissions.")
     told.append(CheckedValue("token", is_valid, said if app_refused is None else text("It could not be checked.")))
     if found.numbers is None:
         problem = next((one for one in found.problems if one.startswith("numbers:")), "")

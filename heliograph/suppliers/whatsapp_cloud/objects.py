@@ -7,7 +7,7 @@ shows one to a customer maps the known ones and calls the rest unknown. A field 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -240,8 +240,8 @@ def token_report(value: Mapping[str, Any]) -> TokenReport:
 
 
 def credential_state(report: TokenReport, waba_id: str, now: datetime) -> tuple[str, str]:
-    """(`ok`, `expiring`, `missing_scope`, `invalid` or `unknown`; what is wrong, for operators, as it is stored:
-    a sentence without values, or Meta's own).
+    """(`ok`, `expiring`, `missing_scope`, `invalid` or `unknown`; what is wrong, for operators: a Sentence, or Meta's
+    own).
 
     Only a definite no is `invalid`: it stops the account.
     """
@@ -257,7 +257,7 @@ def credential_state(report: TokenReport, waba_id: str, now: datetime) -> tuple[
         if scope in report.targets and waba_id not in report.targets[scope]:
             return "missing_scope", NOT_GRANTED_HERE[scope]
     if report.expires_at is not None and report.expires_at - now < EXPIRING:
-        return "expiring", f"the token expires at {report.expires_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+        return "expiring", said("the token expires at %(at)s", at=report.expires_at)
     return "ok", ""
 
 

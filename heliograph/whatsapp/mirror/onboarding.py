@@ -20,6 +20,7 @@ from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
+from heliograph.base.sentences import said
 from heliograph.suppliers.whatsapp_cloud.callbacks import management
 from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient, CloudError
@@ -160,7 +161,7 @@ async def _subscribe(client: CloudClient, waba_id: str, shown: Credential) -> No
 async def _readable(client: CloudClient, waba_id: str, token: str, app: App) -> Reading:
     found = await sync.read(client, waba_id, token, app)
     if found.credential == "invalid":
-        raise Invalid(("token", "refused", f"Meta rejects this token: {found.credential_detail}"))
+        raise Invalid(("token", "refused", said("Meta rejects this token: %(detail)s", detail=found.credential_detail)))
     if found.numbers is None:
         raise Invalid(("waba_id", "unreadable", f"the account cannot be read: {'; '.join(found.problems)}"))
     return found
