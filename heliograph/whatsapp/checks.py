@@ -51,7 +51,9 @@ def _account(one: dict[str, Any], key: Key | None) -> Check:
             accounts.open_token(key, one["id"], one["token"])
     except Unsealable:
         remedy = said(
-            "Start with the secret key it was added with, or run `%(command)s --token-file FILE`.", command=update
+            "Start with the secret key it was added with, or run `%(command)s --app-secret-file FILE --token-file"
+            " FILE`.",
+            command=update,
         )
         return Check(name, "failed", said("its token was encrypted with another secret key"), remedy)
     if one["state"] == "paused":

@@ -86,6 +86,31 @@ async def test_very_many_templates_of_an_account_have_pages_and_a_search(
     assert "Nothing matches" in (await root.get(f"{page.path}?q=nowhere")).words
 
 
+async def test_an_account_outlives_the_secret_key(
+    pool: Pool, tenant: Tenant, root: Browser, graph: GraphSimulator
+) -> None:
+    here = (await connected(root, graph)).path
+    lost = r"'\x01' || gen_random_uuid()::text::bytea"
+    await pool.execute(f"UPDATE whatsapp_accounts SET token = {lost}")
+    await pool.execute(f"UPDATE whatsapp_apps SET secret = {lost}, verify_token = {lost}")
+    page = await root.get(here)
+    assert "its token was encrypted with another secret key" in page.words
+    assert "Verify token" not in page.words
+    for action, fields in (("sync", {}), ("subscribe", {}), ("token", {"token": graph.options.token})):
+        refused = await root.post(f"{here}/{action}", page.form(f"{here}/sync") | fields)
+        assert (refused.status, "Encrypted with another secret key" in refused.words) == (422, True), refused.words
+    simulated = await root.get(f"{here}/simulate")
+    assert simulated.status == 200
+    refused = await root.submit(
+        await root.get("/console/whatsapp/new"), "/console/whatsapp/new", do="try", **typed(graph)
+    )
+    assert (refused.status, "Encrypted with another secret key" in refused.words) == (422, True), refused.words
+    page = await root.submit(await root.get(f"{here}/app"), f"{here}/app", app_secret=graph.options.app_secret)
+    assert (page.path, "Verify token" in page.words) == (here, True)
+    page = await root.submit(page, f"{here}/token", token=graph.options.token)
+    assert "The token works" in page.words, page.words
+
+
 async def test_each_value_is_tried_before_anything_is_kept(
     pool: Pool, tenant: Tenant, root: Browser, graph: GraphSimulator
 ) -> None:

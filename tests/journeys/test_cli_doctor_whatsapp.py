@@ -73,6 +73,7 @@ async def test_each_account_is_told_with_its_trouble_and_the_remedy(database_url
         # There are several organizations here, so a command without one would be refused.
         for command in re.findall(r"`(heliograph whatsapp account [^`]+)`", found["remedy"]):
             assert shlex.split(command)[5:7] == ["--org", organization], command
+    assert "--app-secret-file FILE --token-file FILE`" in checks[f"whatsapp {names['sealed']}"]["remedy"]
 
 
 async def test_what_meta_warns_of_is_a_check_of_its_own(database_url: str, pool: Pool) -> None:

@@ -186,6 +186,36 @@ async def test_pause_resume_update_remove(they: Operator, pool: Pool, tmp_path: 
     assert isinstance(gone.exception, NotFound)
 
 
+async def test_accounts_outlive_the_secret_key(they: Operator, pool: Pool, tmp_path: Path) -> None:
+    """A lost key cannot be had again, but Meta has everything that was sealed under it."""
+    await organization(pool)
+    made = await they.add("--name", "shop", "--verify-token", "typed by hand")
+    they.environment["HELIOGRAPH_SECRET_KEY"] = "the next secret key, since that one has been lost"
+    shown = await they.data("account", "show", "shop")
+    assert (shown["callback_url"], shown["verify_token"]) == (made["callback_url"], None)
+    token, secret = tmp_path / "token", tmp_path / "secret"
+    token.write_text(they.options.token)
+    secret.write_text(they.options.app_secret)
+    another = ("account", "add", "900", "--app-id", they.options.app_id, "--base-url", they.graph.base_url)
+    for command in (
+        ("account", "update", "shop", "--token-file", str(token)),
+        ("account", "update", "shop", "--subscribe"),
+        ("number", "sync", "shop"),
+        (*another, "--token-file", str(token)),
+    ):
+        refused = await they.call(*command)
+        assert isinstance(refused.exception, Invalid), (command, refused.exception)
+        assert "another secret key" in refused.exception.details["fields"][0]["message"]
+    changed = await they.data("account", "update", "shop", "--app-secret-file", str(secret), "--token-file", str(token))
+    assert (changed["credential_status"], changed["callback_url"]) == ("ok", made["callback_url"])
+    assert changed["verify_token"] not in (None, "typed by hand")
+    assert await they.data("number", "sync", "shop")
+    async with pool.acquire() as conn:
+        key = apps.seal_key(Settings(secret_key=they.environment["HELIOGRAPH_SECRET_KEY"]))
+        app_now = await apps.get_app(conn, key, (await accounts_of(pool))["app"])
+    assert app_now.secrets == (they.options.app_secret.encode(),)
+
+
 async def test_holds_are_ended_by_hand(they: Operator, pool: Pool) -> None:
     await organization(pool)
     await they.add("--name", "shop")

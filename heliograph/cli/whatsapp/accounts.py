@@ -107,7 +107,7 @@ def add(
 
     async def work(conn: Connection) -> onboarding.Connected:
         actor = await operator(conn, org)
-        known = await apps.find_app(conn, key, app_id)
+        known = await onboarding.known_app(conn, key, app_id)
         given = _secret(token, token_file, "Token", "--token")
         secret = app_secret
         if secret or app_secret_file is not None or known is None:
@@ -229,9 +229,9 @@ def update(
         found = await onboarding.find_account(conn, organization_id, which)
         async with conn.transaction():
             if new_secret is not None or verify_token is not None:
-                app = await apps.get_app(conn, key, found.app)
+                app_id, _ = await apps.shown(conn, key, found.app)
                 await apps.change_app(
-                    conn, key, app_id=app.app_id, app_secret=new_secret, verify_token=verify_token, by=shell()
+                    conn, key, app_id=app_id, app_secret=new_secret, verify_token=verify_token, by=shell()
                 )
             if name is not None or base_url is not None or api_version is not None:
                 found = await accounts.update(
@@ -361,9 +361,9 @@ def _set_state(which: str, state: str, org: str | None, json: bool, data_dir: Da
 
 async def _shown(conn: Connection, settings: Settings, organization_id: UUID, which: str) -> dict[str, Any]:
     found = await onboarding.find_account(conn, organization_id, which)
-    app = await apps.get_app(conn, apps.seal_key(settings), found.app)
+    _, verify_token = await apps.shown(conn, apps.seal_key(settings), found.app)
     (row,) = [one for one in await onboarding.accounts_of(conn, organization_id) if one["id"] == found.id]
-    return row | {"callback_url": apps.callback_url(settings, app.id), "verify_token": app.verify_token}
+    return row | {"callback_url": apps.callback_url(settings, found.app), "verify_token": verify_token}
 
 
 def _client(base_url: str, api_version: str) -> CloudClient:

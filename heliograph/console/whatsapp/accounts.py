@@ -98,6 +98,8 @@ async def sync_now(request: Request) -> Answer:
     mirror = Mirror(request.services.pool, key=apps.seal_key(request.services.settings))
     try:
         done = await mirror.sync(of, one.id)
+    except Invalid as refusal:
+        return await _refused(request, refusal)
     finally:
         await mirror.close()
     problems = [] if done is None else list(sync.problems_of(done[0]))
@@ -211,7 +213,7 @@ async def _values(request: Request) -> dict[str, Any]:
         templates = await onboarding.templates_of(
             conn, of.id, account_id=row["id"], search=search, after=after, limit=size + 1
         )
-        app = await apps.get_app(conn, key, row["app"])
+        _, verify_token = await apps.shown(conn, key, row["app"])
     may_change = request.may(permission=TRAFFIC_CHANGE)
     return {
         "of": of,
@@ -224,9 +226,9 @@ async def _values(request: Request) -> dict[str, Any]:
         "next": f"{request.again(after=templates[size - 1]['id'])}#templates" if len(templates) > size else None,
         "first": request.again(after=""),
         "size": size,
-        "callback_url": apps.callback_url(settings, app.id),
+        "callback_url": apps.callback_url(settings, row["app"]),
         "needs_address": not settings.public_url,
-        "verify_token": app.verify_token if may_change else "",
+        "verify_token": verify_token if may_change else None,
         "fields_at_meta": ", ".join(onboarding.FIELDS),
         "may_change": may_change,
     }

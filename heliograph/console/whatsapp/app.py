@@ -37,6 +37,6 @@ async def _values(request: Request) -> dict[str, Any]:
     async with request.reading() as conn:
         of = await organization(conn, request)
         one = await onboarding.find_account(conn, of.id, str(request.id()))
-        app = await apps.get_app(conn, apps.seal_key(request.services.settings), one.app)
+        app_id, _ = await apps.shown(conn, apps.seal_key(request.services.settings), one.app)
     here = f"/console/whatsapp/accounts/{of.id}/{one.id}"
-    return {"of": of, "one": one, "app_id": app.app_id, "here": here}
+    return {"of": of, "one": one, "app_id": app_id, "here": here}

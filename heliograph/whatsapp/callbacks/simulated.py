@@ -76,6 +76,8 @@ async def find_number(conn: Connection, key: Key, organization_id: UUID, referen
         names = ", ".join(row["digits"] for row in rows)
         raise Invalid(("number", "ambiguous", f"choose one of its numbers: {names}"))
     (row,) = rows
+    with apps.opening():
+        app = await apps.get_app(conn, key, row["app"])
     return Number(
         organization_id=row["organization_id"],
         id=row["id"],
@@ -83,7 +85,7 @@ async def find_number(conn: Connection, key: Key, organization_id: UUID, referen
         digits=row["digits"],
         waba_id=row["waba_id"],
         base_url=row["base_url"],
-        app=await apps.get_app(conn, key, row["app"]),
+        app=app,
     )
 
 

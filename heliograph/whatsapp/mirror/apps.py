@@ -6,7 +6,9 @@ not change them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import secrets
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -22,6 +24,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.base.loading_cache import LoadingCache
 from heliograph.base.process.settings import Settings
+from heliograph.base.sentences import said
 
 
 class App(msgspec.Struct, frozen=True):
@@ -46,6 +49,10 @@ class App(msgspec.Struct, frozen=True):
         return self.secrets[0]
 
 
+SEALED = said(
+    "Encrypted with another secret key. Enter the app's secret again, then the token, on the account's page or by"
+    " `heliograph whatsapp account update`."
+)
 #: How long callbacks signed with the previous secret are still accepted, seconds.
 OLD_SECRET = 7 * 86_400.0
 
@@ -134,7 +141,8 @@ async def change_app(
 ) -> None:
     """Change an app's secret or verify token. Callbacks signed with the old secret are accepted for another `keep_old`
     seconds, since Meta repeats failed ones for days. A new secret ends its accounts' holds: one message of each probes.
-    The same secret again changes nothing. Raises Invalid, NotFound."""
+    The same secret again changes nothing. If what is stored was sealed with another secret key, the app gets a random
+    verify token along with its secret. Raises Invalid, NotFound."""
     if app_secret is None and verify_token is None:
         raise Invalid(("app_secret", "required", "Give the app's new secret, or its new verify token."))
     for name, value in (("app_secret", app_secret), ("verify_token", verify_token)):
@@ -145,10 +153,13 @@ async def change_app(
         if row is None:
             raise NotFound("There is no such app.", appId=app_id)
         # Otherwise it would take the place of the old one.
-        if app_secret is not None and _is_known(key, row, app_secret):
+        known, readable = (_opened(key, row["id"], name, row[name]) for name in ("secret", "verify_token"))
+        if app_secret is not None and known is not None and constant_time_equal(known, app_secret):
             app_secret = None
             if verify_token is None:
                 return
+        if app_secret is not None and verify_token is None and readable is None:
+            verify_token = secrets.token_urlsafe(24)
         sealed = [
             None if text is None else seal(key, text.encode(), f"whatsapp_apps/{row['id']}/{name}")
             for name, text in (("secret", app_secret), ("verify_token", verify_token))
@@ -161,12 +172,12 @@ async def change_app(
         await audit.record(conn, by, "whatsapp_app.changed", object_id=row["id"], name=app_id, after=after)
 
 
-def _is_known(key: Key, row: asyncpg.Record, secret: str) -> bool:
-    """Whether it is the current secret; False if that was sealed with another key."""
+def _opened(key: Key, id: UUID, name: str, sealed: bytes) -> bytes | None:
+    """A secret of the app; None if it was sealed with another key."""
     try:
-        return constant_time_equal(open_secret(key, row["id"], row["secret"]), secret)
+        return unseal(key, sealed, f"whatsapp_apps/{id}/{name}")
     except Unsealable:
-        return False
+        return None
 
 
 _APP = """
@@ -226,13 +237,13 @@ def open_secret(key: Key, id: UUID, sealed: bytes) -> bytes:
 
 def open_app(key: Key, row: asyncpg.Record) -> App:
     """A row of APPS with its secrets decrypted."""
-    place = f"whatsapp_apps/{row['id']}"
-    sealed = [one for one in (row["secret"], row["old_secret"]) if one is not None]
+    # Of a secret key that is no longer configured: the current secret decides.
+    old = None if row["old_secret"] is None else _opened(key, row["id"], "secret", row["old_secret"])
     return App(
         row["id"],
         row["app_id"],
-        tuple(open_secret(key, row["id"], one) for one in sealed),
-        unseal(key, row["verify_token"], f"{place}/verify_token").decode(),
+        (open_secret(key, row["id"], row["secret"]), *(() if old is None else (old,))),
+        unseal(key, row["verify_token"], f"whatsapp_apps/{row['id']}/verify_token").decode(),
         row["verified_at"],
         row["last_callback_at"],
     )
@@ -244,6 +255,24 @@ async def get_app(conn: Connection, key: Key, id: UUID) -> App:
     if row is None:
         raise NotFound("There is no such app.", id=str(id))
     return open_app(key, row)
+
+
+async def shown(conn: Connection, key: Key, id: UUID) -> tuple[str, str | None]:
+    """Meta's id of an app, and its verify token; None: that was sealed with another secret key. Raises NotFound."""
+    row = await conn.fetchrow(APPS, [id])
+    if row is None:
+        raise NotFound("There is no such app.", id=str(id))
+    verify_token = _opened(key, id, "verify_token", row["verify_token"])
+    return row["app_id"], None if verify_token is None else verify_token.decode()
+
+
+@contextlib.contextmanager
+def opening() -> Iterator[None]:
+    """Raises Invalid if a secret of an app, or an account's token, was sealed with another secret key."""
+    try:
+        yield
+    except Unsealable:
+        raise Invalid(("app_secret", "sealed", SEALED)) from None
 
 
 async def find_app(conn: Connection, key: Key, app_id: str) -> App | None:

@@ -68,7 +68,7 @@ async def connect(
     None: the one reported by Meta. `subscribe`: subscribe the app to the account's callbacks. Raises Invalid, also if
     Meta refuses something, and AccountExists. `conn` must not be in a transaction.
     """
-    known = await apps.find_app(conn, key, app_id)
+    known = await known_app(conn, key, app_id)
     if known is None and not app_secret:
         raise Invalid(("app_secret", "required", "`app_secret` is required for a new app"))
     if known is None and not verify_token:
@@ -112,11 +112,18 @@ async def connect(
     return Connected(stored, app, found, changed, notes)
 
 
+async def known_app(conn: Connection, key: Key, app_id: str) -> App | None:
+    """The app by Meta's id for it. Raises Invalid if its secret was sealed with another secret key."""
+    with apps.opening():
+        return await apps.find_app(conn, key, app_id)
+
+
 async def change_token(
     conn: Connection, key: Key, client: CloudClient, *, account: BusinessAccount, token: str, by: Principal = SYSTEM
 ) -> tuple[Reading, Changed]:
     """Change an account's token, once Meta has accepted it. Raises Invalid. `conn` must not be in a transaction."""
-    app = await apps.get_app(conn, key, account.app)
+    with apps.opening():
+        app = await apps.get_app(conn, key, account.app)
     found = await _readable(client, account.waba_id, token, app)
     async with conn.transaction():
         await accounts.update(
@@ -135,8 +142,9 @@ async def subscribe(
 ) -> None:
     """Subscribe the app to the account's callbacks. Raises Invalid if Meta refuses."""
     row = await accounts.get(conn, account.organization_id, account.id)
-    app = await apps.get_app(conn, key, row.app)
-    token = accounts.open_token(key, row.id, row.token)
+    with apps.opening():
+        app = await apps.get_app(conn, key, row.app)
+        token = accounts.open_token(key, row.id, row.token)
     await _subscribe(client, row.waba_id, credential(token, app.secret))
     async with conn.transaction():
         await conn.execute(SUBSCRIBED, account.organization_id, account.id)
@@ -228,7 +236,7 @@ async def attempt(
 ) -> Reading:
     """Meta's answers to these values, without storing any: the credential, the account, its numbers and templates.
     Errors from Meta do not raise. `app_secret`: None for a known app. Raises Invalid if it is required."""
-    known = await apps.find_app(conn, key, app_id)
+    known = await known_app(conn, key, app_id)
     if known is None and not app_secret:
         raise Invalid(("app_secret", "required", "`app_secret` is required for a new app"))
     app = known or App(uuid7(), app_id, (str(app_secret).encode(),), "", None, None)

@@ -158,9 +158,10 @@ class Mirror:
         self, organization_id: UUID, account_id: UUID, *, numbers: bool = True, templates: bool = True
     ) -> tuple[Reading, Changed] | None:
         """Read one account now, whether or not it is due; None: there is no such account. Meta's advice to wait is
-        heeded only within the reading."""
+        heeded only within the reading. Raises Invalid if its token was sealed with another secret key."""
         row = await self._pool.fetchrow(TAKE, organization_id, account_id, LEASE, numbers, templates)
-        return None if row is None else await self._read(_Due(**row))
+        with apps.opening():
+            return None if row is None else await self._read(_Due(**row))
 
     async def close(self) -> None:
         """Abort readings in progress, make their accounts due again, and close the connections to Meta."""
