@@ -115,6 +115,47 @@ async def test_between_two_questions_only_the_queue_is_looked_at(pool: Pool) -> 
     assert not anybody.is_set()
 
 
+async def test_a_locked_table_leaves_its_own_conditions_unanswered_and_delays_nothing_else(pool: Pool) -> None:
+    """As for as long as VACUUM FULL takes: each message waited for the lock of a table that has nothing to do with it,
+    up to the time limit of a statement."""
+    backlog = Backlog()
+    watch, sms, anybody, exported = Watch(pool, backlog, every=0.0), asyncio.Event(), asyncio.Event(), asyncio.Event()
+    backlog.on_work("sms", sms.set)
+    watch.loop("EXISTS (SELECT FROM workers UNION ALL SELECT FROM exports)", exported.set)
+    watch.loop(ANYBODY, anybody.set)
+    await worker(pool)
+    async with pool.acquire() as holder:
+        async with holder.transaction():
+            await holder.execute("LOCK TABLE exports IN SHARE ROW EXCLUSIVE MODE")
+            await watch.step()
+            assert exported.is_set()  # readers do not wait for this lock
+        exported.clear()
+        anybody.clear()
+        async with holder.transaction():
+            await holder.execute("LOCK TABLE exports")
+            await queue(pool, "sms")
+            for _ in range(2):  # with all conditions together, and one by one
+                async with asyncio.timeout(10.0):
+                    await watch.step()
+                assert sms.is_set()
+                assert anybody.is_set()
+                assert not exported.is_set()
+                sms.clear()
+                anybody.clear()
+
+
+async def test_conditions_of_a_table_are_asked_again_once_it_is_free(pool: Pool) -> None:
+    watch, exported = Watch(pool, Backlog(), every=0.0, locked=0.0), asyncio.Event()
+    watch.loop("EXISTS (SELECT FROM workers UNION ALL SELECT FROM exports)", exported.set)
+    await worker(pool)
+    async with pool.acquire() as holder, holder.transaction():
+        await holder.execute("LOCK TABLE exports")
+        await watch.step()
+        assert not exported.is_set()
+    await watch.step()
+    assert exported.is_set()
+
+
 def parts_of(pool: Pool) -> list[Loop | SharedTimer]:
     made = Worker(settings(), pool)
     found: list[Loop | SharedTimer] = list(made._loops)
