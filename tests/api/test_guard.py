@@ -16,7 +16,7 @@ import pytest
 from heliograph.accounts import organizations, rate_limits
 from heliograph.accounts.api_keys import lifecycle, spelling
 from heliograph.accounts.api_keys.keyring import Keyring
-from heliograph.api.door.guard import Guard
+from heliograph.api.door.guard import FOR_SENDS, Guard
 from heliograph.api.door.limits import AnonymousLimiter, Limiter
 from heliograph.api.door.operation import Services
 from heliograph.api.door.reading import PATTERNS, UUID_FORM
@@ -677,6 +677,27 @@ async def test_an_organization_that_asks_for_very_much_at_once_waits_for_itself(
             assert (await api.ask("GET", "/account", headers=other.headers))[0] == 200
         status, _, _ = await api.ask("POST", "/sms/send", json=SEND, headers=other.headers | {"idempotency-key": key()})
         assert status == 202
+    assert {status for status, _, _ in await asyncio.gather(*asked)} == {200}
+
+
+async def test_messages_are_accepted_while_requests_of_several_organizations_wait_for_a_table(
+    api: Api, tenant: Tenant, pool: Pool, key: Callable[[], str]
+) -> None:
+    """As while somebody runs VACUUM FULL: each had half of the connections, and two of them all."""
+    loud = [await make_tenant(pool) for _ in range(3)]
+    async with pool.acquire() as conn, conn.transaction():
+        await conn.execute("LOCK TABLE contacts")
+        asked = [
+            asyncio.create_task(api.ask("GET", "/contacts", headers=one.headers)) for one in loud for _ in range(10)
+        ]
+
+        async def are_blocked() -> bool:
+            return await pool.fetchval(BLOCKED) >= Settings().database_pool - FOR_SENDS
+
+        await until_true(are_blocked)
+        for _ in range(3):
+            headers = tenant.headers | {"idempotency-key": key()}
+            assert (await api.ask("POST", "/sms/send", json=SEND, headers=headers))[0] == 202
     assert {status for status, _, _ in await asyncio.gather(*asked)} == {200}
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from heliograph.http.turns import RequestTurns
 
 
@@ -34,3 +36,29 @@ async def test_each_has_turns_of_its_own_in_order_of_arrival() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     assert made[-1] == "acme 4"
     assert not turns._lines
+
+
+async def test_all_of_them_together_get_no_more_than_their_places() -> None:
+    turns, over, made = RequestTurns(2, together=3, patience=60.0), asyncio.Event(), list[str]()
+
+    async def make(whose: str, name: str) -> None:
+        async with turns.of(whose):
+            made.append(name)
+            await over.wait()
+
+    tasks = [asyncio.create_task(make(whose, f"{whose} {n}")) for whose in ("acme", "other") for n in range(3)]
+    await settled()
+    assert made == ["acme 0", "acme 1", "other 0"]
+    tasks[0].cancel()
+    await settled()
+    assert made == ["acme 0", "acme 1", "other 0", "other 1"]
+    over.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert sorted(made[4:]) == ["acme 2", "other 2"]
+    impatient = RequestTurns(2, together=1, patience=0.01)
+    async with impatient.of("acme"):
+        with pytest.raises(TimeoutError):
+            async with impatient.of("other"):
+                raise AssertionError("there was no place")
+    async with impatient.of("other"):
+        assert len(impatient._lines) == 1

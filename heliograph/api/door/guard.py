@@ -45,6 +45,10 @@ _DIFFERENT = "The headers Authorization and x-api-key name different API keys. S
 #: Headers that may occur only once: with two, different readers could interpret one request differently.
 _SINGLE = frozenset({b"authorization", b"x-api-key", b"idempotency-key", b"content-type", b"content-encoding"})
 
+#: Connections left to sends, and to what every request needs, such as its key: otherwise requests of several
+#: organizations that wait for the same lock would take all of them.
+FOR_SENDS = 2
+
 _is_request_id = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
 _encode = msgspec.json.Encoder().encode
 
@@ -59,7 +63,8 @@ class Guard:
     def __init__(self, operations: Sequence[Operation], services: Services, *, prefix: str = "/v1") -> None:
         self._services = services
         self._prefix = prefix
-        self._turns = RequestTurns(max(1, services.settings.database_pool // 2))
+        pool, patience = services.settings.database_pool, services.settings.database_patience_seconds
+        self._turns = RequestTurns(max(1, pool // 2), together=max(1, pool - FOR_SENDS), patience=patience)
         self._readers = {each.id: reader(each.request) for each in operations if each.request is not None}
         self._queries = {each.id: query_reader(each.query) for each in operations if each.query is not None}
         self._limits = {
