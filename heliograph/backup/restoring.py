@@ -20,7 +20,7 @@ from heliograph.backup import store
 from heliograph.backup.store import Backup, BackupError, Kind, Secrets
 from heliograph.base.actor import Principal
 from heliograph.base.database import clock
-from heliograph.base.database.pool import QUERY_SEMANTICS, Connection, follow_clock
+from heliograph.base.database.pool import CLIENT_SETTINGS, Connection, follow_clock
 from heliograph.base.embedded import archive as archives
 from heliograph.base.embedded import copies, dumps, tunnel
 from heliograph.base.embedded.install import PostgresError
@@ -136,7 +136,7 @@ async def into_database(
     """
     _demand(backup, "dump", "a PostgreSQL of your own: set HELIOGRAPH_DATABASE_URL")
     try:
-        conn = await connect(owner_url, server_settings=QUERY_SEMANTICS)
+        conn = await connect(owner_url, server_settings=CLIENT_SETTINGS)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
         raise Unreachable(str(error)) from error
     try:

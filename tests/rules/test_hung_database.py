@@ -15,12 +15,13 @@ import asyncpg
 import pytest
 
 from heliograph.base.database import pulse
-from heliograph.base.database.pool import SESSION_SETTINGS, Pool, is_down, open_pool
+from heliograph.base.database.pool import CLIENT_SETTINGS, SESSION_SETTINGS, Pool, is_down, open_pool
 from heliograph.base.database.url import Host, shown
 from heliograph.base.errors import Unavailable
 from heliograph.base.network.connecting import DEAD_PEER_TIMEOUTS, Connector, connect
 from heliograph.base.process.settings import Settings
 from heliograph.cli.terminal import process
+from heliograph.cli.terminal.console import connection
 from heliograph.cli.terminal.process import prepared
 from heliograph.queue.runner import CHANNEL, listen
 from heliograph.sms.accepting.accept import Acceptor
@@ -164,6 +165,22 @@ async def test_who_stops_in_the_middle_of_a_transaction_keeps_nobody_waiting(
             assert is_down(said.value)
         finally:
             stopped.terminate()
+
+
+async def test_a_command_that_stops_in_the_middle_of_a_transaction_keeps_nobody_waiting(
+    pool: Pool, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody has suspended it, or their connection to its machine is gone."""
+    monkeypatch.setitem(CLIENT_SETTINGS, "idle_in_transaction_session_timeout", "100ms")
+    actor = await organization(pool)
+    async with wire(database_url) as (line, url), connection(url) as conn:
+        await conn.execute("BEGIN; SELECT FROM quotas FOR UPDATE")
+        line.freeze()
+        assert not (await accepted(Acceptor(pool), send(actor))).replayed
+        line.thaw()
+        with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)) as said:
+            await conn.execute("COMMIT")
+        assert is_down(said.value)
 
 
 async def test_who_stops_before_running_a_prepared_statement_keeps_nobody_waiting(

@@ -34,6 +34,7 @@ from heliograph.base.database.migrate import (
 )
 from heliograph.base.database.pool import QUERY_SEMANTICS, Connection, Pool, open_pool
 from heliograph.base.ids import uuid7, uuid7_floor
+from heliograph.base.network.connecting import DEAD_PEER_TIMEOUTS
 from heliograph.base.process.settings import Settings
 from heliograph.migration_plan import plan
 from heliograph.up import running
@@ -269,6 +270,19 @@ async def test_a_lock_that_nobody_lets_go_ends_the_migration_with_a_word(
         await holder.execute("LOCK TABLE schema_migrations")
         with pytest.raises(MigrationBlocked, match="pg_stat_activity"):
             await migrate(database_url)
+
+
+async def test_a_migration_whose_machine_is_gone_keeps_no_locks(database_url: str, tmp_path: Path) -> None:
+    """Until TCP notices, after two hours, everything would have waited for them."""
+    names = ", ".join(DEAD_PEER_TIMEOUTS)
+    shown = f"SELECT name, current_setting(name) AS value FROM unnest(string_to_array('{names}', ', ')) AS name"
+    root = with_migration(tmp_path, "0002_later.sql", f"-- Tests.\nCREATE TABLE later AS {shown};\n")
+    assert await migrate(database_url, root=root) == ["0002_later.sql"]
+    conn = await asyncpg.connect(database_url)
+    try:
+        assert dict(await conn.fetch("SELECT name, value FROM later")) == DEAD_PEER_TIMEOUTS
+    finally:
+        await conn.close()
 
 
 LATER = "0002_later.concurrently.sql"

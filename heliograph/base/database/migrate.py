@@ -31,7 +31,7 @@ import asyncpg
 import msgspec
 
 from heliograph.base.database import roles
-from heliograph.base.database.pool import QUERY_SEMANTICS, Connection
+from heliograph.base.database.pool import CLIENT_SETTINGS, Connection
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.network.connecting import connect
 
@@ -156,7 +156,7 @@ async def migrate(
     encoding is not UTF-8) before anything is changed. `root`: the folder with the SQL files.
     """
     # An index of a large table takes longer than a role may give its statements.
-    connection = await connect(url, server_settings={**QUERY_SEMANTICS, "statement_timeout": "0"})
+    connection = await connect(url, server_settings={**CLIENT_SETTINGS, "statement_timeout": "0"})
     try:
         await _lock(connection)
         encoding = await connection.fetchval("SHOW server_encoding")

@@ -52,8 +52,12 @@ QUERY_SEMANTICS = {
     "DateStyle": "ISO, MDY",
 }
 
-#: Settings of every session. A pooler in transaction mode accepts none, so behind one they are set on the role.
-SESSION_SETTINGS = {"client_connection_check_interval": "1000", **DEAD_PEER_TIMEOUTS, **QUERY_SEMANTICS, **KEYED_PLANS}
+#: Settings of every session, also of commands and migrations: one whose client has gone or stopped ends, and its locks
+#: with it.
+CLIENT_SETTINGS = {"client_connection_check_interval": "1000", **DEAD_PEER_TIMEOUTS, **QUERY_SEMANTICS}
+
+#: Settings of a pool's sessions. A pooler in transaction mode accepts none, so behind one they are set on the role.
+SESSION_SETTINGS = {**CLIENT_SETTINGS, **KEYED_PLANS}
 PLANS = "SELECT current_setting('plan_cache_mode')"
 
 #: For the few statements that read a time range rather than keys: planned for their actual values, with statistics. Run
