@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from heliograph.base.database.pool import Pool, is_down, open_pool
+from heliograph.base.process import measures
 from heliograph.contacts.imports import drafts
 from heliograph.contacts.imports.running import Runner
 from tests.rules.factories import organization
@@ -37,6 +41,37 @@ async def test_an_outage_during_a_check_loses_no_rows(pool: Pool, database_url: 
         checked = await drafts.get(conn, actor, id=id)
     assert checked.survey is not None
     assert (checked.state, checked.survey.rows, checked.survey.created) == ("checked", 6, 6)
+
+
+async def test_a_worker_without_room_for_a_file_leaves_it_to_another(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It kept the file for itself, tried again twice a second, and logged that the database was unavailable."""
+    actor = await organization(pool)
+    async with pool.acquire() as conn:
+        id = await drafts.begin(conn, actor, file="people.csv")
+        await drafts.put(conn, actor, id=id, number=0, chunk=CONTENT)
+        found = await drafts.uploaded(conn, actor, id=id, size=len(CONTENT), encoding="utf-8")
+        await drafts.check(conn, actor, id=id, fields=found.fields, country=None, tags=[], on_duplicate="update")
+    failures = measures.FAILURES.values.copy()
+    runner, other = Runner(pool, {}), Runner(pool, {})
+    try:
+        with monkeypatch.context() as full:
+            full.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+            assert await runner.round() == 1
+        held = await pool.fetchrow("SELECT worker, lease_until > now() AS waits FROM contact_imports WHERE id = $1", id)
+        assert held is not None
+        assert tuple(held) == (None, True)
+        assert measures.FAILURES.values[("imports",)] == failures.get(("imports",), 0) + 1
+        await pool.execute("UPDATE contact_imports SET lease_until = NULL WHERE id = $1", id)
+        while await other.round():
+            pass
+    finally:
+        await runner.close()
+        await other.close()
+    async with pool.acquire() as conn:
+        checked = await drafts.get(conn, actor, id=id)
+    assert checked.state == "checked"
 
 
 async def test_what_a_check_showed_of_people_is_not_kept_with_their_import(pool: Pool) -> None:

@@ -23,6 +23,7 @@ from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor, Principal
 from heliograph.base.database.pool import Connection, Pool, is_down, plan_by_key
 from heliograph.base.ids import uuid7
+from heliograph.base.process import measures
 from heliograph.base.process.crash import crash_point
 from heliograph.contacts import importing, undoing
 from heliograph.contacts.importing import Batch, Options, Result
@@ -112,6 +113,7 @@ class Runner:
                 if is_down(error):
                     raise
                 log.exception("import step failed", import_id=str(row and row["id"]))
+                measures.FAILURES.add("imports")
                 if row is not None:
                     await conn.execute(LATER, organization_id, row["id"], self._me, FAILED)
         return 1

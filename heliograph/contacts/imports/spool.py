@@ -1,13 +1,16 @@
 """A file from the database, copied to this machine's disk while it is being read.
 
-The copy has no name, so nothing is left behind when its process is killed.
+The copy has no name, so nothing is left behind when its process is killed. What fails here is this machine's disk: to
+whoever catches errors, an OSError would mean that the database is gone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import tempfile
+from collections.abc import Iterator
 from typing import BinaryIO, cast
 
 from heliograph.base.database.pool import Connection
@@ -18,23 +21,31 @@ SELECT bytes FROM contact_import_chunks WHERE organization_id = $1 AND import_id
 """
 
 
+class SpoolFailed(Exception):
+    """The copy could not be written or read, as with a full disk."""
+
+
 class Spool:
     """The bytes of an import. It may have several readers at once."""
 
     def __init__(self) -> None:
+        """Raises SpoolFailed."""
         #: In bytes.
         self.size = 0
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115
+        with _on_disk():
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115
 
     @classmethod
     async def of(cls, conn: Connection, organization_id: UUID, id: UUID) -> Spool:
-        """Copy all chunks of an import, one at a time in memory."""
+        """Copy all chunks of an import, one at a time in memory. Raises SpoolFailed."""
         made = cls()
         number = 0
         while (chunk := await conn.fetchval(CHUNK, organization_id, id, number)) is not None:
-            made.size += made._file.write(chunk)
+            with _on_disk():
+                made.size += made._file.write(chunk)
             number += 1
-        made._file.flush()
+        with _on_disk():
+            made._file.flush()
         return made
 
     def open(self) -> BinaryIO:
@@ -43,7 +54,8 @@ class Spool:
 
     def close(self) -> None:
         """Release the disk space."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # what could not be written is tried once more
+            self._file.close()
 
 
 class _Reading(io.RawIOBase):
@@ -68,7 +80,16 @@ class _Reading(io.RawIOBase):
 
     def readinto(self, buffer: object) -> int:
         view = memoryview(buffer)  # type: ignore[arg-type]
-        found = os.pread(self._descriptor, len(view), self._at)
+        with _on_disk():
+            found = os.pread(self._descriptor, len(view), self._at)
         view[: len(found)] = found
         self._at += len(found)
         return len(found)
+
+
+@contextlib.contextmanager
+def _on_disk() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SpoolFailed(error.strerror or str(error)) from error
