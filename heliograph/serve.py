@@ -96,6 +96,8 @@ LIST_READS = 4
 GUIDED = (GUIDE, f"{DOCS}/")
 #: Requests per second from one address if the guide is served alone.
 GUIDE_RATE = 1000
+#: Files that a process may have open besides its connections, and a quarter of these that are being refused.
+OTHER_FILES = 512
 #: Allocations between two runs of the garbage collector. Its default of 700 costs 2 to 15 % under load; with 10,000,
 #: accepting hardly causes a run, and with 50,000, pages left 7 MB of garbage between two.
 GC_THRESHOLD = 10_000
@@ -121,6 +123,8 @@ async def serve(
     crash.arm(settings.crash_at)
     clock.arm(settings.clock_shift)
     text_keys.arm(settings)
+    if own_process:
+        settings = within_descriptors(settings)
     stop = stop or asyncio.Event()
     listening = sockets or [bound(host, port)]
     pool = await open_pool(
@@ -217,7 +221,7 @@ async def serve(
             if apart is not None:
                 await apart.start([bound(*place_of(settings.console_listen))])
             if own_process:
-                _tune(settings)
+                _tune()
                 # In a thread: loading what the first page of a process needs would block the event loop for 0.1 s or
                 # more.
                 running.push_async_callback(_ended, asyncio.create_task(asyncio.to_thread(languages.learn)))
@@ -252,6 +256,23 @@ async def serve(
             async with asyncio.timeout(2):
                 await pool.close()
         pool.terminate()
+
+
+def within_descriptors(settings: Settings) -> Settings:
+    """The settings, with fewer connections if this process may not open as many files. Without one left, it could
+    neither accept a connection, to close another one for it, nor open one to the database: whoever leaves connections
+    open would keep all others out."""
+    wanted = settings.max_connections * 5 // 4 + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return settings
+    most = max(1, (soft - min(OTHER_FILES, soft // 2)) * 4 // 5)
+    each = max(1, settings.max_connections_per_address * most // settings.max_connections)
+    log.warning("fewer connections than set: too few files may be open", files=soft, needed=wanted, connections=most)
+    return msgspec.structs.replace(settings, max_connections=most, max_connections_per_address=each)
 
 
 def _services(settings: Settings, pool: Pool, readers: Readers, registry: Registry) -> Services:
@@ -467,17 +488,12 @@ def _front(
     return app
 
 
-def _tune(settings: Settings) -> None:
+def _tune() -> None:
     memory.give_back()
     # Everything that exists now stays forever: the collector need not examine it again.
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 100)
-    wanted = settings.max_connections * 5 // 4 + 512
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _base_url(sock: socket.socket) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import socket
 from collections.abc import AsyncIterator
@@ -13,9 +14,9 @@ import aiohttp
 import pytest
 
 from heliograph.base.database.pool import Pool
-from heliograph.base.process.settings import from_environment
+from heliograph.base.process.settings import Settings, from_environment
 from heliograph.http.server.server import CannotListen
-from heliograph.serve import bound, serve
+from heliograph.serve import OTHER_FILES, bound, serve, within_descriptors
 from tests import forks
 from tests.forks import Forked
 from tests.ports import held_port
@@ -226,3 +227,33 @@ async def test_an_address_that_is_taken_is_an_error(database_url: str) -> None:
             await serve(settings, port=0, own_process=False)
     async with running(database_url) as api:
         assert isinstance(api, Api)
+
+
+#: The limits of a process's open files, soft and hard; the soft one from then on, and the connections.
+FILES = [
+    ((1024, resource.RLIM_INFINITY), 10_752, 8192),
+    ((1024, 1_048_576), 10_752, 8192),
+    ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), resource.RLIM_INFINITY, 8192),
+    ((20_000, 20_000), 20_000, 8192),
+    ((1024, 4096), 4096, 2867),
+    ((1024, 1024), 1024, 409),
+    ((256, 256), 256, 102),
+    ((8, 8), 8, 3),
+]
+
+
+@pytest.mark.parametrize(("limits", "soft", "connections"), FILES)
+def test_a_process_has_no_more_connections_than_files(
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], soft: int, connections: int
+) -> None:
+    """With none left, it could close no idle connection for a new one: it can only be accepted with one more file. Nor
+    could it reach the database."""
+    now = [limits]
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: now[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, given: now.append(given))
+    settings = within_descriptors(Settings())
+    assert now[-1] == (soft, limits[1])
+    assert settings.max_connections == connections
+    assert settings.max_connections_per_address == max(1, 1024 * connections // 8192)
+    if 0 <= soft < 10_752:
+        assert connections * 5 // 4 + min(OTHER_FILES, soft // 2) <= soft
