@@ -57,8 +57,14 @@ Item = TypeVar("Item", bound=Prepared)
 #: Organizations, at most, whose sends are batched apart from those of others: each may hold a connection of the pool
 #: for as long as accepting waits for a lock.
 MOST_APART = 4
-#: What a server says that answers queries but has no room, or whose disk fails (SQLSTATE classes 53 and 58).
-CANNOT_STORE = (asyncpg.InsufficientResourcesError, asyncpg.PostgresSystemError)
+#: What is heard of a server that answers queries but has no room, or whose disk fails (SQLSTATE classes 53 and 58), or
+#: hangs: a commit that takes too long, for its disk or a standby. Locks end sooner, and are one organization's.
+CANNOT_STORE = (
+    asyncpg.InsufficientResourcesError,
+    asyncpg.PostgresSystemError,
+    asyncpg.QueryCanceledError,
+    TimeoutError,
+)
 #: Seconds for which that counts unless another batch is stored: while nobody sends, nothing shows that it is over.
 REFUSES_FOR = 300.0
 

@@ -154,6 +154,32 @@ async def is_at(api: Api, state: str) -> bool:
     return (await vital(api))["database"] == state
 
 
+# As long as a commit that waits for its disk, or for a standby that is gone.
+SLOW = """
+CREATE FUNCTION takes_long() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(600); RETURN NEW; END';
+CREATE TRIGGER slow_disk BEFORE INSERT ON messages FOR EACH ROW EXECUTE FUNCTION takes_long();
+"""
+
+
+async def test_a_send_that_could_not_be_stored_in_time_waits_for_nothing_else_and_health_says_so(
+    database_url: str, pool: Pool, as_administrator: Any
+) -> None:
+    """It waited as long again, and longer, for its unit of the rate to be counted: 7 s instead of 3."""
+    tenant = await make_tenant(pool)
+    async with running(database_url, database_patience_seconds=0.1, idempotency_wait_seconds=0.1) as api:
+        await as_administrator(SLOW)
+        headers = tenant.headers | {"idempotency-key": "slow"}
+
+        async def is_noticed() -> bool:
+            status, answered, _ = await api.ask("POST", "/sms/send", json=BODY, headers=headers)
+            assert (status, answered["retry-after"], answered.get("x-ratelimit-limit")) == (503, "1", None)
+            return await is_at(api, "degraded")
+
+        await until_true(is_noticed)
+        await as_administrator("DROP TRIGGER slow_disk ON messages; DROP FUNCTION takes_long()")
+    assert await pool.fetchval("SELECT count(*) FROM rate_windows") == 0
+
+
 # As PostgreSQL reports it when a table's file cannot grow.
 FULL = """
 CREATE FUNCTION has_no_room() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -241,7 +241,7 @@ class Guard:
     async def _refusal(self, call: Call, error: Exception) -> Refusal:
         """Produce the response. The rate is judged before anything in the body."""
         name = call.operation.id if hasattr(call, "operation") else "none"
-        if call.rate_unit is not None:
+        if call.rate_unit is not None and not envelope.has_waited(error):
             try:
                 await self._settle(call)
             except Exception as instead:

@@ -89,6 +89,14 @@ def unanswered(error: Exception, *, public_url: str) -> tuple[int, Headers, byte
     return status, [*headers, (b"x-request-id", request_id.encode())], body
 
 
+def has_waited(error: Exception) -> bool:
+    """Whether a request has waited for the database for as long as it may, for a lock (an Unavailable without a cause)
+    or a commit. Whatever else it would ask, even its unit of the rate, would often take as long again: behind a commit
+    that hangs, both are locked."""
+    cause = error.__cause__ if isinstance(error, Unavailable) else error
+    return cause is None or isinstance(cause, TimeoutError | asyncpg.QueryCanceledError)
+
+
 def refusal_of(error: Exception, *, request_id: str, operation: str, trace: Context | None = None) -> Refusal:
     """The refusal for `error`: the error itself if it is one, 503 if the database is unavailable, otherwise 500 and a
     log line with the request's id and, if it is traced, its trace id. While the database is unavailable, lines are
