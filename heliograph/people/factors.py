@@ -5,6 +5,7 @@ The rule nobody may break: a code is valid once. The secret is sealed, recovery 
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from uuid import UUID
 
@@ -82,13 +83,16 @@ CODES_LEFT = "SELECT count(*) FROM recovery_codes WHERE user_id = $1"
 
 
 async def check(conn: Connection, key: Key, *, user_id: UUID, given: str) -> bool:
-    """True if it is an unused code of the person's app, or a recovery code, which is used up."""
+    """True if it is an unused code of the person's app, or a recovery code, which is used up. Recovery codes count even
+    if the app's secret was sealed with another secret key."""
     async with conn.transaction():
         row = await conn.fetchrow(SECRET, user_id)
         if row is None:
             return False
-        secret = crypto.unseal(key, row["totp"], f"users/{user_id}").decode()
-        step = _step_of(secret, given, after=row["totp_step"])
+        step = None
+        with contextlib.suppress(crypto.Unsealable):
+            secret = crypto.unseal(key, row["totp"], f"users/{user_id}").decode()
+            step = _step_of(secret, given, after=row["totp_step"])
         if step is not None:
             await conn.execute(NOTE_STEP, user_id, step)
             return True

@@ -31,6 +31,18 @@ async def with_app(pool: Pool, user: Any) -> list[str]:
         return await factors.enable(conn, SYSTEM, key, user_id=user.id, secret=secret, given=pyotp.TOTP(secret).now())
 
 
+async def test_a_recovery_code_replaces_an_app_whose_secret_does_not_open_any_more(
+    pool: Pool, tenant: Tenant, browser: Browser
+) -> None:
+    """The secret key was lost: nobody's app is known any more."""
+    codes = await with_app(pool, await make_person(pool, tenant, "ana@example.com"))
+    await pool.execute(r"UPDATE users SET totp = '\x01' || gen_random_uuid()::text::bytea WHERE totp IS NOT NULL")
+    page = await browser.sign_in("ana@example.com")
+    page = await browser.submit(page, "/login/code", code="123456")
+    assert (page.status, "not correct" in page.words) == (422, True), page.words
+    assert (await browser.submit(page, "/login/code", code=codes[0])).path == "/"
+
+
 @pytest.mark.parametrize("by", ["password", "link"])
 async def test_a_change_of_password_stops_whoever_still_has_to_enter_a_code(
     pool: Pool, tenant: Tenant, browser: Browser, other_browser: Browser, by: str
