@@ -7,6 +7,7 @@ only in the row of its own endpoint.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -16,7 +17,7 @@ import msgspec
 from heliograph.audit import recording as audit
 from heliograph.base import naming
 from heliograph.base.actor import Actor
-from heliograph.base.crypto import Key, derive_key, seal, unseal
+from heliograph.base.crypto import Key, Unsealable, derive_key, seal, unseal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Problems, Refusal
@@ -315,11 +316,15 @@ SELECT ARRAY[secret] || ARRAY(SELECT old.sealed FROM unnest(old_secrets, old_sec
 
 
 async def secrets(conn: Connection, actor: Actor, *, id: UUID, rules: EndpointRules) -> list[str]:
-    """The secrets that sign now, newest first, for checking signatures; never shown to anybody. Raises NotFound."""
+    """The secrets that sign now, newest first, for checking signatures; never shown to anybody. Empty if the newest
+    one was sealed with another secret key. Raises NotFound."""
     sealed = await conn.fetchval(SECRETS, actor.organization_id, id, actor.modes)
     if sealed is None:
         raise NotFound("There is no such webhook endpoint.", resource="webhook_endpoint", id=str(id))
-    return [open_secret(rules.seal_key, organization_id=actor.organization_id, id=id, sealed=one) for one in sealed]
+    try:
+        return open_secrets(rules.seal_key, organization_id=actor.organization_id, id=id, sealed=sealed)
+    except Unsealable:
+        return []
 
 
 OWNER = "SELECT organization_id FROM webhook_endpoints WHERE id = $1"
@@ -336,6 +341,17 @@ async def owner(conn: Connection, *, id: UUID) -> UUID:
 def seal_secret(rules: EndpointRules, *, organization_id: UUID, id: UUID, secret: str) -> bytes:
     """Seal an endpoint's secret for its row."""
     return seal(rules.seal_key, secret.encode(), context(organization_id, id))
+
+
+def open_secrets(seal_key: Key, *, organization_id: UUID, id: UUID, sealed: Sequence[bytes]) -> list[str]:
+    """An endpoint's secrets for signing. Of those that were replaced, one that does not open, since it was sealed with
+    a secret key that is no longer configured, is left out. Raises crypto.Unsealable if the newest one does not."""
+    newest, *old = sealed
+    opened = [open_secret(seal_key, organization_id=organization_id, id=id, sealed=newest)]
+    for one in old:
+        with contextlib.suppress(Unsealable):
+            opened.append(open_secret(seal_key, organization_id=organization_id, id=id, sealed=one))
+    return opened
 
 
 def open_secret(seal_key: Key, *, organization_id: UUID, id: UUID, sealed: bytes) -> str:

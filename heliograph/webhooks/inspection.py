@@ -22,7 +22,8 @@ _NUMBERS, _TEXTS = frozenset({"to", "from", "phone"}), frozenset({"text"})
 
 class SentRequest(msgspec.Struct, frozen=True):
     """A request. `signed`: the input of the signature; `is_genuine`: whether one of the current secrets produces the
-    same signature. `is_copy`: the headers are those that went out; otherwise they were reconstructed."""
+    same signature. `is_copy`: the headers are those that went out; otherwise they were reconstructed, without a
+    signature if no secret can be opened."""
 
     headers: list[tuple[str, str]]
     body: str
@@ -43,13 +44,15 @@ def sent(event: Recorded, kept: StoredEvidence | None, started_at: Any, secrets:
     if kept is not None:
         parts = [line.partition(": ") for line in kept.sent.split("\r\n") if line]
         headers = [(name, value) for name, _, value in parts]
+    elif not secrets:
+        headers = [("content-type", "application/json")]
     else:
         made = signing.headers(
             secrets, event_id=str(event.id), request_id=event.request_id, body=text.encode(), at=started_at
         )
         headers = [*made.items(), ("content-type", "application/json")]
     known = dict(headers)
-    timestamp, signature = known["x-service-timestamp"], known["x-service-signature"]
+    timestamp, signature = known.get("x-service-timestamp", ""), known.get("x-service-signature", "")
     is_genuine = any(signing.sign(secret, timestamp, text.encode()) == signature for secret in secrets)
     return SentRequest(headers, text, timestamp, signature, is_genuine, kept is not None)
 

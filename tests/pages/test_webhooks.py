@@ -368,6 +368,25 @@ async def test_how_long_until_nothing_waits(pool: Pool, tenant: Tenant, owner: B
         assert "a minute are delivered" not in (await owner.get(f"/webhooks/{id}")).words
 
 
+async def test_a_delivery_is_shown_although_the_secret_does_not_open_any_more(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    """The secret key was lost: nothing can be signed before the secret is rotated."""
+    async with receiving() as receiver:
+        id = id_in(await register(owner, receiver.url))
+        await pool.execute(r"UPDATE webhook_endpoints SET secret = '\x01' || gen_random_uuid()::text::bytea")
+        (event,) = await record(pool, tenant.actor)
+        async with delivering(pool, impatient(secret_key=SECRET_KEY, webhook_schedule="0,3600")):
+            await attempted(pool, 1)
+        page = await owner.get(f"/webhooks/{id}/events/{event}")
+        assert (page.status, "How the signature is computed" in page.words) == (200, False), page.words
+        await owner.submit(await owner.get(f"/webhooks/{id}/rotate"), f"/webhooks/{id}/rotate")
+        page = await owner.submit(page, f"/webhooks/{id}/events/{event}/resend")
+        async with delivering(pool, UNDER):
+            await attempted(pool, 2)
+        assert receiver.counters.requests == 1
+
+
 async def test_a_failure_is_laid_open_and_recovered(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     """Journey 6: an endpoint is down, its attempts are inspected, the secret is rotated, and everything it missed is
     delivered."""

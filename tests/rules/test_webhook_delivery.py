@@ -570,6 +570,22 @@ async def test_a_secret_that_does_not_open_is_an_attempt_that_says_so(pool: Pool
     assert receiver.counters.requests == 0
 
 
+async def test_a_new_secret_signs_although_the_old_one_does_not_open_any_more(pool: Pool, receiver: Receiver) -> None:
+    """The secret key was lost; the old secret would sign, too, for another day."""
+    actor = await organization(pool)
+    lost = settings(secret_key="another secret key, which has been lost")
+    id, _ = await endpoint(pool, actor, receiver.url, under=lost)
+    rules = endpoints.rules(settings())
+    async with pool.acquire() as conn:
+        assert await endpoints.secrets(conn, actor, id=id, rules=rules) == []
+        _, secret, _ = await endpoints.rotate_secret(conn, actor, id=id, rules=rules)
+        assert await endpoints.secrets(conn, actor, id=id, rules=rules) == [secret]
+    await record(pool, actor)
+    async with delivering(pool):
+        (attempt,) = await attempted(pool, 1)
+    assert attempt["result"] == "delivered"
+
+
 @pytest.mark.parametrize("address", ["10.0.0.7", "169.254.169.254", "::1", "fd00::1"])
 async def test_a_name_that_leads_inside_is_not_connected_to(pool: Pool, receiver: Receiver, address: str) -> None:
     actor = await organization(pool)

@@ -354,12 +354,9 @@ class Poster:
         if known is not None and known[0] == destination.sealed:
             return known[1]
         try:
-            secrets = [
-                endpoints.open_secret(
-                    self._seal_key, organization_id=lease.organization_id, id=lease.line, sealed=sealed
-                )
-                for sealed in destination.sealed
-            ]
+            secrets = endpoints.open_secrets(
+                self._seal_key, organization_id=lease.organization_id, id=lease.line, sealed=destination.sealed
+            )
         except Unsealable as error:
             log.error("webhook secret cannot be decrypted", endpoint_id=str(lease.line), event_id=str(lease.id))
             self._record(
