@@ -2367,6 +2367,7 @@ CREATE TABLE webhook_endpoints (
     enabled_at           timestamptz,
     last_success_at      timestamptz,
     failing_since        timestamptz,
+    moved_at             timestamptz,
     consecutive_failures integer NOT NULL DEFAULT 0,
     catches_until        timestamptz,
     paused_at            timestamptz,
@@ -2388,6 +2389,7 @@ COMMENT ON TABLE webhook_endpoints IS 'tenant: destinations of events. secret is
 COMMENT ON COLUMN webhook_endpoints.old_secrets IS 'previous secrets that still sign alongside the new one, newest first; sealed like secret';
 COMMENT ON COLUMN webhook_endpoints.waits_from IS 'events recorded since then and never delivered are recovered when a paused or disabled endpoint comes back; NULL while active';
 COMMENT ON COLUMN webhook_endpoints.enabled_at IS 'when it was last enabled without recovering missed events: none from before are recovered later; NULL: never';
+COMMENT ON COLUMN webhook_endpoints.moved_at IS 'when its address was last changed, later by the pauses since then; NULL: never';
 COMMENT ON COLUMN webhook_endpoints.dropped IS 'deliveries removed from the queue when it was paused or disabled';
 COMMENT ON COLUMN webhook_endpoints.catches_until IS 'end of a catcher, whose events are stored in webhook_caught instead of being posted';
 

@@ -65,8 +65,8 @@ async def disable(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
     return after
 
 
-# A pause is not a failure: the period after which a failing endpoint is disabled is paused too. Failures at another
-# address say nothing about this one. $9: it is enabled without the events that it missed.
+# A pause is not a failure: the period after which a failing endpoint is disabled is paused too. Nor do failures at
+# another address count toward it. $9: it is enabled without the events that it missed.
 CHANGE = f"""
 UPDATE webhook_endpoints
    SET url = $4, subscribed_events = $5, description = $6, status = $7::text,
@@ -76,11 +76,13 @@ UPDATE webhook_endpoints
        dropped = CASE WHEN $7 = 'active' OR $9 THEN 0 ELSE dropped END,
        waits_from = CASE WHEN $7 = 'active' THEN NULL WHEN $9 THEN now() ELSE waits_from END,
        enabled_at = CASE WHEN $9 THEN now() ELSE enabled_at END,
-       failing_since = CASE WHEN url <> $4 OR status = 'disabled' AND $7 <> 'disabled' THEN NULL
+       failing_since = CASE WHEN status = 'disabled' AND $7 <> 'disabled' THEN NULL
                             WHEN status = 'paused' AND $7 = 'active' THEN failing_since + (now() - paused_at)
                             ELSE failing_since END,
-       consecutive_failures = CASE WHEN url <> $4 OR status = 'disabled' AND $7 <> 'disabled' THEN 0
-                                   ELSE consecutive_failures END
+       moved_at = CASE WHEN url <> $4 THEN now()
+                       WHEN status = 'paused' AND $7 = 'active' THEN least(moved_at + (now() - paused_at), now())
+                       ELSE moved_at END,
+       consecutive_failures = CASE WHEN status = 'disabled' AND $7 <> 'disabled' THEN 0 ELSE consecutive_failures END
  WHERE organization_id = $1 AND id = $2 AND mode = ANY ($3)
 RETURNING {COLUMNS}
 """

@@ -299,6 +299,29 @@ async def test_an_endpoint_that_only_failed_for_days_is_disabled(pool: Pool, rec
     assert await pool.fetchval("SELECT array_agg(line) FROM queue") == [young]
 
 
+async def test_days_of_failing_at_an_earlier_address_disable_no_endpoint(pool: Pool, receiver: Receiver) -> None:
+    """The first failure at the new one did."""
+    receiver.options = Options(status=500)
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, "http://127.0.0.1:9/")
+    long_ago = "now() - interval '121 hours'"
+    await pool.execute(f"UPDATE webhook_endpoints SET consecutive_failures = 9, failing_since = {long_ago}")
+    changes, rules = changing.Changes(url=receiver.url), endpoints.rules(settings())
+    async with pool.acquire() as conn:
+        await changing.change(conn, actor, id=id, changes=changes, rules=rules)
+    await record(pool, actor)
+    async with delivering(pool, settings(webhook_schedule="0,3600")):
+        await attempted(pool, 1)
+        row = await row_of(pool, id)
+        assert (row["status"], row["consecutive_failures"]) == ("active", 10)
+        # What it has missed since it began to fail is still known.
+        assert await pool.fetchval(f"SELECT failing_since <= {long_ago} FROM webhook_endpoints")
+        await pool.execute(f"UPDATE webhook_endpoints SET moved_at = {long_ago}")
+        await record(pool, actor)
+        await attempted(pool, 2)
+    assert (await row_of(pool, id))["disabled_reason"] == "failing"
+
+
 async def test_a_success_in_between_keeps_an_endpoint(pool: Pool, receiver: Receiver) -> None:
     actor = await organization(pool)
     id, _ = await endpoint(pool, actor, receiver.url)

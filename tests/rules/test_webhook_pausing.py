@@ -250,19 +250,22 @@ async def test_the_days_of_failing_stand_still(pool: Pool) -> None:
     assert resumed.consecutive_failures == 7
 
 
-async def test_the_days_of_failing_are_those_at_the_present_address(pool: Pool) -> None:
-    """The first failure at a new one disabled an endpoint that had failed for days at the old one."""
+async def test_the_days_at_an_address_stand_still_too(pool: Pool) -> None:
     actor = await organization(pool)
     id, _ = await endpoint(pool, actor, URL)
-    await pool.execute(
-        "UPDATE webhook_endpoints SET failing_since = now() - interval '119 hours', consecutive_failures = 7"
-    )
-    same = await change(pool, actor, id, url=URL)
-    assert same.consecutive_failures == 7
-    assert await pool.fetchval("SELECT failing_since < now() - interval '118 hours' FROM webhook_endpoints")
-    moved = await change(pool, actor, id, url="https://example.com/moved")
-    assert moved.consecutive_failures == 0
-    assert await pool.fetchval("SELECT failing_since FROM webhook_endpoints") is None
+    assert await change(pool, actor, id, url=URL)
+    assert await pool.fetchval("SELECT moved_at FROM webhook_endpoints") is None
+    await change(pool, actor, id, url="https://example.com/moved")
+    await pool.execute("UPDATE webhook_endpoints SET moved_at = now() - interval '5 hours'")
+    await change(pool, actor, id, paused=True)
+    for hours in (3, 9):  # the second time, it moved during the pause
+        await pool.execute("UPDATE webhook_endpoints SET paused_at = now() - make_interval(hours => $1)", hours)
+        await change(pool, actor, id, paused=False)
+        at = await pool.fetchval(
+            "SELECT round(extract(epoch FROM now() - moved_at) / 3600)::int FROM webhook_endpoints"
+        )
+        assert at == (2 if hours == 3 else 0)
+        await change(pool, actor, id, paused=True)
 
 
 async def test_a_disabled_endpoint_comes_back_with_or_without_what_it_missed(pool: Pool) -> None:

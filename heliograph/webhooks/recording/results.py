@@ -85,7 +85,8 @@ RETURNING {_COUNTED}
 
 # The reason why this batch disables an endpoint, or NULL. An earlier address says nothing about the present one.
 _VERDICT = """CASE WHEN told.gone_from = e.url THEN $7::text
-     WHEN NOT told.succeeded AND e.failing_since <= now() - make_interval(secs => $6) THEN $8::text END"""
+     WHEN NOT told.succeeded AND e.failing_since <= now() - make_interval(secs => $6)
+      AND coalesce(e.moved_at <= now() - make_interval(secs => $6), true) THEN $8::text END"""
 
 # The endpoints are ordered by id, so that two workers cannot deadlock.
 JUDGE = f"""
