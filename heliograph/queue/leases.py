@@ -20,6 +20,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID, uuid4
 
+import asyncpg
 import msgspec
 
 from heliograph.base.database.pool import Connection
@@ -197,18 +198,26 @@ async def postpone_picked(conn: Connection, postponed: Sequence[Postponed]) -> N
     )
 
 
-RENEW = (
-    HELD.format(columns="", arrays="", names="")
-    + """
+RENEW = f"""{HELD.format(columns="", arrays="", names="")}
 UPDATE queue SET lease_until = now() + make_interval(secs => $4)
  WHERE ctid = ANY (ARRAY(SELECT place FROM held)) RETURNING line, id
 """
-)
+# A row that somebody keeps locked, as in an open session, is left out: if renewing waited for it, all leases would end
+# meanwhile, and other workers would do everything again.
+RENEW_FREE = RENEW.replace("FOR UPDATE", "FOR UPDATE SKIP LOCKED")
+PATIENCE = "SET LOCAL lock_timeout = '2s'"
 
 
 async def renew(conn: Connection, leases: Sequence[Lease], *, seconds: float) -> set[tuple[UUID, UUID]]:
-    """Extend leases by `seconds`; returns those still held, as (line, id)."""
-    return {(line, id) for line, id in await conn.fetch(RENEW, *_columns(leases), seconds)}
+    """Extend leases by `seconds`; returns those still held, as (line, id), except for rows that stay locked."""
+    values = *_columns(leases), seconds
+    try:
+        async with conn.transaction():
+            await conn.execute(PATIENCE)
+            rows = await conn.fetch(RENEW, *values)
+    except asyncpg.LockNotAvailableError:
+        rows = await conn.fetch(RENEW_FREE, *values)
+    return {(line, id) for line, id in rows}
 
 
 RENEW_PICKED = "UPDATE queue SET lease_until = now() + make_interval(secs => $2) WHERE ctid = ANY ($1)"
@@ -247,10 +256,8 @@ RETURNING kind, coalesce(lease_token, id), line, lane, organization_id, id, trie
 async def withdraw(
     conn: Connection, kind: str, ids: Sequence[UUID], *, only: Literal["untried", "ended", "all"]
 ) -> dict[UUID, Lease]:
-    """Delete unleased rows, in any line; returns them by id.
-
-    `only`: "untried": no attempt ever began; "ended": none is under way; "all": any work.
-    """
+    """Delete unleased rows, in any line; returns them by id. `only`: "untried": no attempt ever began; "ended": none is
+    under way; "all": any work."""
     return {row["id"]: Lease(*row.values()) for row in await conn.fetch(WITHDRAW, kind, ids, only)}
 
 
@@ -390,8 +397,4 @@ async def oldest(
 
 
 def _columns(leases: Sequence[Lease]) -> tuple[list[UUID], list[UUID], list[UUID]]:
-    return (
-        [lease.id for lease in leases],
-        [lease.line for lease in leases],
-        [lease.token for lease in leases],
-    )
+    return [one.id for one in leases], [one.line for one in leases], [one.token for one in leases]

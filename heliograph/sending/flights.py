@@ -83,7 +83,8 @@ class Flights:
             self._open.pop(key, None)
 
     async def renew(self, pool: Pool, writing: asyncio.Lock) -> None:
-        """Renew the leases of attempts that have been under way for a third of a lease; called at that interval.
+        """Renew the leases of attempts that have been under way for a third of a lease, or all, if that is overdue, as
+        while `writing` takes long; called at that interval.
 
         Never during `writing`: a row renewed while it is being finished would have a new version by then, and remain
         until its lease expires.
@@ -93,7 +94,8 @@ class Flights:
         for key in over:
             if key not in self._open:  # until it is recorded that there was no answer, any answer is a late one
                 del self._given_up[key]
-        old = [one.attempt.lease for one in self._open.values() if at - one.since > self._lease_seconds / 3]
+        young = 0.0 if at - self._renewed_at > self._lease_seconds / 2 else self._lease_seconds / 3
+        old = [one.attempt.lease for one in self._open.values() if at - one.since >= young]
         if old:
             async with writing, pool.acquire() as conn:
                 await leases.renew(conn, old, seconds=self._lease_seconds)

@@ -163,6 +163,21 @@ async def test_a_renewed_lease_is_not_taken_over(pool: Pool) -> None:
     assert await claim(pool, 1) == []
 
 
+async def test_a_row_that_an_open_session_has_locked_keeps_no_other_lease_from_being_renewed(pool: Pool) -> None:
+    """All of them ended, and other workers sent everything again."""
+    await fill(pool, uuid7(), 3)
+    claimed = await claim(pool, 3)
+    await expire(pool)
+    async with pool.acquire() as open_session, pool.acquire() as conn, open_session.transaction():
+        await open_session.execute("SELECT FROM queue WHERE id = $1 FOR UPDATE", claimed[1].id)
+        renewed = await leases.renew(conn, claimed, seconds=60)
+        assert renewed == {(LINE, one.id) for one in (claimed[0], claimed[2])}
+        # Nobody else takes it meanwhile.
+        assert await claim(pool, 3) == []
+    async with pool.acquire() as conn:
+        assert len(await leases.renew(conn, claimed, seconds=60)) == 3
+
+
 async def test_postponed_rows_come_back_in_their_line_with_their_tries(pool: Pool) -> None:
     await fill(pool, uuid7(), 3)
     one, two, three = await claim(pool, 3)

@@ -99,3 +99,20 @@ def test_what_is_renewed_in_time_may_be_sent_however_long_it_waits(monkeypatch: 
         assert made.lost_until() < 0
     now += 0.2
     assert made.lost_until() == pytest.approx(now - 1.0)
+
+
+def test_all_leases_are_renewed_if_that_is_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while a batch of answers waits for its transaction: the youngest would end before the next time."""
+    now, renewed = 0.0, list[UUID]()
+
+    async def renew(conn: object, some: Sequence[Lease], *, seconds: float) -> None:
+        renewed.extend(one.id for one in some)
+
+    monkeypatch.setattr(flights, "monotonic", lambda: now)
+    monkeypatch.setattr(leases, "renew", renew)
+    under_way = Flights(late=90.0, lease_seconds=60.0)
+    young = Lease("sms", uuid4(), uuid4(), 0, uuid4(), uuid4(), 0, False, cast(Any, None))
+    for now, expected in ((20.0, []), (51.0, [young.id])):
+        under_way.add(Attempt(young, 1, uuid4(), 1, cast(Any, None), cast(Any, None)), since=now - 1.0)
+        asyncio.run(under_way.renew(cast(Any, _Pool()), asyncio.Lock()))
+        assert renewed == expected
