@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -188,6 +189,42 @@ def test_a_line_that_cannot_be_written_fails_nobody(reader: str) -> None:
     with open(end, "w") as stderr:
         done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=stderr, text=True)
     assert done.stdout == "went on\n"
+
+
+def test_a_reader_that_stands_still_keeps_nobody_waiting() -> None:
+    """As a collector that hangs, or a terminal on hold: after 64 kB of lines, the whole process stood still."""
+    program = (
+        "import sys, structlog\n"
+        "from heliograph.base.process.logs import configure\n"
+        "from heliograph.base.process.settings import from_environment\n"
+        "configure(from_environment({}))\n"
+        "for turn in range(1000):\n"
+        "    structlog.get_logger().warning('SMPP down', turn=turn, why='x' * 2_000)\n"
+        "print('went on', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "structlog.get_logger().warning('SMPP bound')\n"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            assert select.select([process.stdout], [], [], 120)[0], "it stands still"
+            assert process.stdout.readline() == b"went on\n"
+            # The reader goes on.
+            os.set_blocking(process.stderr.fileno(), False)
+            read = b""
+            while piece := process.stderr.read(65_536):
+                read += piece
+            os.set_blocking(process.stderr.fileno(), True)
+            read += process.communicate(b"\n", timeout=120)[1]
+        finally:
+            process.kill()
+    whole = [msgspec.json.decode(line) for line in read.splitlines() if line.endswith(b"}")]
+    *before, bound, lost = whole
+    assert [line["turn"] for line in before] == list(range(len(before)))
+    assert bound["event"] == "SMPP bound"
+    assert (lost["event"], lost["count"]) == ("log lines lost: nobody read them", 1000 - len(before))
 
 
 def test_what_repeats_is_written_once_in_a_while_and_counted() -> None:

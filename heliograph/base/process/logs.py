@@ -2,7 +2,7 @@
 
 The rule nobody may break: no secret, no message text and no full phone number is ever written. Callers leave them out;
 this file is the safety net, because somebody will forget one day. And a line that cannot be written (the disk is full,
-the reader of the pipe is gone) never fails the work that logs it.
+the reader of the pipe is gone, or stands still) never fails the work that logs it, nor keeps it waiting.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import contextlib
 import logging
 import os
 import re
+import select
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO, cast
 
 import msgspec
 import structlog
@@ -65,17 +66,74 @@ _NUMBER = re.compile(r"(?<![\w.:-])\+?[1-9][0-9]{8,14}(?![\w:-])")
 _DIGITS = re.compile(r"\+?[0-9]{5,}")
 
 
+#: Seconds that a line waits for room in a pipe or on a terminal, and the characters for which room is certain then: one
+#: page of a pipe.
+ROOM_WITHIN, PIECE = 1.0, 1_000
+
+
+class _Stderr:
+    """stderr, for lines that nobody may have to wait for. If its reader stands still (a collector that hangs, a
+    terminal on hold), a pipe or terminal is full after some lines, and each further write would wait, and with it the
+    whole process. Lines that find no room are lost and counted."""
+
+    def __init__(self) -> None:
+        self._lost = 0
+        #: The last line was lost in the middle.
+        self._is_cut = False
+
+    def write(self, text: str) -> None:
+        """Write whole lines."""
+        text = f"\n{text}" if self._is_cut else text
+        for start in range(0, len(text), PIECE):
+            if not self.has_room():
+                self._lost += 1
+                self._is_cut = self._is_cut or start > 0
+                return
+            sys.stderr.write(text[start : start + PIECE])
+            sys.stderr.flush()
+        self._is_cut = False
+
+    def flush(self) -> None:
+        """Nothing is kept."""
+
+    def has_room(self) -> bool:
+        """Whether a piece can be written without waiting for a reader."""
+        found = select.poll()
+        try:
+            found.register(sys.stderr.fileno(), select.POLLOUT)
+            return bool(found.poll(0 if self._lost else ROOM_WITHIN * 1000))
+        except (OSError, ValueError):  # it is no file, or closed: writing says so
+            return True
+
+    def lost_before(self) -> int:
+        """The lines lost before the last one was written, to be reported once; 0: none, or it was lost, too."""
+        if self._lost and self.has_room():
+            lost, self._lost = self._lost, 0
+            return lost
+        return 0
+
+
+_stderr = _Stderr()
+
+
+def has_room() -> bool:
+    """Whether a line can be written to stderr without waiting for a reader that stands still."""
+    return _stderr.has_room()
+
+
 class _Lines(structlog.WriteLogger):
     """Lines on stderr. Those that cannot be written are lost: raising would abort the work that logs, which would never
     be resumed."""
 
     def __init__(self, *args: object) -> None:
-        super().__init__(sys.stderr)
+        super().__init__(cast(TextIO, _stderr))
 
     def msg(self, message: str) -> None:
         """Write a line, if that is possible."""
         with contextlib.suppress(OSError):
             super().msg(message)
+        if lost := _stderr.lost_before():
+            structlog.get_logger().warning("log lines lost: nobody read them", count=lost)
 
     log = debug = info = warn = warning = msg
     fatal = failure = err = error = critical = exception = msg
@@ -132,7 +190,7 @@ def configure(settings: Settings) -> None:
         logger_factory=_Lines,
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(_stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render]

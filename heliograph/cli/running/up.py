@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 import uvloop
 
+from heliograph.base.process import logs
 from heliograph.cli.terminal.console import UNREACHABLE, Problem
 from heliograph.cli.terminal.options import filled
 from heliograph.cli.terminal.printing import Json, as_plain, form, say, show
@@ -55,12 +56,18 @@ def command(
         host=host, port=port, data_dir=data_dir, api_processes=api_processes, credentials_file=credentials_file
     )
     try:
-        status = uvloop.run(up(options, say=say, on_ready=_print if form(json) in ("json", "tsv") else _welcome))
+        status = uvloop.run(up(options, say=_say, on_ready=_print if form(json) in ("json", "tsv") else _welcome))
     except DatabaseUnusable as error:
         raise Problem(str(error), UNREACHABLE) from None
     except UpError as error:
         raise Problem(str(error)) from None
     raise typer.Exit(status)
+
+
+def _say(line: str) -> None:
+    # Nor is a terminal on hold a reason not to restart what has ended.
+    if logs.has_room():
+        say(line)
 
 
 def _welcome(ready: Welcome) -> None:
