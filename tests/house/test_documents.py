@@ -34,7 +34,7 @@ from heliograph.sms.status import STATUSES
 from heliograph.suppliers.whatsapp_cloud.callbacks import management
 from heliograph.webhooks.recording import events
 from heliograph.whatsapp import status
-from heliograph.whatsapp.callbacks import inbox
+from heliograph.whatsapp.callbacks import matching
 from heliograph.whatsapp.mirror import onboarding
 from tests.house import tables
 from tests.house.project import DOCS, ROOT, blocks, documents, files, prose, reads_trees, table, tree
@@ -353,7 +353,7 @@ def test_commands_with_a_key_are_told_from_those_of_operators() -> None:
 
 def test_both_documents_name_the_events_that_only_subscribers_have() -> None:
     """Whoever polls and has no endpoint never sees them. `wanted` takes no other kinds, says mypy."""
-    assert set(inbox.ANNOUNCED) < set(events.ON_REQUEST)
+    assert set(matching.ANNOUNCED) < set(events.ON_REQUEST)
     polling = (DOCS / "webhooks.md").read_text().split("\n## Fetching events\n\n")[1].split("\n\n")[0]
     described = next(each.description for each in OPERATIONS if each.id == "listEvents")
     for told in (polling, described):
