@@ -398,10 +398,11 @@ async def _movements(
     arrived      consume once, at Meta's pricing; without it, the reserved amount, or the original one if released
     failed       release
     still open   a price that Meta declares free lowers the reservation
-    later        a price that differs from the one consumed: reprice
+    later        a price that differs from the one consumed: reprice; without a rate, the original amount
     """
     movements: list[Movement] = []
-    unpriced: list[_Message] = []
+    #: With the key of the movement; "": it is consumed.
+    unpriced: list[tuple[_Message, str]] = []
     for known, new in changed:
         charge, who = known.charge, (known.organization_id, known.id)
         if charge == "none":
@@ -412,7 +413,7 @@ async def _movements(
             if price is None and pricing is None and charge == "reserved":
                 price = known.reserved
             if price is None:
-                unpriced.append(known)
+                unpriced.append((known, ""))
             else:
                 movements.append(Movement(*who, "consume", price, ""))
         elif charge == "reserved" and new.status in ("failed", "canceled"):
@@ -420,16 +421,21 @@ async def _movements(
         elif new.pricing != known.pricing:
             price = await _price(conn, rates, known, pricing)
             key = f"{new.priced_by}:{new.pricing}"
-            if charge == "consumed" and price is not None and price != known.consumed:
+            if charge == "consumed" and price is None:
+                unpriced.append((known, key))
+            elif charge == "consumed" and price is not None and price != known.consumed:
                 movements.append(Movement(*who, "reprice", price, key))
             elif charge == "reserved" and price == 0 and known.reserved:
                 movements.append(Movement(*who, "lower", 0, key))
     if unpriced:
-        listed = await conn.fetch(LISTED, [one.organization_id for one in unpriced], [one.id for one in unpriced])
-        amounts = {row["id"]: row["amount"] for row in listed}
-        movements += [
-            Movement(one.organization_id, one.id, "consume", amounts.get(one.id, one.reserved), "") for one in unpriced
-        ]
+        ids = [one.organization_id for one, _ in unpriced], [one.id for one, _ in unpriced]
+        amounts = {row["id"]: row["amount"] for row in await conn.fetch(LISTED, *ids)}
+        for one, key in unpriced:
+            amount = amounts.get(one.id, one.reserved if one.charge != "consumed" else one.consumed)
+            if one.charge != "consumed":
+                movements.append(Movement(one.organization_id, one.id, "consume", amount, ""))
+            elif amount != one.consumed:
+                movements.append(Movement(one.organization_id, one.id, "reprice", amount, key))
     return movements
 
 

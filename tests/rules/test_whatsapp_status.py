@@ -28,6 +28,8 @@ from tests.rules.whatsapp_factories import Made, check_wallets, made, message
 
 REGULAR, FREE = Pricing("regular", "utility"), Pricing("free_customer_service", "service")
 ABROAD = Pricing("regular", "authentication")
+#: There is no rate for it.
+UNRATED = Pricing("regular", "authentication-international")
 PRICE = 10_000
 
 
@@ -119,7 +121,7 @@ async def test_a_failure_after_delivery_changes_nothing(pool: Pool) -> None:
 
 @pytest.mark.parametrize(
     ("pricing", "consumed"),
-    [(FREE, 0), (REGULAR, PRICE), (ABROAD, 30_000), (Pricing("regular", "authentication-international"), PRICE)],
+    [(FREE, 0), (REGULAR, PRICE), (ABROAD, 30_000), (UNRATED, PRICE)],
 )
 async def test_the_price_is_what_meta_says_whenever_it_says_so(pool: Pool, pricing: Pricing, consumed: int) -> None:
     """With the status before, with it, or after; a category without a rate costs what was reserved."""
@@ -133,6 +135,21 @@ async def test_the_price_is_what_meta_says_whenever_it_says_so(pool: Pool, prici
         await move(pool, says(who, after, "read", pricing=pricing))
     for id in (before, within, after):
         assert (await row_of(pool, id))["consumed"] == consumed
+    await check_wallets(pool, [who.organization_id])
+
+
+@pytest.mark.parametrize("earlier", [FREE, ABROAD, REGULAR, UNRATED, None])
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_category_without_a_rate_costs_what_was_reserved_whatever_was_said_before(
+    pool: Pool, earlier: Pricing | None, is_late: bool
+) -> None:
+    """That of `read` counts, whichever comes first."""
+    who = await made(pool)
+    id = await message(pool, who, queued=False)
+    both = [says(who, id, "delivered", pricing=earlier), says(who, id, "read", pricing=UNRATED)]
+    for one in reversed(both) if is_late else both:
+        await move(pool, one)
+    assert (await row_of(pool, id))["consumed"] == PRICE
     await check_wallets(pool, [who.organization_id])
 
 
@@ -255,7 +272,7 @@ class Order(Machine):
               "wallets", "sender_ids", "usage_ledger", "quotas", "organizations")  # fmt: skip
     words = ("sent", "failed", "delivered", "read")
 
-    @initialize(prices=st.lists(st.sampled_from([None, None, REGULAR, FREE, ABROAD]), min_size=3, max_size=3))
+    @initialize(prices=st.lists(st.sampled_from([None, None, REGULAR, FREE, ABROAD, UNRATED]), min_size=3, max_size=3))
     def begin(self, prices: list[Pricing | None]) -> None:
         self.who = self.run(made(self.pool))
         self.id = self.run(message(self.pool, self.who, queued=False))
@@ -287,7 +304,7 @@ class Order(Machine):
         priced = [self.all[word].pricing for word in ("read", "delivered", "sent") if word in said]
         pricing = next((one for one in priced if one), None)
         if arrived:
-            price = {None: PRICE, REGULAR: PRICE, FREE: 0, ABROAD: 30_000}[pricing]
+            price = {None: PRICE, REGULAR: PRICE, FREE: 0, ABROAD: 30_000, UNRATED: PRICE}[pricing]
             assert (row["charge"], row["consumed"]) == ("consumed", price)
         else:
             assert row["charge"] == ("released" if best == "failed" else "reserved")
