@@ -205,6 +205,30 @@ async def test_a_new_token_lets_one_message_try(pool: Pool) -> None:
     assert open_token(made.KEY, line.account_id, line.token) == "EAAnew"
 
 
+@pytest.mark.parametrize("is_invalid", [True, False])
+@pytest.mark.parametrize("by", ["operator", "status"])
+async def test_an_account_whose_token_was_refused_is_read_once_its_hold_is_over(
+    pool: Pool, is_invalid: bool, by: str
+) -> None:
+    """It was said to be invalid for ten minutes more, while its messages were sent."""
+    actor = await organization(pool)
+    account = await made.account(pool, actor)
+    ids = (actor.organization_id, account.id)
+    later = "now() + interval '10 minutes'"
+    due = "SELECT mirror_at <= now() AND numbers_at <= now() FROM whatsapp_accounts"
+    async with pool.acquire() as conn:
+        await holds.hold_account(conn, *ids, seconds=60, reason="refused", credential_invalid=is_invalid)
+        await conn.execute(f"UPDATE whatsapp_accounts SET mirror_at = {later}, numbers_at = {later}")
+        if by == "operator":
+            assert await holds.release_account(conn, *ids)
+        else:
+            probe = uuid7()
+            await holds.tries(conn, *ids, uuid7(), probe)
+            await holds.sent(conn, actor.organization_id, [probe])
+        assert await conn.fetchval(due) == is_invalid
+        assert await conn.fetchval("SELECT held_until FROM whatsapp_accounts") is None
+
+
 async def test_a_new_app_secret_lets_one_message_of_each_account_try(pool: Pool) -> None:
     """Calls prove the secret, so a wrong one stops all accounts of the app, and their readings."""
     held = []

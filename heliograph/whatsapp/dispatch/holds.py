@@ -214,7 +214,12 @@ async def answered(conn: Connection, organization_id: UUID, account_id: UUID, nu
         return await numbers.announce(conn, organization_id, account_id, before) if cleared else 0
 
 
-SENT_ACCOUNT = f"UPDATE whatsapp_accounts SET {_ENDED} WHERE organization_id = $1 AND trying_id = ANY ($2)"
+# Whether a credential is valid again that was refused, a reading says at once.
+_READ = """
+numbers_at = CASE credential_status WHEN 'invalid' THEN now() ELSE numbers_at END,
+mirror_at = CASE credential_status WHEN 'invalid' THEN now() ELSE mirror_at END
+"""
+SENT_ACCOUNT = f"UPDATE whatsapp_accounts SET {_ENDED}, {_READ} WHERE organization_id = $1 AND trying_id = ANY ($2)"
 SENT_NUMBER = f"""
 UPDATE whatsapp_numbers SET {_ENDED}, last_sent_at = now() WHERE organization_id = $1 AND trying_id = ANY ($2)
 """
@@ -228,7 +233,7 @@ async def sent(conn: Connection, organization_id: UUID, messages: Sequence[UUID]
 
 # As if the number had long been silent: a few messages are sent before the others.
 RELEASE_ACCOUNT = f"""
-UPDATE whatsapp_accounts SET {_ENDED}, released_at = now()
+UPDATE whatsapp_accounts SET {_ENDED}, released_at = now(), {_READ}
  WHERE organization_id = $1 AND id = $2 AND state <> 'removed' AND held_until IS NOT NULL RETURNING id
 """
 RELEASE_NUMBERS = f"""
