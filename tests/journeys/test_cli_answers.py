@@ -288,6 +288,10 @@ async def test_of_two_listeners_the_first_keeps_the_position(shell: Shell) -> No
     for listener, told in ((second, "Stopped.\n"), (third, "Stopped. --resume continues here.\n")):
         assert await listener.stop(signal.SIGINT) == 0
         assert listener.err.splitlines(keepends=True)[-1] == told
+    # A position that is no longer accepted, as after the installation's secret key was changed.
+    refused = {"code": "validation_error", "message": "`cursor` was not issued for this list and these filters"}
+    shell.server.says = lambda path, query: answer({"error": refused}, 400)
+    assert "these filters: begin again without --resume" in (await shell.run("listen", "--resume", *key, status=1)).err
 
 
 async def test_events_of_any_type_stand_under_each_other(shell: Shell) -> None:

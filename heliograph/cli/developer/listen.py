@@ -56,7 +56,12 @@ def command(
         str | None, typer.Option(metavar="EVENT", show_default=False, help="Only events of this kind.")
     ] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", show_default="now", help="Begin with events from this time on.")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            show_default="now",
+            help="Begin with events from this time on; with --resume, if there is nothing to resume.",
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue where this command last ended.")] = False,
     secret: Annotated[
@@ -112,6 +117,11 @@ def command(
                 line(whole if json else shown | {"subject": _subject(event)}, json, COLUMNS, widths=WIDTHS)
             if keeps:
                 _keep(place, Position(page["nextCursor"], query["dateFrom"]))
+    except Problem as problem:
+        # The secret key of the installation was changed, or it was set up anew.
+        if known is not None and "`cursor`" in str(problem):
+            raise Problem(f"{problem}: begin again without --resume", problem.exit_status) from None
+        raise
     except KeyboardInterrupt:
         say("Stopped. --resume continues here." if keeps and "cursor" in query else "Stopped.")
 
