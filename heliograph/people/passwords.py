@@ -39,7 +39,7 @@ _COMMONEST = "\n".join(
         *(
             line
             for name in ("common_passwords.txt", "common_words.txt")
-            for line in Path(__file__).with_name("vendor").joinpath(name).read_text().splitlines()
+            for line in Path(__file__).with_name("vendor").joinpath(name).read_text("utf-8").splitlines()
             if len(line) >= SHORTEST or line.isalpha()
         ),
         "",

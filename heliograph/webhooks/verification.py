@@ -25,4 +25,4 @@ def code(language: str, secret: str) -> str:
 
 @cache
 def _text(language: str) -> str:
-    return (_FOLDER / f"{language}.txt").read_text()
+    return (_FOLDER / f"{language}.txt").read_text("utf-8")

@@ -317,6 +317,23 @@ def test_no_browser_test_has_the_page_evaluate_a_text() -> None:
     assert [path.name for path in tests if ".wait_for_function(" in path.read_text()] == []
 
 
+@reads_trees
+def test_our_own_texts_are_read_as_utf_8() -> None:
+    """In a locale of another encoding, the guide was garbled, or no web process started. What `base` reads without an
+    encoding is ASCII: numbers, passwords and PostgreSQL's own files."""
+    found = [
+        f"{path}:{node.lineno}"
+        for path in sorted((ROOT / "heliograph").rglob("*.py"))
+        if not path.is_relative_to(ROOT / "heliograph" / "base")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "read_text"
+        and not (node.args or node.keywords)
+    ]
+    assert found == []
+
+
 def test_a_long_file_says_why() -> None:
     """A file of up to 400 lines can be read in one sitting; a longer one has to be one thing, or be split."""
     for path in sorted((ROOT / "heliograph").rglob("*.py")):

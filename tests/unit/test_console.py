@@ -247,6 +247,21 @@ def test_an_export_is_utf_8_in_every_locale() -> None:
     assert (done.returncode, done.stdout) == (0, "José\n".encode()), done.stderr
 
 
+GUIDE = """
+from heliograph.api.document.guide import Guide
+print(ascii(Guide().page("/guide/webhooks")))
+"""
+
+
+def test_the_guide_is_read_in_every_locale() -> None:
+    """A locale of ASCII stands for any other than UTF-8: Python would read the files in its encoding."""
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(ROOT)}
+    run = [sys.executable, "-c", GUIDE]
+    done = subprocess.run(run, env=os.environ | ascii_only, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert b"each delay \\xb120" in done.stdout
+
+
 def on_a_terminal(code: str, **environment: str) -> bytes:
     """The output of a program on a terminal."""
     ours, theirs = pty.openpty()

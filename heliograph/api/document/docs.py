@@ -94,7 +94,7 @@ class Docs:
         self._guide, addresses, files = _read()
         self._styled = {f"{{{name}}}": address for name, address in addresses.items()}
         self._pages = {address: file.page() for address, file in files.items()}
-        page = self._html((_FOLDER / "docs.html").read_text())
+        page = self._html((_FOLDER / "docs.html").read_text("utf-8"))
         self._pages[PATH] = self._pages[PATH + "/"] = page
         # Browsers get the dashboard, all other clients the index of the API.
         index = msgspec.json.encode(discovery.index())

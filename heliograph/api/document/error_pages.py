@@ -31,7 +31,7 @@ class Error(msgspec.Struct, frozen=True):
 @cache
 def errors() -> tuple[Error, ...]:
     """Every error, by status and then in the order of the file."""
-    listed = tomllib.loads(Path(__file__).with_name("errors.toml").read_text())
+    listed = tomllib.loads(Path(__file__).with_name("errors.toml").read_text("utf-8"))
     found = [msgspec.convert({"code": code} | one, Error) for code, one in listed.items()]
     return tuple(sorted(found, key=lambda one: one.status))
 

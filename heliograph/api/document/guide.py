@@ -102,7 +102,7 @@ class Guide:
             self.pictures[f"{PATH}/pictures/{path.name}"] = path
 
     def _enter(self, section: str, address: str, title: str | None, path: Path, file: str) -> None:
-        text = path.read_text()
+        text = path.read_text("utf-8")
         entry = Entry(address, title or text.partition("\n")[0].removeprefix("# ").replace("`", ""), text, file)
         self.entries[address] = entry
         self.sections.setdefault(section, []).append(entry)

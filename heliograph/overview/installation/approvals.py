@@ -330,5 +330,5 @@ LONG = 5
 
 @cache
 def _brands() -> dict[str, str]:
-    lines = Path(__file__).with_name("brands.txt").read_text().splitlines()
+    lines = Path(__file__).with_name("brands.txt").read_text("utf-8").splitlines()
     return {read_as(line): line for line in lines if line and not line.startswith("#")}
