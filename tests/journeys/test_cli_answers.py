@@ -372,6 +372,11 @@ async def test_a_word_that_no_request_can_hold_is_refused(
     assert told in (await shell.run(*words, status=status, HELIOGRAPH_API_KEY=KEY)).err
 
 
+async def test_a_variable_that_is_not_text_is_refused(shell: Shell) -> None:
+    told = await shell.run("profile", "list", status=2, HELIOGRAPH_SUPPLIER_PASSWORD="ge\udce9heim", OTHER="\udce9")
+    assert told.err == "heliograph: HELIOGRAPH_SUPPLIER_PASSWORD is not UTF-8 text\n"
+
+
 async def test_what_is_triggered_may_not_be_shown(shell: Shell) -> None:
     shell.server.says = lambda path, query: answer({"message": {"id": "019c"}}, 202)
     words = ("--url", shell.server.url, "--key", KEY)

@@ -34,7 +34,7 @@ from heliograph.cli import app
 from heliograph.cli.developer import login, profiles
 from heliograph.cli.developer.profiles import Profile, Profiles
 from heliograph.cli.terminal import console, progress
-from heliograph.cli.terminal.asking import confirm
+from heliograph.cli.terminal.asking import confirm, typed_secret
 from heliograph.cli.terminal.console import Problem, settings_of
 from heliograph.cli.terminal.files import writing
 from heliograph.cli.terminal.options import pairs
@@ -560,3 +560,12 @@ def test_a_campaigns_progress_fits_the_terminal() -> None:
     assert progress.drawn(one, 12, 100) == whole.partition("] ")[2]
     assert progress.drawn(one, 12, 60) == " 60% of 1,000  running (no_supplier_connected)  queued 4..."
     assert {len(progress.drawn(one, 12, columns)) for columns in (20, 60)} == {19, 59}
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_a_secret_that_is_not_text_is_refused(errors: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Python reads stdin: with strict errors in some locales, and with surrogates in others."""
+    given = io.TextIOWrapper(io.BytesIO(b"ge\xe9heim\n"), encoding="utf-8", errors=errors)
+    monkeypatch.setattr("sys.stdin", given)
+    with pytest.raises(Problem, match="the line on stdin is not UTF-8 text"):
+        typed_secret()

@@ -14,6 +14,7 @@ from heliograph.base.network.failures import reason
 from heliograph.cli.developer import profiles
 from heliograph.cli.developer.client import Client, UpDir, refusal
 from heliograph.cli.developer.profiles import DEFAULT, Profile, Profiles
+from heliograph.cli.terminal.asking import line_on_stdin
 from heliograph.cli.terminal.console import WRONG, Problem, demand_directory
 from heliograph.cli.terminal.files import BYTE_ORDER_MARK
 from heliograph.cli.terminal.http import address, foreign
@@ -86,7 +87,7 @@ def _typed() -> str:
     """A key from the terminal, without echo, or from the first line of stdin."""
     if sys.stdin.isatty():
         return str(typer.prompt("API key", hide_input=True, err=True))
-    return sys.stdin.readline()
+    return line_on_stdin()
 
 
 def _key(path: Path | None) -> str:

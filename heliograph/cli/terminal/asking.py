@@ -32,8 +32,13 @@ def confirm(question: str) -> None:
 
 def line_on_stdin() -> str:
     """The next line on stdin, without its end, and without the byte order mark that some editors put before a file's
-    first one: it would be part of a secret."""
-    return sys.stdin.readline().removeprefix(BYTE_ORDER_MARK).rstrip("\n")
+    first one: it would be part of a secret. Raises Problem if it is not text."""
+    try:
+        line = sys.stdin.readline()
+        line.encode()  # in some locales, Python stands in surrogates for what it cannot decode
+    except UnicodeError:
+        raise Problem("the line on stdin is not UTF-8 text") from None
+    return line.removeprefix(BYTE_ORDER_MARK).rstrip("\n")
 
 
 def typed_secret(called: str = "Password") -> str:

@@ -265,7 +265,7 @@ def run(app: typer.Typer) -> None:
     if given and os.environ.get("HELIOGRAPH_LOG_FORMAT", given) == "json" and not sys.stderr.isatty():
         say_as_log()
     _demand_docstrings(sys.flags.optimize)
-    _demand_utf8(sys.argv)
+    _demand_utf8(sys.argv, os.environ)
     for name, near in unknown_names().items():
         say(f"heliograph: {name} is not a setting and is ignored{(f'; did you mean {near}?' if near else '.')}")
     try:
@@ -316,8 +316,14 @@ def _demand_docstrings(optimize: int) -> None:
         _end("PYTHONOPTIMIZE=2 (-OO) removes texts that Heliograph shows: set it to 1, or remove it", WRONG)
 
 
-def _demand_utf8(words: Sequence[str]) -> None:
-    """End the process if an argument is not UTF-8: neither JSON nor URLs nor the database accept other bytes."""
+def _demand_utf8(words: Sequence[str], environment: Mapping[str, str]) -> None:
+    """End the process if an argument or a variable of ours is not UTF-8: neither JSON nor URLs nor the database accept
+    other bytes."""
+    for name, value in environment.items():
+        try:
+            value.encode() if name.startswith("HELIOGRAPH_") else None
+        except UnicodeEncodeError:
+            _end(f"{name} is not UTF-8 text", WRONG)
     for at, word in enumerate(words[1:], 1):
         try:
             word.encode()
