@@ -828,6 +828,10 @@ async def test_what_a_copy_had_chosen_is_not_replaced_by_what_happens_to_be_offe
 
     # One that is running has more people than the check would count.
     assert await offered() == (str(ids[0]), ["file 2", "file 1", "file 0"])
+    # Of one that was stopped, only some of its file's people would get it.
+    await pool.execute("UPDATE contact_imports SET state = 'stopped' WHERE id = $1", ids[2])
+    names = re.findall(r"<option[^>]*>(file [^<]*)<", (await look(owner, **chosen)).text)
+    assert [" · Stopped" in one for one in names] == [True, False, False], names
     # However many are newer.
     await pool.execute("UPDATE contact_imports SET kind = 'opt_outs' WHERE id = $1", ids[1])
     with pytest.MonkeyPatch.context() as patch:

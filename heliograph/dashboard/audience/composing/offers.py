@@ -13,6 +13,7 @@ from heliograph.campaigns.channels import sms, whatsapp
 from heliograph.campaigns.filling import COLUMNS, LONGEST
 from heliograph.campaigns.views.preview import Preview
 from heliograph.contacts.imports import drafts
+from heliograph.contacts.imports.drafts import Draft
 from heliograph.dashboard import choosing
 from heliograph.dashboard.audience import words
 from heliograph.dashboard.audience.composing.meaning import Given, entry_of
@@ -22,8 +23,8 @@ from heliograph.sms.accepting import sender_ids
 from heliograph.sms.by_hand import own_numbers
 from heliograph.whatsapp import library, number_states
 
-#: Imports offered.
-IMPORTS = 50
+#: Imports offered, and states of those that have not imported all of their file.
+IMPORTS, UNFINISHED = 50, {"stopped": "Stopped", "running": "Running"}
 
 
 async def values(
@@ -67,7 +68,7 @@ async def _imports(request: Request, conn: Connection, chosen: str) -> list[tupl
     if id is not None and all(one.id != id for one in offered):
         found = await drafts.list_page(conn, request.actor, after=just_above(id), limit=1)
         offered = [*(one for one in found if one.id == id and one.is_audience), *offered]
-    options = [(str(one.id), f"{one.file} · {request.locale.moment(one.started_at)}") for one in offered]
+    options = [(str(one.id), _called(request, one)) for one in offered]
     is_gone = chosen and all(one.id != id for one in offered)
     return [("", request.text("Choose one")), *options] if is_gone else options
 
@@ -91,6 +92,14 @@ async def _exceeded(
             most=above + 1,
         )
     return above if recipients > above else None
+
+
+def _called(request: Request, one: Draft) -> str:
+    """Its file and time; and that it is not finished: only some of the people in its file are its people so far."""
+    said = [one.file, request.locale.moment(one.started_at)]
+    if one.state in UNFINISHED:
+        said.append(request.text(UNFINISHED[one.state]))
+    return " · ".join(said)
 
 
 async def _sms_values(request: Request, conn: Connection, typed: dict[str, str]) -> dict[str, Any]:
