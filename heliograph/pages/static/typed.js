@@ -7,11 +7,12 @@ const FIELDS = 'form[method="post"] :is(input, textarea)[autocomplete="off"]:not
 const fields = () => [...document.querySelectorAll(FIELDS)];
 let isSigningOut = false;
 
-// A form's address and what it is about, where several on the page have the same address.
+// A form's address, what it is about, where several on the page have the same address, and what stood in the field: what
+// somebody else has written there since is not overwritten.
 function known(field) {
   const action = field.form.getAttribute("action"), alike = [...document.forms].filter((one) => one.getAttribute("action") === action);
   const about = alike.length > 1 ? [...field.form.querySelectorAll('[type="hidden"]:not([name^="_"])')].map((one) => one.value) : [];
-  return [action, field.name, ...about].join(" ");
+  return [action, field.name, field.defaultValue, ...about].join(" ");
 }
 
 addEventListener("pagehide", () => {
