@@ -87,6 +87,21 @@ async def test_what_is_wrong_is_said_at_its_field(owner: Browser) -> None:
     assert "&lt;img onerror=x&gt;" in hostile.text
 
 
+async def test_several_tags_do_not_become_one_with_commas(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    """Campaigns to either of them would not find these people. One with a comma is written as in lists of tags."""
+    await add(pool, tenant, *people(2))
+    page = await owner.get("/contacts")
+    marked_ids = ",".join(ids(page))
+    for do in ("tag", "untag"):
+        page = await owner.submit(page, "/contacts/marked", ids=marked_ids, tag="vip, spring", do=do)
+        assert "Enter one tag at a time" in page.words, page.words
+        refused = await owner.post("/contacts/all", page.form("/contacts/marked") | {"tag": "a, b", "do": do})
+        assert (refused.status, "Enter one tag at a time" in refused.words) == (422, True), refused.words
+    assert await pool.fetchval("SELECT count(*) FROM contact_tags") == 0
+    page = await owner.submit(page, "/contacts/marked", ids=marked_ids, tag='"Rua A, Maputo"', do="tag")
+    assert "2 contacts now have the tag “rua a, maputo”." in page.words, page.words
+
+
 async def test_marked_people_are_tagged_deleted_and_brought_back(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     await add(pool, tenant, *people(3), Entry("+351912345678", "Rui", tags=("vip",)))
     page = await owner.get("/contacts?country=MZ")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 from uuid import UUID
 
-from heliograph.base import phones
+from heliograph.base import csv_files, phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import time_of, uuid_in
@@ -223,7 +223,7 @@ async def change_marked(request: Request) -> Answer:
         if do == "delete":
             made = await marked.delete(conn, actor, ids=ids)
         elif do in ("tag", "untag"):
-            tag = records.tag(request.form.get("tag", ""), "tag")
+            tag = _tag(request.form.get("tag", ""))
             made = await (marked.add_tag if do == "tag" else marked.remove_tag)(conn, actor, ids=ids, tag=tag)
         else:
             raise Invalid(("do", "enum", "Choose what to do with them."))
@@ -232,8 +232,7 @@ async def change_marked(request: Request) -> Answer:
     try:
         id, count = await request.once(work)
     except Invalid as refusal:
-        one = refusal.details["fields"][0]
-        said = words.CONTACT_FORM.get(one["field"], one["message"])
+        said = _said(refusal)
         return Redirect(location=back, notice=request.text(said), is_refusal=True)
     if not count:
         return Redirect(location=back, notice=request.text("Nothing had to be changed."))
@@ -291,10 +290,10 @@ async def change_all(request: Request) -> Answer:
     if problems:
         return _back_to_filters(request, kept, problems)
     try:
-        value = records.tag(typed, "tag")
-    except Invalid:
-        said = Invalid(("tag", "length", words.CONTACT_FORM["tag"]))
-        return refused("audience/people_all.html", said, await _fitting(request, typed))
+        value = _tag(typed)
+    except Invalid as refusal:
+        wrong = Invalid(("tag", refusal.details["fields"][0]["issue"], _said(refusal)))
+        return refused("audience/people_all.html", wrong, await _fitting(request, typed))
     is_removed = request.form.get("do") == "untag"
     delimiter = exporting.separator(request)
     return await exporting.ask(
@@ -317,6 +316,22 @@ async def _fitting(request: Request, typed: str) -> dict[str, Any]:
         "action": request.to("/contacts/all", **kept),
         "back": request.to("/contacts", **kept),
     }
+
+
+def _tag(text: str) -> str:
+    """The tag in a form that takes one, written like a list of them: several would be one tag with a comma. Raises
+    Invalid."""
+    listed = csv_files.split(text)
+    if len(listed) > 1:
+        raise Invalid(("tag", "several", "`tag` must be one tag"))
+    return records.tag(listed[0] if listed else text, "tag")
+
+
+def _said(refusal: Invalid) -> str:
+    """A refusal of what was to be done to several people, in the form's words."""
+    one = refusal.details["fields"][0]
+    known = words.CONTACT_FORM
+    return known.get(f"{one['field']}.{one['issue']}", known.get(one["field"], one["message"]))
 
 
 def _marked(request: Request) -> list[UUID]:

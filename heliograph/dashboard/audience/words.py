@@ -12,6 +12,7 @@ CONTACT_FORM: Mapping[str, str] = {
     "phone": "Enter the number with + and its country code, or as it is written in your organization's country.",
     "tags": "At most 50 tags of 1 to 64 characters, separated by commas.",
     "tag": "A tag must have 1 to 64 characters.",
+    "tag.several": "Enter one tag at a time; put one that contains a comma in quotation marks.",
     "notes": "Notes can have at most 2,000 characters.",
     "same": "It already has this name.",
     "ids": "Select at least one person, and at most 200.",
