@@ -323,7 +323,7 @@ def _tag(text: str) -> str:
     Invalid."""
     listed = csv_files.split(text)
     if len(listed) > 1:
-        raise Invalid(("tag", "several", "`tag` must be one tag"))
+        raise Invalid(("tag", "several", words.CONTACT_FORM["tag.several"]))
     return records.tag(listed[0] if listed else text, "tag")
 
 
