@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Collection, Iterable, Sequence
 
 from heliograph.base.crypto import Key, Unsealable
@@ -88,13 +89,16 @@ def _session(
         # Whether it is paused makes no difference: resuming it would send nothing through it.
         return Check(name, "ok", said("a simulator: live messages go only to the other suppliers"))
     if one.state != "active":
-        remedy = said("Run `heliograph supplier resume %(name)s` to send through it again.", name=one.name)
+        remedy = said("Run `heliograph supplier resume %(name)s` to send through it again.", name=shlex.quote(one.name))
         return Check(name, "warning", kept(one.state), remedy)
     try:
         if key is not None:
             suppliers.open_secret(key, one)
     except Unsealable:
-        remedy = said("Start with the secret key it was added with, or remove it and add it again.")
+        remedy = said(
+            "Start with the secret key it was added with, or run `heliograph supplier set %(name)s --ask-password`.",
+            name=shlex.quote(one.name),
+        )
         return Check(name, "failed", said("its password was encrypted with another secret key"), remedy)
     if one.simulated:
         return _simulator(one, bound)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import re
+import shlex
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -684,11 +685,29 @@ async def test_a_message_all_the_way(cli: Cli, pool: Pool, tmp_path: Path, make_
 
 async def test_doctor_names_a_foreign_secret_key(cli: Cli) -> None:
     await cli(
-        "supplier", "add", "smpp", "main", "--host", "127.0.0.1", "--no-tls", "--system-id", "a", "--password", "p"
+        *("supplier", "add", "smpp", "Main line", "--host", "127.0.0.1", "--no-tls", "--system-id", "a"),
+        *("--password", "p"),
     )
-    done = await cli("doctor", "--url", "http://127.0.0.1:1", "--json", HELIOGRAPH_SECRET_KEY="another key, " * 3)
-    checks = {one["check"]: one for one in msgspec.json.decode(done.out)}
-    assert "another secret key" in checks["supplier main"]["detail"]
+
+    another = "the key that came after the one that was lost"
+
+    async def examined() -> dict[str, str]:
+        done = await cli("doctor", "--url", "http://127.0.0.1:1", "--json", HELIOGRAPH_SECRET_KEY=another)
+        found: dict[str, str] = next(
+            one for one in msgspec.json.decode(done.out) if one["check"] == "supplier Main line"
+        )
+        return found
+
+    found = await examined()
+    assert "another secret key" in found["detail"]
+    # The remedy is one, if that key has been lost.
+    remedy = re.search(r"`heliograph (.*)`", found["remedy"])
+    assert remedy
+    done = await cli(*shlex.split(remedy[1]), stdin="p\n", HELIOGRAPH_SECRET_KEY=another)
+    assert done.status == 0, done.err
+    assert "another secret key" not in (await examined())["detail"]
+    await cli("supplier", "pause", "Main line")
+    assert "`heliograph supplier resume 'Main line'`" in (await examined())["remedy"]
 
 
 async def test_doctor_opens_the_texts_that_are_sealed(cli: Cli) -> None:
