@@ -230,6 +230,8 @@ async def assign(conn: Connection, actor: Actor, *, price_list: str | None) -> N
         )
 
 
+# Another list that is being made the default at this moment is cleared, too: without the lock, it is not seen.
+LOCK_LISTS = "SELECT FROM tariffs WHERE kind = 'price' ORDER BY id FOR NO KEY UPDATE"
 # Two statements, because a unique index is checked row by row.
 CLEAR_DEFAULT = "UPDATE tariffs SET is_default = false WHERE is_default"
 MAKE_DEFAULT = "UPDATE tariffs SET is_default = true WHERE id = $1"
@@ -240,6 +242,7 @@ async def make_default(conn: Connection, *, price_list: str | None, by: Principa
     NotFound."""
     async with conn.transaction():
         found = None if price_list is None else await find(conn, "price", name=price_list)
+        await conn.execute(LOCK_LISTS)
         await conn.execute(CLEAR_DEFAULT)
         if found is not None:
             await conn.execute(MAKE_DEFAULT, found.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from fractions import Fraction
 from io import StringIO
@@ -17,7 +18,7 @@ from heliograph.base.money import UNIT, decimal, half_up
 from heliograph.prices import drafting, rows, tariffs
 from heliograph.prices.rows import TariffInvalid
 from heliograph.prices.tariff import Destination, Rate, Tariff
-from tests.rules.factories import organization
+from tests.rules.factories import blocked, organization
 
 CARD = """country,mcc,mnc,prefix,price,currency,effective_from,effective_to
 MZ,643,,,0.0450,USD,,
@@ -355,6 +356,25 @@ async def test_a_whole_file_removes_what_it_lacks(pool: Pool) -> None:
     done = await imported(pool, "country,price,currency\nPT,1,USD\n", whole=True)
     assert (done.added, done.removed) == (1, 4)
     assert await stored(pool) == ["PT 1.000000"]
+
+
+async def test_of_two_lists_made_the_default_at_once_the_last_is(pool: Pool) -> None:
+    await imported(pool, CARD)
+    async with pool.acquire() as conn:
+        await tariffs.import_rates(conn, numbered(CARD), kind="price", name="Reseller")
+
+    async def second() -> None:
+        async with pool.acquire() as conn:
+            await tariffs.make_default(conn, price_list="reseller")
+
+    async with pool.acquire() as conn, conn.transaction():
+        await tariffs.make_default(conn, price_list="standard")
+        other = asyncio.create_task(second())
+        await blocked(pool)
+    await other
+    async with pool.acquire() as conn:
+        found = await tariffs.list_tariffs(conn, "price")
+    assert {one.name: one.is_default for one in found} == {"Standard": False, "Reseller": True}
 
 
 async def test_a_list_is_assigned_or_is_the_default(pool: Pool) -> None:
