@@ -130,6 +130,8 @@ async def configure(
             wrong.add("limits", "enum", f"a limit is of one of {', '.join(kinds.NAMES)}")
         elif limit is not None and not 1 <= limit <= MOST_LIMIT:
             wrong.add(f"limits.{name}", "range", f"a limit is 1 to {MOST_LIMIT} messages in ten minutes")
+    if isinstance(event_until, datetime) and event_until > clock.now() + EVENT:
+        wrong.add("event_until", "range", f"an event ends within {EVENT.days} days")
     wrong.report()
     async with conn.transaction():
         await conn.execute(LOCK, organization_id)
@@ -137,8 +139,6 @@ async def configure(
         kept: str | None = None if before.by_default else before.policy
         chosen = kept if isinstance(policy, msgspec.UnsetType) else policy
         event = before.event_until if isinstance(event_until, msgspec.UnsetType) else event_until
-        if event is not None and event > clock.now() + EVENT:
-            raise Invalid(("event_until", "range", f"an event ends within {EVENT.days} days"))
         allowed = {name: limit for name, limit in {**before.limits, **wanted}.items() if limit is not None}
         ranges = before.safe if listed is None else listed
         await conn.execute(CONFIGURE, organization_id, chosen, ranges, event, msgspec.json.encode(allowed).decode())

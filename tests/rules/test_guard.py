@@ -726,8 +726,13 @@ async def test_a_block_is_judged_more_strictly_where_there_is_far_more_than_usua
     (hold,) = await listed(pool)
     assert {"thousand", "country_volume", "volume"} <= set(hold.rules)
     async with pool.acquire() as conn:
-        with pytest.raises(Invalid):
-            await rules.configure(conn, actor.organization_id, event_until=clock.now() + timedelta(days=15))
+        with pytest.raises(Invalid) as refused:
+            later = clock.now() + timedelta(days=15)
+            await rules.configure(conn, actor.organization_id, policy="x", event_until=later, limits={"otp": 0})
+        assert {one["field"] for one in refused.value.details["fields"]} == {"policy", "event_until", "limits.otp"}
+        # One that was announced while the clock was ahead hinders no other change.
+        await pool.execute("UPDATE guard_settings SET event_until = now() + interval '20 days'")
+        assert (await rules.configure(conn, actor.organization_id, limits={"otp": 9})).limits == {"otp": 9}
 
 
 async def test_beyond_its_limit_a_class_waits_and_the_others_go_out(pool: Pool) -> None:

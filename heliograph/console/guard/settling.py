@@ -6,6 +6,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+
 from heliograph.base.database import clock
 from heliograph.base.errors import Invalid, Problems
 from heliograph.classes import kinds
@@ -45,7 +47,7 @@ async def save(request: Request) -> Answer:
             for name in kinds.NAMES:
                 with wrong.gathering():
                     limits[name] = typed.amount(form[f"limit_{name}"], f"limit_{name}")
-            until = known.event_until if event == "same" else None
+            until = msgspec.UNSET if event == "same" else None
             with wrong.gathering():
                 await rules.configure(
                     conn,
