@@ -305,6 +305,9 @@ async def test_work_is_held_and_released(pool: Pool, tenant: Tenant, root: Brows
         wrong = await root.submit(page, "/console/queue/hold", **typed)
         assert wrong.status == 422, typed
         assert said in wrong.words
+    wrong = await root.get("/console/queue/hold?look=yes&organization=Nobody&supplier=nothing&older_than=yesterday")
+    for said in ("There is no organization", "There is no supplier", "Enter an age such as"):
+        assert said in wrong.words, wrong.words
     page = await root.submit(
         page, "/console/queue/hold", kind="sms", organization="Acme", reason="the bill is disputed"
     )

@@ -185,6 +185,9 @@ async def test_what_a_supplier_charges_and_what_of_it_is_due_back(pool: Pool, ro
     (row,) = csv.DictReader(io.StringIO((await root.get(f"{here}&by=month&csv=1")).text.removeprefix("\ufeff")))
     assert (row["charged"], row["due_back"]) == ("0.030000 EUR; 0.900000 USD", "0.030000 EUR; 0.200000 USD")
     assert (row["owed"], row["owed_unpriced"]) == ("4", "1")
+    wrong = await root.get("/console/receipts?from=yesterday&to=tomorrow&supplier=nothing&country=Mozambique")
+    for field in ("from", "to", "supplier", "country"):
+        assert f'href="#{field}"' in wrong.text, (field, wrong.words)
 
 
 async def test_a_receipt_that_matches_nothing_is_cured_tried_again_and_matched(pool: Pool, root: Browser) -> None:

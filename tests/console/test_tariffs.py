@@ -160,6 +160,9 @@ async def test_differences_are_shown_before_a_card_is_imported(pool: Pool, root:
         assert wrong.status == 422, query
         assert f'href="#{field}"' in wrong.text, (query, wrong.words)
     assert "A price would be more than a million." in (await root.get(f"{card}/draft?markup=3000000000")).words
+    wrong = await root.get(f"{card}/draft?markup=much&margin=100&exchange=0&currency=money&places=9")
+    for field in ("markup", "margin", "exchange", "currency", "places"):
+        assert f'href="#{field}"' in wrong.text, (field, wrong.words)
 
 
 async def test_a_rate_that_ends_is_told_before_it_does(pool: Pool, root: Browser, settings: Settings) -> None:

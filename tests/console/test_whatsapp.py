@@ -129,6 +129,10 @@ async def test_each_value_is_tried_before_anything_is_kept(
         assert said in wrong.words, wrong.words
         # What was typed stays.
         assert wrong.form(here)["app_id"] == typed(graph, **changed)["app_id"]
+    nothing = dict.fromkeys(("organization", "app_id", "waba_id", "token"), "?") | {"token": ""}
+    wrong = await root.submit(page, here, do="try", **typed(graph, **nothing))
+    for field in nothing:
+        assert f'href="#{field}"' in wrong.text, (field, wrong.words)
     wrong = await root.submit(page, here, do="try", **typed(graph, token="unheard-of"))
     assert "Everything works." not in wrong.words
     assert 'class="wrong"' in wrong.text

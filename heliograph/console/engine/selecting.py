@@ -11,7 +11,7 @@ from typing import Any
 
 from heliograph.accounts import organizations
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid, NotFound, Problems
 from heliograph.pages.answers import Answer, Page, refused
 from heliograph.pages.requests import Request
 from heliograph.queue import holds, waiting
@@ -28,23 +28,29 @@ EVERY, NAMED = 10_000, 20
 async def selection(conn: Connection, given: Mapping[str, str]) -> Selection:
     """The selection. Raises Invalid, which names the field."""
     kind, of, line, age = (given.get(name, "").strip() for name in FIELDS)
+    wrong, organization_id, supplier_id = Problems(), None, None
     if kind not in ("", *OUTGOING):
-        raise Invalid(("kind", "enum", "There is no such kind of work."))
+        wrong.add("kind", "enum", "There is no such kind of work.")
     if line and kind not in ("", "sms"):
-        raise Invalid(("supplier", "channel", "Suppliers carry SMS only: choose SMS, or name no supplier."))
+        wrong.add("supplier", "channel", "Suppliers carry SMS only: choose SMS, or name no supplier.")
     long = holds.age(age) if age else None
     if age and long is None:
-        raise Invalid(("older_than", "format", "Enter an age such as 90s, 15m, 2h or 3d."))
+        wrong.add("older_than", "format", "Enter an age such as 90s, 15m, 2h or 3d.")
     try:
-        return Selection(
-            kinds=("sms",) if line else (kind,) if kind else OUTGOING,
-            organization_id=(await organizations.find(conn, reference=of)).id if of else None,
-            line=await suppliers.id_of(conn, line) if line else None,
-            before=None if long is None else await holds.ago(conn, long),
-        )
+        organization_id = (await organizations.find(conn, reference=of)).id if of else None
     except NotFound as missing:
-        field = "supplier" if missing.details.get("resource") == "supplier" else "organization"
-        raise Invalid((field, "unknown", missing.message)) from None
+        wrong.add("organization", "unknown", missing.message)
+    try:
+        supplier_id = await suppliers.id_of(conn, line) if line else None
+    except NotFound as missing:
+        wrong.add("supplier", "unknown", missing.message)
+    wrong.report()
+    return Selection(
+        kinds=("sms",) if line else (kind,) if kind else OUTGOING,
+        organization_id=organization_id,
+        line=supplier_id,
+        before=None if long is None else await holds.ago(conn, long),
+    )
 
 
 def typed(given: Mapping[str, str]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from heliograph.accounts import organizations
 from heliograph.base import naming
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid, NotFound, Problems
 from heliograph.base.money import is_currency
 from heliograph.console.acting import acting_for
 from heliograph.console.money import rate_calendar
@@ -66,19 +66,24 @@ async def draft(request: Request) -> Answer:
     async with request.reading() as conn:
         one = await _known(conn, request.id())
         rates = await tariffs.rates_of(conn, one)
+    wrong, numbers = Problems(), dict[str, Fraction | None]()
     try:
-        numbers = {name: _number(name, typed[name]) for name in ("markup", "margin", "exchange")}
-        by = drafting.factor(markup=numbers["markup"], margin=numbers["margin"])
-        exchange, currency = numbers["exchange"], typed["currency"].upper()
-        if bool(currency) != (exchange is not None):
-            raise Invalid(("exchange", "incomplete", "Currency and exchange rate go together."))
+        for name in ("markup", "margin", "exchange"):
+            with wrong.gathering():
+                numbers[name] = _number(name, typed[name])
+        with wrong.gathering():
+            by = drafting.factor(markup=numbers.get("markup"), margin=numbers.get("margin"))
+        exchange, currency = numbers.get("exchange"), typed["currency"].upper()
+        if bool(currency) != bool(typed["exchange"]):
+            wrong.add("exchange", "incomplete", "Currency and exchange rate go together.")
         if currency and not is_currency(currency):
-            raise Invalid(("currency", "format", "Enter a three-letter currency code, such as EUR."))
+            wrong.add("currency", "format", "Enter a three-letter currency code, such as EUR.")
         if exchange is not None and exchange <= 0:
-            raise Invalid(("exchange", "range", "An exchange rate must be more than 0."))
+            wrong.add("exchange", "range", "An exchange rate must be more than 0.")
         places = typed["places"] or "6"
         if places not in "0123456" or len(places) != 1:
-            raise Invalid(("places", "range", "Choose 0 to 6 decimal places."))
+            wrong.add("places", "range", "Choose 0 to 6 decimal places.")
+        wrong.report()
         made = drafting.draft(
             rates, by, exchange=exchange or Fraction(1), currency=currency or None, places=int(places)
         )

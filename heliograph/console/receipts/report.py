@@ -12,7 +12,7 @@ import msgspec
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, Problems
 from heliograph.console.typed import day
 from heliograph.pages.answers import Answer, Page, Stream
 from heliograph.pages.lists import pagination
@@ -116,19 +116,25 @@ def _ended(one: Reconciled) -> list[Share]:
 def _query(typed: dict[str, str], known: list[Supplier]) -> Query:
     """The query as typed. Days are UTC. Raises Invalid."""
     today = clock.now().date()
-    first = day("from", typed.get("from", "")) or today - USUAL + timedelta(days=1)
-    last = day("to", typed.get("to", "")) or max(today, first)
-    if last < first:
-        raise Invalid(("to", "order", "The last day must not be before the first."))
+    wrong, first, last = Problems(), None, None
+    with wrong.gathering():
+        first = day("from", typed.get("from", ""))
+    with wrong.gathering():
+        last = day("to", typed.get("to", ""))
+    first = first or today - USUAL + timedelta(days=1)
+    last = last or max(today, first)
     by = typed.get("by", "")
-    if last - first > (MONTHS if by.startswith("month") else LONGEST):
-        raise Invalid(("from", "range", "Choose at most 92 days, or 400 with a line for each month."))
+    if not wrong and last < first:
+        wrong.add("to", "order", "The last day must not be before the first.")
+    if not wrong and last - first > (MONTHS if by.startswith("month") else LONGEST):
+        wrong.add("from", "range", "Choose at most 92 days, or 400 with a line for each month.")
     name, country = typed.get("supplier", ""), typed.get("country", "").upper()
     supplier = next((one.id for one in known if one.name == name), None)
     if name and supplier is None:
-        raise Invalid(("supplier", "unknown", "There is no such supplier."))
+        wrong.add("supplier", "unknown", "There is no such supplier.")
     if country and not (len(country) in (2, 3) and country.isascii() and country.isalnum()):
-        raise Invalid(("country", "format", "Enter a country code, such as MZ."))
+        wrong.add("country", "format", "Enter a country code, such as MZ.")
+    wrong.report()
     return Query(
         date_from=clock.midnight(first),
         date_to=clock.midnight(last + timedelta(days=1)),

@@ -15,7 +15,7 @@ import structlog
 from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, Problems
 from heliograph.base.process.settings import SettingsError
 from heliograph.base.sentences import quoted
 from heliograph.console.suppliers import wizard
@@ -105,12 +105,13 @@ def addressed(request: Request) -> tuple[str, str]:
     form = request.form
     # A national number is also some other country's: 841234567 would be sent to Viet Nam, and be charged.
     number = phones.international(form.get("to", ""))
-    sender = form.get("sender", "").strip()
+    sender, wrong = form.get("sender", "").strip(), Problems()
     if number is None:
-        raise Invalid(("to", "format", "Enter a number with + and country code, such as +258841234567."))
+        wrong.add("to", "format", "Enter a number with + and country code, such as +258841234567.")
     if not 1 <= len(sender) <= 16:
-        raise Invalid(("sender", "length", "A sender must have 1 to 16 characters."))
-    return number, sender
+        wrong.add("sender", "length", "A sender must have 1 to 16 characters.")
+    wrong.report()
+    return number or "", sender
 
 
 async def begin(

@@ -8,7 +8,7 @@ import msgspec
 
 from heliograph.accounts import organizations
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid, NotFound, Problems
 from heliograph.base.process.settings import SettingsError
 from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.requests import Request
@@ -41,8 +41,12 @@ async def submit(request: Request) -> Answer:
     form = request.form
     try:
         async with request.writing() as conn:
-            organization = await _organization(conn, form.get("organization", ""))
-            typed = _typed(form)
+            wrong = Problems()
+            with wrong.gathering():
+                organization = await _organization(conn, form.get("organization", ""))
+            with wrong.gathering():
+                typed = _typed(form)
+            wrong.report()
             client = _client(typed)
             try:
                 if form.get("do") != "connect":
@@ -69,8 +73,8 @@ async def submit(request: Request) -> Answer:
     except Invalid as refusal:
         return refused(TEMPLATE, refusal, _values(request, []))
     except AccountExists as refusal:
-        wrong = Invalid(("waba_id", refusal.code, "This account is connected already."))
-        return refused(TEMPLATE, wrong, _values(request, []))
+        known = Invalid(("waba_id", refusal.code, "This account is connected already."))
+        return refused(TEMPLATE, known, _values(request, []))
     where = f"/console/whatsapp/accounts/{organization.id}/{made.account.id}"
     return Redirect(location=where, notice=request.text("It is connected. Now enter the callback address at Meta."))
 
@@ -112,12 +116,13 @@ async def _organization(conn: Connection, reference: str) -> organizations.Organ
 
 def _typed(form: dict[str, str]) -> dict[str, str]:
     """The form's values as typed. Raises Invalid."""
-    typed = {name: form.get(name, "").strip() for name in FIELDS}
+    typed, wrong = {name: form.get(name, "").strip() for name in FIELDS}, Problems()
     for name in ("app_id", "waba_id"):
         if not (typed[name].isascii() and typed[name].isdigit()):
-            raise Invalid((name, "format", "Meta's ids consist of digits only."))
+            wrong.add(name, "format", "Meta's ids consist of digits only.")
     if not typed["token"]:
-        raise Invalid(("token", "required", "Paste the token."))
+        wrong.add("token", "required", "Paste the token.")
+    wrong.report()
     return typed | {
         "base_url": typed["base_url"] or BASE_URL,
         "api_version": typed["api_version"] or API_VERSION,
