@@ -75,13 +75,23 @@ async def _backups(conn: Connection, settings: Settings) -> list[Check]:
     return [Check(name, "ok", detail)]
 
 
-# A failed segment is retried until it succeeds, so a later success ends a failure.
+# A failed segment is retried until it succeeds, so a later success ends a failure. A command that hangs, as when the
+# archive's disk or network does, neither fails nor succeeds: `waiting` is the number of complete segments after the
+# last one that was archived, if that was long ago.
 ARCHIVER = """
 SELECT current_setting('archive_mode') AS mode, last_archived_time AS archived_at, last_archived_wal AS archived,
        CASE WHEN last_failed_time > coalesce(last_archived_time, '-infinity') THEN last_failed_time END AS failed_at,
-       last_failed_wal AS failed
-  FROM pg_stat_archiver
+       last_failed_wal AS failed,
+       CASE WHEN NOT pg_is_in_recovery() AND last_archived_wal ~ '^[0-9A-F]{24}'
+                 AND last_archived_time < now() - interval '10 minutes'
+            THEN (div(pg_current_wal_lsn() - '0/0', bytes)
+                  - ('x' || lpad(substr(last_archived_wal, 9, 8), 16, '0'))::bit(64)::bigint * (4294967296 / bytes)
+                  - ('x' || lpad(substr(last_archived_wal, 17, 8), 16, '0'))::bit(64)::bigint)::bigint - 1
+            ELSE 0 END AS waiting
+  FROM pg_stat_archiver, (SELECT pg_size_bytes(current_setting('wal_segment_size')) AS bytes) AS segment
 """
+#: Complete segments that wait although none was archived for long: a single one may have been completed just now.
+HANGS = 2
 CONTINUED = f"""
 SELECT archive, first_wal FROM backups WHERE archive = current_setting('cluster_name') AND first_wal <> ''
  ORDER BY {NEWEST_FIRST} LIMIT 1
@@ -130,6 +140,17 @@ def archive(found: Mapping[str, Any], settings: Settings, *, missing: str | None
             "Make the archive writable for PostgreSQL's account, with room on its disk, and look at PostgreSQL's "
             "log; it retries automatically. Meanwhile WAL fills the database's disk, and no later time can be "
             "restored."
+        )
+        return [Check(name, "failed", detail, remedy)]
+    if found["waiting"] >= HANGS:
+        detail = said(
+            "%(count)s segments wait to be archived, and none has been since %(at)s",
+            count=found["waiting"],
+            at=found["archived_at"],
+        )
+        remedy = said(
+            "The command that archives does not end, as when the archive's disk or network hangs: look at these, and"
+            " end it. Meanwhile WAL fills the database's disk, and no later time can be restored."
         )
         return [Check(name, "failed", detail, remedy)]
     if missing is not None:

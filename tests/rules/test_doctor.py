@@ -442,11 +442,16 @@ async def test_wal_that_is_not_archived_is_told(pool: Pool, database_url: str) -
     ]
     for mode, archived_at, failed_at, state in cases:
         says = {"mode": mode, "archived_at": archived_at, "archived": "01", "failed_at": failed_at, "failed": "02"}
+        says["waiting"] = 0
         (check,) = backups.archive(says, settings)
         assert check.state == state, says
         assert ("02 could not be archived at 2026-11-02" in check.detail) == (failed_at is not None), says
     (check,) = backups.archive({**says, "failed_at": None}, settings, missing="05")
     assert (check.state, check.detail) == ("failed", "05, which continues the last backup, is missing from /srv/wal")
+    for count, state in ((1, "ok"), (2, "failed")):
+        (check,) = backups.archive({**says, "failed_at": None, "waiting": count}, settings)
+        assert check.state == state
+    assert check.detail == "2 segments wait to be archived, and none has been since 2026-11-01T00:00:00.000Z"
     # One that is not meant to archive, and one of an operator's own that does.
     plain = msgspec.structs.replace(settings, wal_archive="")
     assert backups.archive({**says, "mode": "off"}, plain) == []
@@ -571,6 +576,33 @@ async def test_only_a_failure_after_the_last_success_counts(pool: Pool) -> None:
             await conn.execute("RESET search_path")
             assert row is not None
             assert (row["failed_at"] is not None) == fails
+
+
+async def test_archiving_that_hangs_has_segments_that_wait(pool: Pool) -> None:
+    """The command neither fails nor succeeds. With the statement itself, over a view of the test's own."""
+    statement = backups.ARCHIVER.replace("pg_current_wal_lsn()", "'5/10000028'::pg_lsn")
+    async with pool.acquire() as conn:
+        for archived, minutes, count in (
+            ("00000001000000050000000F", 11, 0),  # the current one is not complete
+            ("00000001000000050000000E", 11, 1),
+            ("00000002000000050000000D.00000028.backup", 11, 2),
+            ("0000000100000004000000FF", 11, 16),
+            ("0000000100000004000000FF", 9, 0),
+            ("00000002.history", 11, 0),
+        ):
+            await conn.execute("DROP TABLE IF EXISTS pg_temp.pg_stat_archiver")
+            await conn.execute(
+                "CREATE TEMPORARY TABLE pg_stat_archiver AS SELECT now() - make_interval(mins => $2) AS"
+                " last_archived_time, $1::text AS last_archived_wal, NULL::timestamptz AS last_failed_time,"
+                " NULL::text AS last_failed_wal",
+                archived,
+                minutes,
+            )
+            await conn.execute("SET search_path = pg_temp, pg_catalog")
+            row = await conn.fetchrow(statement)
+            await conn.execute("RESET search_path")
+            assert row is not None
+            assert row["waiting"] == count, archived
 
 
 async def test_messages_that_no_supplier_takes_are_told(pool: Pool, database_url: str) -> None:
