@@ -46,7 +46,10 @@ def e164(address: str, ton: int, numbering: Numbering) -> str | None:
     if address.startswith(("+", "00")):
         return phones.parse(address.removeprefix("00"))
     if numbering.prepend and not numbering.strip and ton != INTERNATIONAL:
-        return phones.parse(numbering.prepend + address)
+        home = phones.parse(numbering.prepend + address)
+        # It may have its calling code already, or one from abroad: then there is no number of that length.
+        if home is None or phones.normalize(home) is not None:
+            return home
     abroad = phones.parse(address) if ton != NATIONAL else None
     if ton == INTERNATIONAL and abroad is not None and (not numbering.country or phones.is_valid(abroad)):
         return abroad
