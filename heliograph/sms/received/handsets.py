@@ -42,7 +42,10 @@ def e164(address: str, ton: int, numbering: Numbering) -> str | None:
         is_home = whole is not None and phones.country(whole) == numbering.country and phones.is_valid(whole)
         return whole if is_home else None
     if numbering.strip and address.startswith(numbering.strip):
-        return phones.parse(numbering.prepend + address.removeprefix(numbering.strip))
+        home = phones.parse(numbering.prepend + address.removeprefix(numbering.strip))
+        # With a single 0 to remove, a number from abroad may begin with two.
+        if not address.startswith("00") or (home is not None and phones.normalize(home) is not None):
+            return home
     if address.startswith(("+", "00")):
         return phones.parse(address.removeprefix("00"))
     if numbering.prepend and not numbering.strip and ton != INTERNATIONAL:
