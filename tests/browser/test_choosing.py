@@ -7,7 +7,7 @@ import pytest
 from heliograph.sms.by_hand import saved_texts
 from tests.rules import whatsapp_factories as making
 
-from .conftest import NIGHT, Site, looks, press_key
+from .conftest import NIGHT, Site, looks, press_key, until_true_in_page
 from .test_keeping import PHONE, send
 
 
@@ -27,6 +27,17 @@ async def test_choosing_a_text_or_a_template_keeps_what_else_was_typed(site: Sit
     await page.locator("#preview .bubble", has_text="We are open").wait_for()
     kept = [await page.locator(one).input_value() for one in ("#to", "#reference", "#message", "#saved")]
     assert kept == [PHONE, "order-7", "We are open", str(text.id)]
+
+    # Who goes back from a refused form, whose page has the same address, finds what was typed before.
+    await page.goto(site.base + "/send")
+    await page.wait_for_load_state("load")
+    await page.locator("#to").fill("nobody")
+    await page.locator("#message").fill("Hello")
+    await page.locator("[data-send]").click()
+    await page.locator("#summary").wait_for()
+    site.expect("status of 422")
+    await page.go_back()
+    await until_true_in_page(page, "() => document.getElementById('to').value === 'nobody'")
 
     await page.goto(f"{site.base}/send?channel=template&template={made.template_id}")
     await page.wait_for_load_state("load")

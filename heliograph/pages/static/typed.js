@@ -1,7 +1,9 @@
 // What was typed is there for whoever goes back, also where a browser keeps nothing: it leaves the fields alone that have
-// nothing to suggest (`autocomplete="off"`). They are kept in this tab, for the same person, page and form.
+// nothing to suggest (`autocomplete="off"`). They are kept in this tab, for the same person, visit and form: the answer to
+// a form may have its page's address.
 
-const KEPT = `typed-${document.body.dataset.person}-${location.pathname}${location.search}`;
+// By the entry of the tab's history, where browsers name it.
+const kept = () => `typed-${document.body.dataset.person}-${window.navigation?.currentEntry?.key ?? location.pathname + location.search}`;
 // Not what confirms something.
 const FIELDS = 'form[method="post"] :is(input, textarea)[autocomplete="off"]:not([type="password"], [name="typed"])';
 const fields = () => [...document.querySelectorAll(FIELDS)];
@@ -18,8 +20,8 @@ function known(field) {
 addEventListener("pagehide", () => {
   const typed = isSigningOut ? [] : fields().filter((field) => field.value !== field.defaultValue);
   try {
-    if (typed.length) sessionStorage.setItem(KEPT, JSON.stringify(typed.map((field) => [known(field), field.value])));
-    else sessionStorage.removeItem(KEPT);
+    if (typed.length) sessionStorage.setItem(kept(), JSON.stringify(typed.map((field) => [known(field), field.value])));
+    else sessionStorage.removeItem(kept());
   } catch {
     // Without storage, or with too much for it, they are as the browser leaves them.
   }
@@ -31,7 +33,7 @@ document.addEventListener("submit", (event) => {
 
 if (performance.getEntriesByType("navigation")[0]?.type === "back_forward") {
   try {
-    const typed = new Map(JSON.parse(sessionStorage.getItem(KEPT)));
+    const typed = new Map(JSON.parse(sessionStorage.getItem(kept())));
     for (const field of fields()) if (field.value === field.defaultValue) field.value = typed.get(known(field)) ?? field.value;
   } catch {
     // Nothing was kept.
