@@ -491,6 +491,23 @@ async def test_the_first_paint_has_the_theme_and_language_that_were_chosen(brows
     assert page.form("/login")["next"] == "/messages?q=Ana"
 
 
+async def test_the_language_at_the_foot_of_a_page_is_that_of_the_account(owner: Browser) -> None:
+    """An account's language comes before the browser's, so that the choice changed nothing."""
+    page = await owner.submit(await owner.get("/account"), "/account", language="pt")
+    older = page.form("/preferences")
+    page = await owner.submit(page, "/preferences", language="en")
+    assert '<html lang="en"' in page.text
+    assert (await owner.get("/account")).form("/account")["language"] == "en"
+    # A page that was opened before has the language that it was shown in: its theme is chosen, and no language.
+    page = await owner.post("/preferences", older | {"theme": "dark"})
+    assert '<html lang="en" data-theme="dark"' in page.text
+    # Whoever leaves it to the browser has chosen nothing in their account.
+    page = await owner.submit(await owner.get("/account"), "/account", language="")
+    page = await owner.submit(page, "/preferences", language="pt")
+    assert '<html lang="pt"' in page.text
+    assert (await owner.get("/account")).form("/account")["language"] == ""
+
+
 async def test_whoever_chooses_a_theme_or_folds_the_rail_stays_where_they_are(owner: Browser) -> None:
     here = "/messages?status=failed&mode=test"
     for chosen in ({"theme": "dark"}, {"rail": "folded"}, {"keys": "off"}):

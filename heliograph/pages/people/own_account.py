@@ -52,3 +52,13 @@ async def keep(request: Request) -> Answer:
     language = given["language"] or request.locale.language
     kept = cookies.preference(cookies.LANGUAGE, language, is_secure=request.is_secure)
     return Redirect(location=here(request), notice=languages.locale(language).text("Saved."), cookies=[kept])
+
+
+async def change_language(request: Request, language: str) -> None:
+    """Change the language alone."""
+    async with request.writing() as conn:
+        known = await users.get(conn, id=request.user_id)
+        await users.change(
+            conn, self_of(request), id=known.id, name=known.name, language=language, time_zone=known.time_zone
+        )
+    request.services.sessions.forget(request.token)
