@@ -200,6 +200,8 @@ def _of_module(path: Path) -> Iterator[str]:
             for given in node.args:
                 if isinstance(given, ast.Tuple) and isinstance(given.elts[-1], ast.Constant):
                     yield given.elts[-1].value
+        elif name == "add" and len(node.args) == 3 and isinstance(message := node.args[-1], ast.Constant):
+            yield message.value  # of `Problems`, which gather what an Invalid names
         elif node.args and isinstance(first := node.args[0], ast.Constant) and isinstance(first.value, str):
             is_refusal = name[:1].isupper() and " " in first.value and name not in ("Role", "Markup")
             if is_refusal or name in ("text", "count"):
