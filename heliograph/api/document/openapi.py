@@ -88,7 +88,8 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
         "name": "Idempotency-Key",
         "in": "header",
         "description": (
-            "Makes retries safe: a request repeated with the same key and payload takes effect once. Kept for 72 hours."
+            "Makes retries safe: a request repeated with the same key and payload takes effect once. Kept for 72 "
+            "hours, unless the operator has set another time."
         ),
         "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
         "example": "0199c5a0-7c1e-7d2a-9f00-3f1f5a6b7c8d",
