@@ -29,7 +29,7 @@ class QuotaExceeded(Refusal):
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """An organization's balance, in messages."""
+    """An organization's balance, in messages. `resets_at`: when a plan renews it; None: nothing does."""
 
     total: int
     used: int
@@ -117,7 +117,11 @@ async def _change(conn: Connection, organization_id: UUID, kind: str, amount: in
     return quota
 
 
-SELECT = "SELECT total, used, resets_at FROM quotas WHERE organization_id = $1"
+# The plan of a closed organization stays, but is not renewed (`plans.DUE`).
+SELECT = """
+SELECT q.total, q.used, CASE WHEN o.state <> 'closed' THEN q.resets_at END AS resets_at
+  FROM quotas q JOIN organizations o ON o.id = q.organization_id WHERE q.organization_id = $1
+"""
 
 
 async def get(conn: Connection, organization_id: UUID) -> Quota:

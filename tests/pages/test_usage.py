@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from heliograph import traffic
-from heliograph.accounts import quota
+from heliograph.accounts import organizations, plans, quota
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
@@ -256,6 +256,21 @@ async def test_a_quota_without_a_plan_is_not_said_to_be_renewed(pool: Pool, tena
     )
     await pool.execute("UPDATE quotas SET resets_at = now() + interval '9 days'")
     assert "Pace 1 a day; enough until it is renewed" in (await owner.get("/usage")).words
+
+
+async def test_the_quota_of_a_closed_organization_is_not_said_to_be_renewed(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    async with pool.acquire() as conn:
+        await plans.subscribe(conn, tenant.id, plans.Terms("Gold", 500), now=clock.now())
+        renews = (await quota.get(conn, tenant.id)).resets_at
+        assert renews is not None
+        day = locale("en").day(renews)
+        assert f"Renews {day} Plan: Gold" in (await owner.get("/usage")).words
+        await organizations.set_state(conn, id=tenant.id, state="closed")
+        assert "Renews – Plan: Gold" in (await owner.get("/usage")).words
+        await organizations.resume(conn, id=tenant.id)
+        assert (await quota.get(conn, tenant.id)).resets_at == renews
 
 
 async def test_the_bell_rings_when_a_day_has_more_than_the_alert(
