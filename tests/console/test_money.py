@@ -282,6 +282,9 @@ async def test_margins_by_supplier_and_as_a_file(pool: Pool, root: Browser) -> N
     page = await root.get(f"/console/margins?{days}&by=country")
     assert "MZ 2 4 €0.10 €0.06 €0.04 40.0 %" in page.words
     assert "codes 2 4 €0.10 €0.06 €0.04" in (await root.get(f"/console/margins?{days}&by=route")).words
+    for last, status in (("2026-04-02", 200), ("2026-04-03", 422)):  # 92 days, and 93
+        page = await root.get(f"/console/margins?from=2026-01-01&to={last}")
+        assert (page.status, "at most 92 days" in page.words) == (status, status == 422)
     # A simulator is never mistaken for a supplier.
     async with pool.acquire() as conn:
         key = derive_key("a secret key of a test installation", "suppliers")

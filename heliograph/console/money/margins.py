@@ -66,7 +66,7 @@ def _days(typed: dict[str, str]) -> tuple[date, date]:
     last = last or max(today, first)
     if last < first:
         raise Invalid(("to", "order", "The last day must not be before the first."))
-    if last - first > LONGEST:
+    if last - first >= LONGEST:
         raise Invalid(("from", "range", "Choose at most 92 days."))
     return first, last
 

@@ -126,7 +126,7 @@ def _query(typed: dict[str, str], known: list[Supplier]) -> Query:
     by = typed.get("by", "")
     if not wrong and last < first:
         wrong.add("to", "order", "The last day must not be before the first.")
-    if not wrong and last - first > (MONTHS if by.startswith("month") else LONGEST):
+    if not wrong and last - first >= (MONTHS if by.startswith("month") else LONGEST):
         wrong.add("from", "range", "Choose at most 92 days, or 400 with a line for each month.")
     name, country = typed.get("supplier", ""), typed.get("country", "").upper()
     supplier = next((one.id for one in known if one.name == name), None)
