@@ -150,11 +150,11 @@ def test_the_address_of_a_list_is_read_once(monkeypatch: pytest.MonkeyPatch) -> 
     """It used to be read for each item: a megabyte of them took a hundred seconds."""
     read: list[str] = []
 
-    def pairs(text: str) -> dict[str, str]:
-        read.append(text)
+    def query_of(url: str) -> dict[str, str]:
+        read.append(url)
         return {"ref": "r-1"}
 
-    monkeypatch.setattr(templates, "pairs", pairs)
+    monkeypatch.setattr(templates, "query_of", query_of)
     found = templates.Found(b"[1, 2, 3]", url="https://us.example/in?ref=r-1&once=1")
     assert [one.text("query:ref") for one in found.items("/")] == ["r-1"] * 3
-    assert read == ["ref=r-1&once=1"]
+    assert read == ["https://us.example/in?ref=r-1&once=1"]
