@@ -66,9 +66,9 @@ _NUMBER = re.compile(r"(?<![\w.:-])\+?[1-9][0-9]{8,14}(?![\w:-])")
 _DIGITS = re.compile(r"\+?[0-9]{5,}")
 
 
-#: Seconds that a line waits for room in a pipe or on a terminal, and the characters for which room is certain then: one
-#: page of a pipe.
-ROOM_WITHIN, PIECE = 1.0, 1_000
+#: Seconds that a line waits for room in a pipe or on a terminal, and the bytes for which room is certain then: one page
+#: of a pipe, which is also what is written without another process's line in between (PIPE_BUF).
+ROOM_WITHIN, PAGE = 1.0, 4_096
 
 
 class _Stderr:
@@ -84,12 +84,13 @@ class _Stderr:
     def write(self, text: str) -> None:
         """Write whole lines."""
         text = f"\n{text}" if self._is_cut else text
-        for start in range(0, len(text), PIECE):
+        piece = PAGE if text.isascii() else PAGE // 4
+        for start in range(0, len(text), piece):
             if not self.has_room():
                 self._lost += 1
                 self._is_cut = self._is_cut or start > 0
                 return
-            sys.stderr.write(text[start : start + PIECE])
+            sys.stderr.write(text[start : start + piece])
             sys.stderr.flush()
         self._is_cut = False
 
