@@ -429,3 +429,19 @@ async def test_a_long_list_goes_on_where_the_rate_or_a_lost_connection_stops_it(
     # A list that does not begin is an error at once.
     shell.server.says = lambda path, query: answer(limited, 429)
     assert "429" in (await shell.run(*words, status=1)).err
+
+
+async def test_a_call_whose_answer_is_lost_can_be_repeated(shell: Shell) -> None:
+    """It may have been accepted, and with another idempotency key it would be done twice."""
+    shell.server.says = lambda path, query: HTML
+    words = ("call", "sendSms", "to=+258840000000", "message=x", "--url", shell.server.url, "--key", KEY)
+    lost = await shell.run(*words, status=3)
+    (asked,) = shell.server.asked
+    assert lost.err.endswith(
+        f"to repeat it, in case it was accepted: --idempotency-key {asked[2]['idempotency-key']}\n"
+    )
+    shell.server.says = lambda path, query: answer({"success": True}, 202)
+    await shell.run(*words, "--idempotency-key", asked[2]["idempotency-key"])
+    assert shell.server.asked[1][2]["idempotency-key"] == asked[2]["idempotency-key"]
+    shell.server.says = lambda path, query: HTML
+    assert "repeat" not in (await shell.run("call", "/contacts", "--url", shell.server.url, "--key", KEY, status=3)).err

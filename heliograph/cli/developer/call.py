@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, quote
+from uuid import uuid4
 
 import msgspec
 import typer
@@ -26,6 +27,7 @@ from heliograph.cli.developer.client import (
 )
 from heliograph.cli.terminal.console import WRONG, Problem
 from heliograph.cli.terminal.files import BYTE_ORDER_MARK
+from heliograph.cli.terminal.http import Transient
 from heliograph.cli.terminal.printing import JsonOnly, line, show
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -122,7 +124,16 @@ def command(
     if every:
         _all(api, asked, path, query)
         return
-    show(api.ask(asked, path, query=query, body=body, idempotency_key=idempotency_key), True, ())
+    if asked == "POST" and idempotency_key is None:
+        idempotency_key = str(uuid4())
+    try:
+        done = api.ask(asked, path, query=query, body=body, idempotency_key=idempotency_key)
+    except Transient as lost:
+        if idempotency_key is None:
+            raise
+        again = f"to repeat it, in case it was accepted: --idempotency-key {idempotency_key}"
+        raise Transient(f"{lost}; {again}", lost.exit_status) from None
+    show(done, True, ())
 
 
 def _all(api: Client, method: str, path: str, query: dict[str, Any]) -> None:
