@@ -386,7 +386,9 @@ async def test_what_is_triggered_may_not_be_shown(shell: Shell) -> None:
 
 
 async def test_events_are_triggered_where_the_organization_may_send(shell: Shell) -> None:
-    refused = {"code": "destination_not_allowed", "message": "This organization may not send to `to`."}
+    details = {"country": "MZ", "reason": "country"}
+    refused = {"code": "destination_not_allowed", "message": "It may not send to `to`: `reason` says why."}
+    refused |= {"details": details}
     sent = {"message": {"id": "019c"}}
 
     def says(path: str, query: dict[str, str]) -> Answer:
@@ -395,7 +397,8 @@ async def test_events_are_triggered_where_the_organization_may_send(shell: Shell
 
     shell.server.says = says
     words = ("trigger", "message.failed", "--url", shell.server.url, "--key", KEY)
-    assert "in a country that it may send to: --to" in (await shell.run(*words, status=1)).err
+    told = "`reason` says why (country: MZ, reason: country). Name a number in a country that it may send to: --to\n"
+    assert (await shell.run(*words, status=1)).err.endswith(told)
     await shell.run(*words, "--to", "+351912345678")
     assert [json.loads(one)["to"] for one in shell.server.bodies] == ["+258840000001", "+351912340001"]
     for wrong in ("351912345678", "+351 912 345 678", "+1"):

@@ -32,6 +32,7 @@ from heliograph.base.process.settings import DEFAULT_SECRET_KEY, SettingsError
 from heliograph.campaigns.record import Campaign, Counts
 from heliograph.cli import app
 from heliograph.cli.developer import login, profiles
+from heliograph.cli.developer.client import refusal
 from heliograph.cli.developer.profiles import Profile, Profiles
 from heliograph.cli.terminal import console, progress
 from heliograph.cli.terminal.asking import confirm, typed_secret
@@ -569,3 +570,27 @@ def test_a_secret_that_is_not_text_is_refused(errors: str, monkeypatch: pytest.M
     monkeypatch.setattr("sys.stdin", given)
     with pytest.raises(Problem, match="the line on stdin is not UTF-8 text"):
         typed_secret()
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            {"message": "This key lacks the scope.", "details": {"required": ["webhooks:read"]}},
+            "the API refused it: 403 x: This key lacks the scope (required: webhooks:read)",
+        ),
+        (
+            {
+                "message": "`to` is required",
+                "details": {"fields": [{"message": "`to` is required"}, {"message": "so"}]},
+            },
+            "the API refused it: 403 x: `to` is required; so",
+        ),
+        ({"message": "No.", "details": {"since": None}}, "the API refused it: 403 x: No."),
+        ({"message": "No."}, "the API refused it: 403 x: No."),
+        *(({"message": "No.", "details": wrong}, "the API answered 403") for wrong in ("ab", [1], {"fields": [1]})),
+    ],
+)
+def test_a_refusal_of_the_api_is_told_with_its_details(error: dict[str, Any], told: str) -> None:
+    """What may be missing, such as a scope, or why nothing is sent to a number, is only there."""
+    assert refusal(403, {"error": {"code": "x"} | error}) == told

@@ -15,7 +15,7 @@ import typer
 
 from heliograph.base.retry import Backoff
 from heliograph.cli.developer import profiles
-from heliograph.cli.terminal.console import WRONG, Problem, demand_directory
+from heliograph.cli.terminal.console import WRONG, Problem, demand_directory, explained
 from heliograph.cli.terminal.http import NOT_PRINTABLE, Transient, address, ask, foreign, is_final, retry_after
 from heliograph.cli.terminal.printing import say
 
@@ -210,6 +210,7 @@ def refusal(status: int, answer: Any) -> str:
     """The message of an unsuccessful response."""
     try:
         error = answer["error"]
-        return f"the API refused it: {status} {error['code']}: {error['message']}"
-    except (TypeError, KeyError):
+        said = explained(error["message"], error.get("details") or {})
+        return f"the API refused it: {status} {error['code']}: {said}"
+    except (TypeError, KeyError, AttributeError, ValueError):
         return f"the API answered {status}"

@@ -68,7 +68,8 @@ def _sent(api: Client, event: str, to: str) -> dict[str, Any]:
     status, headers, answer = api.try_ask("POST", "/sms/send", body={"to": to, "message": f"Triggers {event}"})
     match answer:
         case {"error": {"code": DestinationNotAllowed.code}}:
-            raise Problem(f"{refusal(status, answer)} Name a number in a country that it may send to: --to")
+            said = refusal(status, answer).rstrip(".")
+            raise Problem(f"{said}. Name a number in a country that it may send to: --to")
     api.succeeded(status, headers, answer, has=("message",))
     return {"event": event, "id": answer["message"]["id"], "of": "message"}
 

@@ -377,10 +377,15 @@ def _is_wrong_usage(refusal: Refusal) -> bool:
 
 
 def _refusal(refusal: Refusal) -> str:
-    details = dict(refusal.details)
+    return explained(refusal.message, refusal.details)
+
+
+def explained(message: str, details: Mapping[str, Any]) -> str:
+    """A refusal's message with its details, or those of its fields."""
+    details = dict(details)
     # Several fields may have the same message.
     fields = dict.fromkeys(field["message"] for field in details.pop("fields", []))
-    text = "; ".join(fields) or refusal.message
+    text = "; ".join(fields) or message
     # What the text says already is not repeated: it names the resource, and often the id.
     told = {name: value for name, value in as_plain(details).items() if value is not None and name != "resource"}
     told = {name: value for name, value in told.items() if not (isinstance(value, str) and value and value in text)}
