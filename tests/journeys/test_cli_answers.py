@@ -209,6 +209,10 @@ async def test_a_send_is_waited_for_through_the_api(shell: Shell) -> None:
     # What another server sends, although its fields are called as ours are.
     shell.server.says = lambda path, query: answer(sent | {"message": 5}, 202)
     assert "does not respond like a Heliograph server" in (await shell.run(*words, status=1)).err
+    # A refusal names the command's own options.
+    wrong = {"code": "validation_error", "message": "`senderName` and `to` and `sendAt` are wrong."}
+    shell.server.says = lambda path, query: answer({"error": wrong}, 400)
+    assert "--from and --to and `sendAt` are wrong." in (await shell.run(*words, status=1)).err
     # A key that may not read messages is refused before one is sent.
     shell.server.asked.clear()
     refused = {"error": {"code": "api_key_scope_required", "message": "This key lacks a scope."}}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 from urllib.parse import urlencode
 from uuid import uuid4
@@ -135,10 +137,19 @@ class Client:
         self.succeeded(status, headers, answer, has=has)
         return answer
 
-    def succeeded(self, status: int, headers: Mapping[str, str], answer: Any, *, has: Sequence[str] = ()) -> None:
-        """Raise Problem unless the response is a success with the fields `has`; Transient if a retry may help."""
+    def succeeded(
+        self,
+        status: int,
+        headers: Mapping[str, str],
+        answer: Any,
+        *,
+        has: Sequence[str] = (),
+        options: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Raise Problem unless the response is a success with the fields `has`; Transient if a retry may help.
+        `options`: those of the command, by the fields that a refusal may name."""
         if not 200 <= status < 300:
-            text = refusal(status, answer)
+            text = re.sub("`([A-Za-z]+)`", lambda named: options.get(named[1], named[0]), refusal(status, answer))
             raise Problem(text) if is_final(status) else Transient(text, after=retry_after(headers))
         if has and not _fits(answer, has):
             raise Transient(foreign(self.base_url))

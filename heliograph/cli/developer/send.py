@@ -26,6 +26,8 @@ from heliograph.sms.status import STATUSES
 
 #: Seconds between two polls of the message: with --wait, 120 of a key's 3,000 reads per minute.
 POLL = 0.5
+#: Options by the fields of the API.
+OPTIONS = {"to": "--to", "message": "--message", "senderName": "--from", "clientReference": "--reference"}
 
 
 def command(
@@ -81,7 +83,7 @@ def command(
         body={name: value for name, value in body.items() if value is not None},
         idempotency_key=idempotency_key,
     )
-    api.succeeded(status, headers, answer, has=("message", "status", "remainingQuota"))
+    api.succeeded(status, headers, answer, has=("message", "status", "remainingQuota"), options=OPTIONS)
     id: str = answer["message"]["id"]
     result = {
         "id": id,
