@@ -71,6 +71,18 @@ async def test_what_was_copied_or_selected_is_said(site: Site) -> None:
     await press_key(page, "Enter")
     await page.wait_for_url(site.base + "/settings")
 
+    # A character that is composed of several keys arrives in it whole, and the keys of the composition lead nowhere.
+    keyboard = await site.context.new_cdp_session(page)
+    await page.locator("#seek").focus()
+    await keyboard.send("Input.imeSetComposition", {"text": "´", "selectionStart": 1, "selectionEnd": 1})
+    await keyboard.send("Input.insertText", {"text": "Á"})
+    await page.keyboard.type("udio")
+    assert await page.locator(".palette input").input_value() == "Áudio"
+    await page.locator(".palette input").fill("definicoes")
+    await page.locator(".palette li").get_by_text(site.says("Settings"), exact=True).wait_for()
+    enter = "new KeyboardEvent('keydown', { key: 'Enter', isComposing: true, cancelable: true })"
+    assert await page.locator(".palette input").evaluate(f"(input) => input.dispatchEvent({enter})")
+
     # One thing is not many, which Portuguese tells apart.
     await page.goto(site.base + "/messages")
     await page.wait_for_load_state("load")

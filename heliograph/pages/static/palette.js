@@ -124,6 +124,8 @@ if (source) {
 
   input.addEventListener("input", look);
   input.addEventListener("keydown", (event) => {
+    // A key pressed while a character is being composed is for the composition.
+    if (event.isComposing) return;
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       event.preventDefault();
       at = (at + (event.key === "ArrowDown" ? 1 : shown.length - 1)) % Math.max(shown.length, 1);
@@ -146,15 +148,20 @@ if (source) {
       }
     }
   });
-  // Who comes past the field by keyboard goes on: it opens for who clicks it, or begins to type or paste there.
+  // Who comes past the field by keyboard goes on: it opens for who clicks it, or begins to type or paste there. A
+  // character that is composed of several keys (on some keyboards every accented one) is waited for: moving the focus
+  // before would leave the bare accent in front of it.
   for (const field of document.querySelectorAll("input[data-palette]")) {
     field.addEventListener("click", () => open());
-    field.addEventListener("input", () => {
+    const take = (event) => {
+      if (event.isComposing || !field.value) return;
       open(field.value);
       field.value = "";
-    });
+    };
+    field.addEventListener("input", take);
+    field.addEventListener("compositionend", take);
     field.addEventListener("keydown", (event) => {
-      if (event.key !== "ArrowDown" && event.key !== "Enter") return;
+      if (event.isComposing || (event.key !== "ArrowDown" && event.key !== "Enter")) return;
       event.preventDefault();
       open();
     });
