@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import resource
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
@@ -47,6 +46,7 @@ from heliograph.base.crypto import derive_key
 from heliograph.base.database import clock, pulse
 from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.errors import kinds
+from heliograph.base.network.sockets import allow
 from heliograph.base.process import crash, heartbeat, memory, signals
 from heliograph.base.process.measures import Gauge, database_up
 from heliograph.base.process.settings import Settings, current
@@ -263,15 +263,12 @@ def within_descriptors(settings: Settings) -> Settings:
     neither accept a connection, to close another one for it, nor open one to the database: whoever leaves connections
     open would keep all others out."""
     wanted = settings.max_connections * 5 // 4 + OTHER_FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    files = allow(wanted)
+    if files is None or files >= wanted:
         return settings
-    most = max(1, (soft - min(OTHER_FILES, soft // 2)) * 4 // 5)
+    most = max(1, (files - min(OTHER_FILES, files // 2)) * 4 // 5)
     each = max(1, settings.max_connections_per_address * most // settings.max_connections)
-    log.warning("fewer connections than set: too few files may be open", files=soft, needed=wanted, connections=most)
+    log.warning("fewer connections than set: too few files may be open", files=files, needed=wanted, connections=most)
     return msgspec.structs.replace(settings, max_connections=most, max_connections_per_address=each)
 
 

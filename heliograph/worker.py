@@ -25,6 +25,7 @@ from heliograph.base.database import clock, pulse
 from heliograph.base.database.pool import Connection, Pool, is_down, open_pool
 from heliograph.base.ids import uuid7
 from heliograph.base.network.connecting import Connector
+from heliograph.base.network.sockets import allow
 from heliograph.base.process import crash, heartbeat
 from heliograph.base.process.measures import Gauge
 from heliograph.base.process.settings import Settings, current
@@ -67,6 +68,8 @@ log = structlog.get_logger()
 
 #: Seconds to wait for the database at start.
 PATIENCE = 60.0
+#: Files that a worker may open, each connection to a supplier or receiver being one, if the system lets it.
+FILES = 65_536
 #: Makes a channel's part of a worker: (pool, settings, the worker's id, what delivers its events, the backlog).
 MakesWork = Callable[[Pool, Settings, UUID, Deliveries, Backlog], Work]
 
@@ -341,6 +344,8 @@ async def work(
     crash.arm(settings.crash_at)
     clock.arm(settings.clock_shift)
     text_keys.arm(settings)
+    if own_process:
+        allow(FILES)
     pool = await open_pool(
         settings.database_url,
         size=settings.database_pool,

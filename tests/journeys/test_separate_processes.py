@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -15,6 +16,7 @@ import pytest
 
 from heliograph.accounts import quota
 from heliograph.accounts.api_keys import lifecycle
+from heliograph.worker import FILES
 from tests.judge import judge, until_settled
 from tests.load import Client, Load
 from tests.ports import held_port
@@ -152,3 +154,19 @@ async def apart(url: str, place: Path) -> AsyncIterator[tuple[Installation, str]
                 async with Client(base_url, made.key) as client:
                     await until_true(partial(client.ask, "GET", "/health"))
             yield made, other
+
+
+async def test_a_worker_may_open_more_files_than_usual(database_url: str, tmp_path: Path) -> None:
+    """With the limit that shells and container engines begin with, its connections to receivers and suppliers were
+    fewer than its settings say, though the system allowed more."""
+    async with installation(database_url, tmp_path) as made:
+        few = ("sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh")
+        worker = await Program.start(
+            "worker", "--json", log=tmp_path / "few", environment=made.environment, through=few
+        )
+        try:
+            await worker.ready()
+            soft, hard = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
+            assert soft == (FILES if hard == resource.RLIM_INFINITY else min(FILES, hard))
+        finally:
+            await worker.kill()

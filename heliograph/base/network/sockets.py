@@ -1,16 +1,27 @@
-"""The kernel's side of a connection."""
+"""The kernel's side of connections."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import fcntl
+import resource
 import socket
 import struct
 import termios
 
 #: SO_LINGER on, for no time.
 _AT_ONCE = struct.pack("ii", 1, 0)
+
+
+def allow(files: int) -> int | None:
+    """Let this process open that many files, each connection being one, or as many as it may; returns how many that
+    are, None: any number. The usual limit, 1,024, is meant for programs that cannot handle more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < files:
+        soft = files if hard == resource.RLIM_INFINITY else min(files, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def reset(transport: asyncio.BaseTransport) -> None:
