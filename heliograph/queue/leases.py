@@ -203,20 +203,24 @@ UPDATE queue SET lease_until = now() + make_interval(secs => $4)
  WHERE ctid = ANY (ARRAY(SELECT place FROM held)) RETURNING line, id
 """
 # A row that somebody keeps locked, as in an open session, is left out: if renewing waited for it, all leases would end
-# meanwhile, and other workers would do everything again.
+# meanwhile, and other workers would do everything again. It is not lost: nobody else can take it meanwhile.
 RENEW_FREE = RENEW.replace("FOR UPDATE", "FOR UPDATE SKIP LOCKED")
+STILL = f"""{HELD.format(columns=", item.line, item.id", arrays="", names="").replace("FOR UPDATE", "LIMIT 1")}
+SELECT line, id FROM held
+"""
 PATIENCE = "SET LOCAL lock_timeout = '2s'"
 
 
 async def renew(conn: Connection, leases: Sequence[Lease], *, seconds: float) -> set[tuple[UUID, UUID]]:
-    """Extend leases by `seconds`; returns those still held, as (line, id), except for rows that stay locked."""
-    values = *_columns(leases), seconds
+    """Extend leases by `seconds`, except for rows that stay locked; returns those still held, as (line, id)."""
+    columns = _columns(leases)
     try:
         async with conn.transaction():
             await conn.execute(PATIENCE)
-            rows = await conn.fetch(RENEW, *values)
+            rows = await conn.fetch(RENEW, *columns, seconds)
     except asyncpg.LockNotAvailableError:
-        rows = await conn.fetch(RENEW_FREE, *values)
+        await conn.execute(RENEW_FREE, *columns, seconds)
+        rows = await conn.fetch(STILL, *columns)
     return {(line, id) for line, id in rows}
 
 

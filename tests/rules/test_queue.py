@@ -165,14 +165,18 @@ async def test_a_renewed_lease_is_not_taken_over(pool: Pool) -> None:
 
 async def test_a_row_that_an_open_session_has_locked_keeps_no_other_lease_from_being_renewed(pool: Pool) -> None:
     """All of them ended, and other workers sent everything again."""
-    await fill(pool, uuid7(), 3)
-    claimed = await claim(pool, 3)
+    await fill(pool, uuid7(), 4)
+    claimed = await claim(pool, 4)
     await expire(pool)
     async with pool.acquire() as open_session, pool.acquire() as conn, open_session.transaction():
         await open_session.execute("SELECT FROM queue WHERE id = $1 FOR UPDATE", claimed[1].id)
-        renewed = await leases.renew(conn, claimed, seconds=60)
-        assert renewed == {(LINE, one.id) for one in (claimed[0], claimed[2])}
-        # Nobody else takes it meanwhile.
+        await pool.execute("UPDATE queue SET lease_token = gen_random_uuid() WHERE id = $1", claimed[3].id)
+        kept = await leases.renew(conn, claimed, seconds=60)
+        renewed = await pool.fetch("SELECT id FROM queue WHERE lease_until > now()")
+        assert {row["id"] for row in renewed} == {claimed[0].id, claimed[2].id}
+        # Nobody else takes it meanwhile: it is not lost, unlike the last one.
+        assert kept == {(LINE, one.id) for one in claimed[:3]}
+        await pool.execute("DELETE FROM queue WHERE id = $1", claimed[3].id)
         assert await claim(pool, 3) == []
     async with pool.acquire() as conn:
         assert len(await leases.renew(conn, claimed, seconds=60)) == 3

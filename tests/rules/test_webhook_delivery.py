@@ -22,6 +22,7 @@ from heliograph.http.client import HttpClient, webhook_rules
 from heliograph.queue import leases
 from heliograph.simulators.receiver import Options, Receiver
 from heliograph.webhooks import changing, endpoints, history
+from heliograph.webhooks.delivery import attempts as deliverer_attempts
 from heliograph.webhooks.delivery import signing
 from heliograph.webhooks.delivery.concurrency import EndpointQueue
 from heliograph.webhooks.delivery.delivery import Deliverer
@@ -440,6 +441,40 @@ async def test_a_long_attempt_keeps_its_lease(pool: Pool, receiver: Receiver) ->
     assert receiver.counters.requests == 1
     for deliverer in (first, second):
         await deliverer.drain(0.0)
+    await outbound.close()
+
+
+async def test_what_waits_while_an_open_session_has_locked_its_row_is_posted(
+    pool: Pool, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease could not be renewed: it was taken for lost, and finished without having been posted."""
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, receiver.url)
+    await record(pool, actor)
+    under = settings(lease_seconds=600.0)
+    outbound = HttpClient(webhook_rules(under))
+    deliverer = Deliverer(pool, outbound, under, seal_key=endpoints.seal_key(under))
+    assert await deliverer.round() == 1
+    await until(lambda: _is_empty(pool))
+    may_begin, load = asyncio.Event(), deliverer_attempts.destinations
+
+    async def loaded(*given: Any) -> Any:
+        await may_begin.wait()
+        return await load(*given)
+
+    monkeypatch.setattr(deliverer_attempts, "destinations", loaded)
+    deliverer._poster.forget(actor.organization_id, id)
+    await record(pool, actor)
+    assert await deliverer.round() == 1
+    async with pool.acquire() as open_session, open_session.transaction():
+        await open_session.execute("SELECT FROM queue FOR UPDATE")
+        for delivery in deliverer._held.every():
+            delivery.claimed_at -= under.lease_seconds / 2  # as if that much time had passed
+        await deliverer.renew()
+    may_begin.set()
+    await until(lambda: _is_empty(pool))
+    assert [attempt["result"] for attempt in await attempts(pool)] == ["delivered", "delivered"]
+    await deliverer.drain(1.0)
     await outbound.close()
 
 
