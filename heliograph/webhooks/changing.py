@@ -80,7 +80,8 @@ UPDATE webhook_endpoints
                             WHEN status = 'paused' AND $7 = 'active' THEN failing_since + (now() - paused_at)
                             ELSE failing_since END,
        moved_at = CASE WHEN url <> $4 THEN now()
-                       WHEN status = 'paused' AND $7 = 'active' THEN least(moved_at + (now() - paused_at), now())
+                       WHEN status = 'paused' AND $7 = 'active' AND moved_at IS NOT NULL
+                       THEN least(moved_at + (now() - paused_at), now())
                        ELSE moved_at END,
        consecutive_failures = CASE WHEN status = 'disabled' AND $7 <> 'disabled' THEN 0 ELSE consecutive_failures END
  WHERE organization_id = $1 AND id = $2 AND mode = ANY ($3)

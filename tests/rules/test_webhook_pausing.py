@@ -253,8 +253,10 @@ async def test_the_days_of_failing_stand_still(pool: Pool) -> None:
 async def test_the_days_at_an_address_stand_still_too(pool: Pool) -> None:
     actor = await organization(pool)
     id, _ = await endpoint(pool, actor, URL)
-    assert await change(pool, actor, id, url=URL)
-    assert await pool.fetchval("SELECT moved_at FROM webhook_endpoints") is None
+    for same in ({"url": URL}, {"paused": True}, {"paused": False}):
+        assert await change(pool, actor, id, **same)
+        # After a pause, it counted as moved.
+        assert await pool.fetchval("SELECT moved_at FROM webhook_endpoints") is None
     await change(pool, actor, id, url="https://example.com/moved")
     await pool.execute("UPDATE webhook_endpoints SET moved_at = now() - interval '5 hours'")
     await change(pool, actor, id, paused=True)
