@@ -268,6 +268,27 @@ async def test_what_a_supplier_has_counts_after_another_one_was_tried_in_vain(po
     assert await pool.fetchval(query) == len(meanwhile.parts)
 
 
+@pytest.mark.parametrize("cuts_it", [False, True])
+async def test_suppliers_that_defer_in_turn_each_get_the_rest_of_their_own(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, cuts_it: bool
+) -> None:
+    """The second one was handed the whole message again after the first one had been. And the first one after a second
+    one that cuts messages itself, as those over HTTP do."""
+    bench, _ = await begun(pool, Outcome(Verdict.BUSY, (Part(1, "A1"), Part(2, "A2")), "0x58", counts=False, total=5))
+    first, other = bench.only, bench.add(supplier("other", priority=20))
+    bench.restart()
+    some, total = ((), 1) if cuts_it else ((Part(1, "B1"),), 5)
+    monkeypatch.setattr(other, "parts", lambda submission: total)
+    other.script = lambda submission: Outcome(Verdict.BUSY, some, counts=False, total=total)
+    first.script = lambda submission: Outcome(Verdict.BUSY, counts=False, total=5)
+    for _ in range(3):
+        await bench.later(seconds=60)
+        await bench.round()
+    assert [(one.attempt, one.held) for one in first.submitted] == [(3, (1, 2))]
+    assert [(one.attempt, one.held) for one in other.submitted] == [(2, ()), (4, () if cuts_it else (1,))]
+    assert cuts_it or len({one.reference for one in other.submitted}) == 1
+
+
 async def test_a_message_put_off_for_long_goes_to_another_supplier_as_a_whole(pool: Pool) -> None:
     bench, id = await begun(pool, Outcome(Verdict.BUSY, (Part(1, "A1"),), "0x58", counts=False, total=5))
     other = bench.add(supplier("other", priority=20))

@@ -20,6 +20,8 @@ from heliograph.sealing import text_keys
 UNSENT = "accepted"
 #: Messages valid for no longer than this are as urgent as one-time codes, whatever their class.
 SHORT_LIVED = timedelta(minutes=15)
+#: Characters that always fit into one segment: two code units each, of 70.
+ONE_SEGMENT = 35
 
 
 class BegunSeries(msgspec.Struct, frozen=True, gc=False):
@@ -77,7 +79,7 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
     passed: Sequence[UUID] = ()
     #: Its text exists but cannot be opened now: it waits, whatever its validity.
     is_locked: bool = False
-    #: By supplier, its last series before the one of the last attempt.
+    #: By supplier, its last series other than the one of the last attempt.
     begun: Mapping[UUID, BegunSeries] | None = None
 
     def resumed(self, supplier_id: UUID) -> ClaimedMessage:
@@ -166,13 +168,14 @@ SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.class, m.guarantee
                WHERE message_id = long.id AND parts > 1 AND attempt = long.series) kept) taken ON true
  ORDER BY item.n
 """
-# Read only for long messages with several series: usually there is none, or one.
+# Read only for long messages with several attempts: usually there is none, or one. The last one does not tell whether
+# there are other series: it may go on with the first, and be handed the text as a whole.
 BEGUN = """
 SELECT item.id, begun.supplier_id, begun.series, a.series_at, a.reference, begun.parts, begun.taken
   FROM unnest($1::uuid[], $2::uuid[], $3::smallint[]) AS item (organization_id, id, series)
        CROSS JOIN LATERAL (
        SELECT supplier_id, attempt AS series, max(parts) AS parts, array_agg(DISTINCT part) AS taken FROM sms_parts
-        WHERE message_id = item.id AND parts > 1 AND attempt < item.series
+        WHERE message_id = item.id AND parts > 1 AND attempt <> item.series
         GROUP BY supplier_id, attempt) begun
        CROSS JOIN LATERAL (
        SELECT min(started_at) AS series_at, coalesce(min(reference), 0) AS reference FROM attempts
@@ -205,7 +208,7 @@ async def load(conn: Connection, claimed: Sequence[Lease]) -> list[ClaimedMessag
             )
             for one, text in zip(found, opened.texts, strict=True)
         ]
-    if several := [one for one in found if one.series > 1 and one.parts > 1 and one.is_unsent]:
+    if several := [one for one in found if one.attempt > 1 and one.is_unsent and len(one.body or "") > ONE_SEGMENT]:
         begun = await _begun(conn, several)
         found = [
             msgspec.structs.replace(one, begun=begun[one.lease.id]) if one.lease.id in begun else one for one in found
