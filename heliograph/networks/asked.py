@@ -74,8 +74,10 @@ WITH item AS MATERIALIZED (
     SELECT number, date_trunc('month', now() AT TIME ZONE 'UTC')::date AS asked_on, supplier_id
       FROM unnest($1::bigint[], $2::uuid[]) AS given (number, supplier_id)
 ), held AS MATERIALIZED (
-    SELECT l.*, item.supplier_id AS other FROM number_lookups l JOIN item USING (number, asked_on)
-     WHERE l.state IN ('failed', 'unknown') ORDER BY l.number FOR UPDATE OF l
+    SELECT l.*, item.supplier_id AS other FROM (SELECT * FROM item ORDER BY number) item CROSS JOIN LATERAL (
+           SELECT * FROM number_lookups
+            WHERE number = item.number AND asked_on = item.asked_on AND state IN ('failed', 'unknown')
+            LIMIT 1 FOR UPDATE) l
 ), moved AS MATERIALIZED (
     SELECT * FROM held WHERE supplier_id <> other
 ), paid AS ({_KEEP_PAID.format(rows="moved")})

@@ -24,6 +24,7 @@ from heliograph.consent import history, optouts, people, skipped
 from heliograph.contacts import importing, marked, recency, records, tags, undoing
 from heliograph.guard import holds as guard_holds
 from heliograph.mail import outbox
+from heliograph.networks import asked
 from heliograph.notices import conditions
 from heliograph.overview.exports import references
 from heliograph.overview.searching import everywhere, finding
@@ -501,16 +502,24 @@ async def test_contacts_that_were_just_imported_are_found_by_their_keys_before_t
     assert_bound(await plan_of(pool, sql), {"contacts": "organization_id mode id"})
 
 
+LOOKED_UP = """
+INSERT INTO number_lookups (number, asked_on, supplier_id, state, asked_at)
+SELECT n, date_trunc('month', now() AT TIME ZONE 'UTC')::date, $1, 'unknown', now()
+  FROM unnest($2::uuid[]) WITH ORDINALITY AS one (id, n)
+"""
+
+
 @pytest.mark.parametrize("count", [3, 500])
 async def test_rows_are_found_by_their_keys_when_the_plan_was_made_on_a_quiet_day(
     pool: Pool, as_owner: Callable[[str], Awaitable[None]], count: int
 ) -> None:
     """To a join, scanning three rows looks better than an index search."""
-    for fill in (MESSAGES, SENT, SAID, KNOWN):
+    for fill in (MESSAGES, SENT, SAID, KNOWN, LOOKED_UP):
         await pool.execute(fill, uuid7(), [uuid7() for _ in range(count)])
-    for table in ("messages", "attempts", "consent_history", "contacts"):
+    for table in ("messages", "attempts", "consent_history", "contacts", "number_lookups"):
         await as_owner(f"VACUUM ANALYZE {table}")
     for sql, keys in (
+        (asked.ASK, {"number_lookups": "number asked_on"}),
         (optouts.RESTORE, {"consent_history": "organization_id person"}),
         (outcomes.BESIDES, {"messages": "organization_id id", "attempts": "organization_id message_id"}),
         (recency.READ, {"contacts": "organization_id phone mode"}),
