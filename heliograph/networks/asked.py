@@ -68,7 +68,8 @@ SELECT -1 - floor(random() * 9e15)::bigint, asked_on, supplier_id, CASE state WH
   FROM {rows} WHERE times > 0
     ON CONFLICT DO NOTHING
 """
-# Ordered by key, so that two workers cannot deadlock.
+# Ordered by key, so that two workers cannot deadlock. What is answered while this waits for a row has just been asked
+# for by somebody else, and is left as it is.
 ASK = f"""
 WITH item AS MATERIALIZED (
     SELECT number, date_trunc('month', now() AT TIME ZONE 'UTC')::date AS asked_on, supplier_id
@@ -89,7 +90,7 @@ SELECT item.number, item.asked_on, item.supplier_id, 'asked', now()
        taken_until = NULL, times = CASE known.supplier_id WHEN excluded.supplier_id THEN known.times ELSE 0 END,
        price = CASE known.supplier_id WHEN excluded.supplier_id THEN known.price ELSE 0 END,
        currency = CASE known.supplier_id WHEN excluded.supplier_id THEN known.currency ELSE '' END
- WHERE known.state IN ('failed', 'unknown')
+ WHERE known.state IN ('failed', 'unknown') AND known.number IN (SELECT number FROM held)
 """
 
 

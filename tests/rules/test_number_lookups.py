@@ -28,7 +28,7 @@ from heliograph.sms.lookups.asking import Lookups, countries
 from heliograph.suppliers.http.kind import SECRET, Answer
 from heliograph.suppliers.lookups import kinds
 from tests.rules.dispatching import Bench
-from tests.rules.factories import message, organization, supplier
+from tests.rules.factories import blocked, message, organization, supplier
 
 KEY = derive_key(("a secret key of thirty-two characters",), "suppliers")
 API_KEY = "an API key"
@@ -276,6 +276,22 @@ async def test_what_was_paid_stays_with_whom_it_was_paid_to(pool: Pool) -> None:
         assert await paid() == {(first, "EUR", 2, 6_500), (second, "EUR", 1, 4_000), (second, "USD", 1, 5_000)}
         await asked.forget(conn, [UNKNOWN])
         assert await paid() == {(first, "EUR", 2, 6_500), (second, "EUR", 1, 4_000), (second, "USD", 1, 5_000)}
+
+
+async def test_what_is_answered_while_another_supplier_is_asked_stays_paid_to_the_first(pool: Pool) -> None:
+    """The request waits for another number, which somebody else is asking for at this moment."""
+    other, number, first, second = 258841000001, 258841000002, uuid7(), uuid7()
+    async with pool.acquire() as one, pool.acquire() as two:
+        await asked.ask(one, {other: first, number: first})
+        await asked.answered(one, [other], {}, error="", price=3_000, currency="EUR")
+        async with one.transaction():
+            await asked.ask(one, {other: first})
+            waiting = asyncio.create_task(asked.ask(two, {other: second, number: second}))
+            await blocked(pool)
+            async with pool.acquire() as three:
+                await asked.answered(three, [number], {number: ""}, error="", price=3_000, currency="EUR")
+        await waiting
+        assert [(row.supplier_id, row.numbers, row.price) for row in await asked.spent(one)] == [(first, 2, 3_000)]
 
 
 async def test_nobody_waits_longer_than_the_setting(looking: Looking, pool: Pool) -> None:
