@@ -286,11 +286,13 @@ async def hold_stopped(conn: Connection, ids: Collection[UUID]) -> set[UUID]:
 RESUMES_AS = "SELECT coalesce(resumes_as, 'active') FROM organizations WHERE id = $1"
 
 
-async def resume(conn: Connection, *, id: UUID, by: Principal = SYSTEM) -> Organization:
-    """Return a suspended or closed organization to the state it was in before; does nothing to others. Raises
-    NotFound."""
+async def resume(conn: Connection, *, id: UUID, unless: Collection[str] = (), by: Principal = SYSTEM) -> Organization:
+    """Return a suspended or closed organization to the state it was in before, unless it is in one of these; does
+    nothing to others. Raises NotFound, StateKept."""
     async with conn.transaction():
         one = _known(await conn.fetchrow(LOCK, id), id)
+        if one.state in unless:
+            raise StateKept
         if one.state not in STOPPED:
             return one
         return await set_state(conn, id=id, state=await conn.fetchval(RESUMES_AS, id), by=by)

@@ -195,6 +195,22 @@ async def test_an_older_page_opens_nothing_that_was_closed(pool: Pool, tenant: T
     assert await pool.fetchval("SELECT state FROM organizations WHERE id = $1", tenant.id) == "closed"
 
 
+async def test_a_page_of_a_suspended_organization_reopens_none_that_was_closed(
+    pool: Pool, tenant: Tenant, root: Browser
+) -> None:
+    here = f"/console/organizations/{tenant.id}"
+    async with pool.acquire() as conn:
+        await organizations.set_state(conn, id=tenant.id, state="suspended")
+        form = await root.get(here)
+        await organizations.set_state(conn, id=tenant.id, state="closed")
+    page = await root.submit(form, f"{here}/resume")
+    assert "It was closed in the meantime." in page.words, page.words
+    assert await pool.fetchval("SELECT state FROM organizations WHERE id = $1", tenant.id) == "closed"
+    # Whoever sees that it is closed can reopen it.
+    page = await root.submit(page, f"{here}/resume")
+    assert "It is resumed." in page.words, page.words
+
+
 async def test_what_is_closed_while_a_form_is_submitted_stays_closed(
     pool: Pool, tenant: Tenant, root: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:

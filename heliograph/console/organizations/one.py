@@ -65,12 +65,18 @@ async def suspend(request: Request) -> Answer:
 
 async def resume(request: Request) -> Answer:
     """Return it to the state it was in before it was suspended or closed."""
-    async with request.writing() as conn:
-        one = await organization(conn, request, "id")
-        resumed = await organizations.resume(conn, id=one.id, by=request.principal)
+    id = request.id()
+    # A page that showed it suspended must not reopen it once it was closed.
+    unless = ("closed",) if request.form.get("state") == "suspended" else ()
+    try:
+        async with request.writing() as conn:
+            resumed = await organizations.resume(conn, id=id, unless=unless, by=request.principal)
+    except StateKept:
+        said = request.text("It was closed in the meantime.")
+        return Redirect(location=f"/console/organizations/{id}", notice=said, is_refusal=True)
     state = request.text(words.ORGANIZATION_STATES[resumed.state])
     said = request.text("It is resumed. Its state is: %(state)s.", state=state)
-    return Redirect(location=f"/console/organizations/{one.id}", notice=said)
+    return Redirect(location=f"/console/organizations/{id}", notice=said)
 
 
 async def rename(request: Request) -> Answer:
