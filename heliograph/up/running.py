@@ -12,8 +12,9 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -51,6 +52,12 @@ from heliograph.up.welcome import Welcome
 #: The credentials in the data directory, once the API answers; and until then, for a start that follows one that was
 #: interrupted, which would create other keys.
 CREDENTIALS, STARTING = "credentials.json", "credentials.starting.json"
+
+Result = TypeVar("Result")
+
+
+class Stopped(Exception):
+    """It was told to stop while it was starting."""
 
 
 class UpOptions(msgspec.Struct, frozen=True):
@@ -93,7 +100,9 @@ async def up(
     if options.credentials_file is not None:
         _demand_writable(options.credentials_file.absolute())
     with ports.reserved(options.host, options.port) as port, contextlib.ExitStack() as held:
-        return await _run_parts(options, port, held, stop, hurry, say, on_ready)
+        with contextlib.suppress(Stopped):
+            return await _run_parts(options, port, held, stop, hurry, say, on_ready)
+        return 0
 
 
 async def _run_parts(
@@ -125,13 +134,15 @@ async def _run_parts(
     if not settings.database_url:
         archive = Path(settings.wal_archive).absolute() if settings.wal_archive else None
         database = Embedded(data_dir / "postgres", on_progress=say, archive=archive)
-        await database.start()
-        _leave(data_dir)
+        try:
+            await _unless(stop, database.start())
+        finally:
+            _leave(data_dir)
         settings = msgspec.structs.replace(settings, database_url=database.url, owner_database_url=database.owner_url)
     running: list[Part] = []
     watcher: asyncio.Task[None] | None = None
     try:
-        await _migrate(settings, say)
+        await _unless(stop, _migrate(settings, say))
         base_url, is_local = f"http://{ports.shown(options.host)}:{port}", ports.is_loopback(options.host)
         credentials, app, are_new, dashboard, console = await _prepare(
             settings, data_dir, base_url, held, is_local=is_local
@@ -181,6 +192,21 @@ async def _run_parts(
             await asyncio.gather(*(part.stop(hurry) for part in together))
         if database is not None:
             await database.stop()
+
+
+async def _unless(stop: asyncio.Event, step: Coroutine[Any, Any, Result]) -> Result:
+    """The result of a step that may take minutes, such as a recovery. Raises Stopped once `stop` is set, and ends the
+    step."""
+    working, stopping = asyncio.create_task(step), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise Stopped
+    finally:
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
 
 
 async def _keep_database(database: Embedded, say: Callable[[str], None]) -> None:
@@ -278,11 +304,14 @@ async def _number(url: str, credentials: Credentials, stop: asyncio.Event) -> st
 
 
 def _leave(data_dir: Path) -> None:
-    """Root leaves a database that has started, and so what this start has created, to the account that the data
-    directory belongs to, such as a service's, if PostgreSQL runs under that one. Whatever is written later, by
-    `private_files`, belongs to it anyway."""
+    """Root leaves what a start of the database has created, however that ended, to the account that the data directory
+    belongs to, such as a service's, if PostgreSQL runs under that one. Whatever is written later, by `private_files`,
+    belongs to it anyway."""
     home = data_dir / "postgres"
-    if Layout(home).data.stat().st_uid == data_dir.stat().st_uid:
+    if not home.exists():
+        return
+    cluster = Layout(home).data
+    if not cluster.exists() or cluster.stat().st_uid == data_dir.stat().st_uid:
         private_files.give(home, like=data_dir, deep=False)
         private_files.give(data_dir / secret_keys.LOCK, like=data_dir)
 

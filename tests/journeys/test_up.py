@@ -28,6 +28,7 @@ from heliograph.up import secret_keys
 from heliograph.up.parts import part_environment
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery import signing
+from tests.embedded import processes, slow
 from tests.judge import until_settled
 from tests.load import Client
 from tests.ports import held_port
@@ -402,6 +403,38 @@ async def test_what_root_starts_in_the_directory_of_a_service_remains_the_servic
     async with up(public_place) as second:
         assert second.credentials["live_key"] == first.credentials["live_key"]
         await second.stopped(signal.SIGTERM)
+
+
+async def test_it_can_be_stopped_while_the_database_recovers(cluster_home: Path, public_place: Path) -> None:
+    """A recovery may take minutes, in which Ctrl-C did nothing."""
+    with (cluster_home / "data" / "postgresql.conf").open("a") as file:
+        file.write(f"restore_command = '{slow(cluster_home, public_place)['restore_command']}'\n")
+    program = await Program.start(
+        *("up", "--port", "0", "--data-dir", str(public_place)),
+        log=public_place / "stopped",
+        environment=environment(HELIOGRAPH_SECRET_KEY=secrets.token_urlsafe(32)),
+    )
+    await until(lambda: "recovering" in program.err)
+    program.send(signal.SIGTERM)
+    assert await program.ended() == 0, program.err
+    assert not processes("postgres", cluster_home)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start what belongs to another account")
+async def test_a_first_start_by_root_that_fails_leaves_everything_to_the_service(public_place: Path) -> None:
+    data = public_place / "data"
+    data.mkdir(mode=0o700)
+    os.chown(data, NOBODY, NOBODY)
+    (public_place / "archive").touch()
+    program = await Program.start(
+        *("up", "--port", "0", "--data-dir", str(data)),
+        log=public_place / "failed",
+        environment=environment(HELIOGRAPH_WAL_ARCHIVE=str(public_place / "archive")),
+    )
+    assert await program.ended() == 3
+    assert "cannot archive WAL" in program.err
+    found = [one.lstat() for one in (*data.iterdir(), *(data / "postgres").iterdir())]
+    assert {(one.st_uid, one.st_gid) for one in found} == {(NOBODY, NOBODY)}
 
 
 async def test_a_port_that_is_taken_is_said_and_nothing_is_left(place: Path) -> None:
