@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +36,26 @@ def test_an_abstract_address_begins_with_nul() -> None:
         listening.bind(f"\0heliograph-test-{os.getpid()}")
         assert supervised.tell(supervised.STOPPING, {"NOTIFY_SOCKET": f"@heliograph-test-{os.getpid()}"})
         assert listening.recv(100) == b"STOPPING=1"
+
+
+def test_a_supervisor_that_stands_still_is_not_waited_for(supervisor: socket.socket) -> None:
+    environment = {"NOTIFY_SOCKET": supervisor.getsockname()}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filling:
+        filling.setblocking(False)
+        queued = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                filling.sendto(b"earlier", supervisor.getsockname())
+                queued += 1
+    for state in (supervised.ALIVE, supervised.STOPPING, supervised.READY):
+        said: list[bool] = []
+        told = threading.Thread(target=lambda: said.append(supervised.tell(state, environment)), daemon=True)  # noqa: B023
+        told.start()
+        told.join(30)
+        assert said == [False], state
+    # Without READY, it would end the process after a while.
+    supervisor.setblocking(True)
+    assert [supervisor.recv(100) for _ in range(queued + 1)] == [b"earlier"] * queued + [b"READY=1"]
 
 
 def test_nobody_has_to_listen(tmp_path: Path) -> None:

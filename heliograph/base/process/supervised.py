@@ -1,7 +1,8 @@
 """Notifies systemd by the protocol of sd_notify(3): that the process is ready, is stopping, is alive.
 
 Without `NOTIFY_SOCKET` nothing is sent. The watchdog is fed by the event loop, so a process whose loop hangs is
-restarted: the work it had claimed is taken over when its leases end.
+restarted: the work it had claimed is taken over when its leases end. The rule nobody may break: no state is waited for,
+because a supervisor that stands still, such as while it reloads, would hang the loop itself.
 """
 
 from __future__ import annotations
@@ -10,23 +11,37 @@ import asyncio
 import contextlib
 import os
 import socket
+import threading
 from collections.abc import AsyncIterator, Mapping
 
 READY, STOPPING, ALIVE = "READY=1", "STOPPING=1", "WATCHDOG=1"
 
 
 def tell(state: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Send the supervisor one state. False: there is none, or it is not listening."""
+    """Send the supervisor one state. False: there is none, or it is not listening, or its queue is full; READY, without
+    which it would end the process, then follows once there is room."""
     address = environment.get("NOTIFY_SOCKET", "")
     if not address:
         return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
-        try:
-            # "@" stands for the NUL that begins an abstract address.
-            sending.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
-        except OSError:
-            return False
+    # "@" stands for the NUL that begins an abstract address.
+    place = "\0" + address[1:] if address.startswith("@") else address
+    try:
+        _send(state, place, socket.MSG_DONTWAIT)
+    except OSError as error:
+        if isinstance(error, BlockingIOError) and state == READY:
+            threading.Thread(target=_follow, args=(state, place), name="ready", daemon=True).start()
+        return False
     return True
+
+
+def _send(state: str, place: str, flags: int = 0) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
+        sending.sendto(state.encode(), flags, place)
+
+
+def _follow(state: str, place: str) -> None:
+    with contextlib.suppress(OSError):
+        _send(state, place)
 
 
 def watchdog_seconds(environment: Mapping[str, str] = os.environ) -> float | None:
