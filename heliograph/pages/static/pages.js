@@ -25,7 +25,8 @@ document.addEventListener("click", async (event) => {
 const told = document.createElement("p");
 told.className = "unseen";
 told.setAttribute("role", "status");
-document.body.append(told);
+// First, as it would lengthen a page that it stands at the end of.
+document.body.prepend(told);
 document.addEventListener("copied", () => {
   told.textContent = "";
   setTimeout(() => (told.textContent = document.documentElement.dataset.copied), 100);
