@@ -62,6 +62,7 @@ from heliograph.http.server.exchange import Service
 from heliograph.http.server.registry import Limits, Registry, limits_of
 from heliograph.http.server.server import Server, bound, place_of
 from heliograph.http.static import StaticPage
+from heliograph.http.turns import Places
 from heliograph.metrics.exporting import Exporter, exported
 from heliograph.pages import languages
 from heliograph.pages.realms import CONSOLE, DASHBOARD
@@ -171,12 +172,13 @@ async def serve(
         services.limiter,
         public_url=settings.public_url,
     )
-    shared = _page_services(services, reads, page_readers)
+    guard = Guard(OPERATIONS, services)
+    shared = _page_services(services, reads, page_readers, guard.places)
     pages, console = _dashboard(services, shared), _console(services, shared, reads)
     docs = Docs(services.strangers, settings.public_url)
     asgi = Asgi(
         _front(
-            Guard(OPERATIONS, services),
+            guard,
             docs,
             door,
             Probes(services.health, services.is_draining),
@@ -358,8 +360,8 @@ def _metrics(settings: Settings, port: int | None) -> str:
     return f"http://{settings.metrics_listen.rpartition(':')[0]}:{port}/metrics" if port is not None else ""
 
 
-def _page_services(services: Services, reads: Pool, readers: Readers) -> PageServices:
-    """The services of pages. Writes use the pool of the API, reads use `reads`."""
+def _page_services(services: Services, reads: Pool, readers: Readers, places: Places) -> PageServices:
+    """The services of pages. Writes use the pool of the API, with its `places`, reads use `reads`."""
     settings = services.settings
 
     async def status() -> tuple[str, int]:
@@ -371,6 +373,7 @@ def _page_services(services: Services, reads: Pool, readers: Readers) -> PageSer
 
     return PageServices(
         pool=services.pool,
+        places=places,
         reads=reads,
         readers=readers,
         settings=settings,
@@ -422,6 +425,8 @@ def _console(services: Services, shared: PageServices, reads: Pool) -> Pages:
         msgspec.structs.replace(
             shared,
             settings=msgspec.structs.replace(settings, public_url=address),
+            # Operators are few, and act when everybody else waits.
+            places=Places(settings.database_pool, patience=settings.database_patience_seconds),
             # Operators look at the primary's own activity and statistics.
             readers=Readers(""),
             sessions=SessionBook(reads, operator_sessions.authenticate_many, operator_sessions.touch),

@@ -23,6 +23,7 @@ from heliograph.base.ids import uuid7_text
 from heliograph.base.process.settings import Settings
 from heliograph.base.process.spans import Context, Span
 from heliograph.base.standby.readers import Readers
+from heliograph.http.turns import Places
 from heliograph.pages import forgery
 from heliograph.pages.languages import ReaderLocale
 from heliograph.pages.realms import Realm
@@ -47,6 +48,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 
     #: For writes; the same pool that the API uses.
     pool: Pool
+    #: Limit how many of its connections are used for anything but sends.
+    places: Places
     #: For reads: small, with short timeouts, so that pages never slow down the product.
     reads: Pool
     #: The standby used in place of it.
@@ -284,7 +287,7 @@ class Request:
     @contextlib.asynccontextmanager
     async def writing(self) -> AsyncIterator[Connection]:
         """A connection for writes."""
-        async with self.services.pool.acquire() as conn:
+        async with self.services.places.one(), self.services.pool.acquire() as conn:
             yield conn
 
     async def once(

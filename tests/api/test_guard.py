@@ -16,7 +16,7 @@ import pytest
 from heliograph.accounts import organizations, rate_limits
 from heliograph.accounts.api_keys import lifecycle, spelling
 from heliograph.accounts.api_keys.keyring import Keyring
-from heliograph.api.door.guard import FOR_SENDS, Guard
+from heliograph.api.door.guard import Guard
 from heliograph.api.door.limits import AnonymousLimiter, Limiter
 from heliograph.api.door.operation import Services
 from heliograph.api.door.reading import PATTERNS, UUID_FORM
@@ -26,6 +26,7 @@ from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7_text
 from heliograph.base.process.settings import Settings
+from heliograph.http.turns import FOR_SENDS
 from heliograph.requests import Log
 from heliograph.sms.arrivals import FAILURES as SMS_FAILURES
 from heliograph.whatsapp.status import FAILURES as WHATSAPP_FAILURES

@@ -13,7 +13,8 @@ import pytest
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
-from heliograph.http.turns import MOST, RequestTurns
+from heliograph.base.process.settings import Settings
+from heliograph.http.turns import FOR_SENDS, MOST, RequestTurns
 from heliograph.pages.live import sharing
 from tests.api.conftest import make_tenant
 from tests.processes import until_true
@@ -215,4 +216,31 @@ async def test_an_organizations_forms_are_worked_through_a_few_at_a_time(
         await until_true(are_blocked)
         for _ in range(3):
             assert (await api.ask("GET", "/account", headers=other.headers))[0] == 200
+    assert {page.status for page in await asyncio.gather(*posted)} == {200}
+
+
+async def test_messages_are_accepted_while_forms_of_several_organizations_wait_for_a_table(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    """As while somebody runs VACUUM FULL: two organizations had taken all connections."""
+    other = await make_tenant(pool)
+    await make_person(pool, other, "rui@example.com", "owner")
+    await other_browser.sign_in("rui@example.com")
+    forms = [
+        (one, (await one.get("/contacts/new")).form("/contacts")) for one in (owner, other_browser) for _ in range(MOST)
+    ]
+    async with pool.acquire() as conn, conn.transaction():
+        await conn.execute("LOCK TABLE contacts")
+        posted = [
+            asyncio.create_task(one.post("/contacts", form | {"name": "Ana", "phone": f"+25884123456{n}"}))
+            for n, (one, form) in enumerate(forms)
+        ]
+
+        async def are_blocked() -> bool:
+            return await pool.fetchval(BLOCKED) >= Settings().database_pool - FOR_SENDS
+
+        await until_true(are_blocked)
+        for _ in range(3):
+            await send(api, tenant)
+        assert await pool.fetchval(BLOCKED) == Settings().database_pool - FOR_SENDS
     assert {page.status for page in await asyncio.gather(*posted)} == {200}

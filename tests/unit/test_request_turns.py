@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from heliograph.http.turns import RequestTurns
+from heliograph.http.turns import Places, RequestTurns
 
 
 async def settled() -> None:
@@ -39,7 +39,7 @@ async def test_each_has_turns_of_its_own_in_order_of_arrival() -> None:
 
 
 async def test_all_of_them_together_get_no_more_than_their_places() -> None:
-    turns, over, made = RequestTurns(2, together=3, patience=60.0), asyncio.Event(), list[str]()
+    turns, over, made = RequestTurns(2, together=Places(3, patience=60.0)), asyncio.Event(), list[str]()
 
     async def make(whose: str, name: str) -> None:
         async with turns.of(whose):
@@ -55,7 +55,7 @@ async def test_all_of_them_together_get_no_more_than_their_places() -> None:
     over.set()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert sorted(made[4:]) == ["acme 2", "other 2"]
-    impatient = RequestTurns(2, together=1, patience=0.01)
+    impatient = RequestTurns(2, together=Places(1, patience=0.01))
     async with impatient.of("acme"):
         with pytest.raises(TimeoutError):
             async with impatient.of("other"):

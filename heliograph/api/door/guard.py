@@ -34,7 +34,7 @@ from heliograph.base.ids import uuid7_text
 from heliograph.base.process import measures, spans
 from heliograph.http import static
 from heliograph.http.server.asgi import AT_ONCE
-from heliograph.http.turns import RequestTurns
+from heliograph.http.turns import FOR_SENDS, Places, RequestTurns
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -44,10 +44,6 @@ _NOT_BEARER = "The header Authorization is not `Bearer` and an API key. Leave it
 _DIFFERENT = "The headers Authorization and x-api-key name different API keys. Send one, once."
 #: Headers that may occur only once: with two, different readers could interpret one request differently.
 _SINGLE = frozenset({b"authorization", b"x-api-key", b"idempotency-key", b"content-type", b"content-encoding"})
-
-#: Connections left to sends, and to what every request needs, such as its key: otherwise requests of several
-#: organizations that wait for the same lock would take all of them.
-FOR_SENDS = 2
 
 _is_request_id = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
 _encode = msgspec.json.Encoder().encode
@@ -64,7 +60,9 @@ class Guard:
         self._services = services
         self._prefix = prefix
         pool, patience = services.settings.database_pool, services.settings.database_patience_seconds
-        self._turns = RequestTurns(max(1, pool // 2), together=max(1, pool - FOR_SENDS), patience=patience)
+        #: Also for forms on pages.
+        self.places = Places(max(1, pool - FOR_SENDS), patience=patience)
+        self._turns = RequestTurns(max(1, pool // 2), together=self.places)
         self._readers = {each.id: reader(each.request) for each in operations if each.request is not None}
         self._queries = {each.id: query_reader(each.query) for each in operations if each.query is not None}
         self._limits = {
