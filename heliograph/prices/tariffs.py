@@ -278,7 +278,8 @@ def _compare(
         if before is not None and msgspec.structs.replace(before, id=None) == rate:
             unchanged += 1
             continue
-        price = before.price if before else _price_before(rate, steps) or _price_before(rate, later, strictly=True)
+        held = before or _before(rate, steps) or _before(rate, later, strictly=True)
+        price = None if held is None or held.rejects else held.price
         percent = None if not price or rate.rejects else round((rate.price - price) / price * 100, 2)
         differences.append(Difference("changed" if before else "added", rate, price, percent))
     gone = [one for key, one in known.items() if key not in after]
@@ -299,11 +300,11 @@ def _by_destination(rates: Iterable[Rate]) -> dict[tuple[str, ...], list[Rate]]:
     return found
 
 
-def _price_before(rate: Rate, known: dict[tuple[str, ...], list[Rate]], *, strictly: bool = False) -> int | None:
-    """The price of the same destination when this rate begins, or just before."""
+def _before(rate: Rate, known: dict[tuple[str, ...], list[Rate]], *, strictly: bool = False) -> Rate | None:
+    """The rate of the same destination when this one begins, or just before."""
     held = [one for one in known.get(rate.destination, ()) if one.begins < rate.begins or not strictly]
     held = [one for one in held if one.begins <= rate.begins]
-    return held[-1].price if held else None
+    return held[-1] if held else None
 
 
 def _overlaps(

@@ -165,6 +165,14 @@ async def test_differences_are_shown_before_a_card_is_imported(pool: Pool, root:
         assert f'href="#{field}"' in wrong.text, (field, wrong.words)
 
 
+async def test_what_was_free_is_marked_among_the_differences(root: Browser) -> None:
+    """It is counted among the prices to check, and has no percentage that would be marked."""
+    await sent(root, "country,price,currency\nMZ,0,USD\nPT,0.04,USD\n", do="import")
+    page = await sent(root, "country,price,currency\nMZ,0.05,USD\nPT,0.05,USD\n")
+    assert "2 prices change by more than 20 %" in page.words, page.words
+    assert "US$0.05 a segment free before" in page.words, page.words
+
+
 async def test_a_rate_that_ends_is_told_before_it_does(pool: Pool, root: Browser, settings: Settings) -> None:
     """A supplier without one may no longer be used, so nobody should have to learn of it from refused messages."""
     main = str(await add(pool, settings, "main"))

@@ -289,6 +289,12 @@ async def test_what_was_free_and_gets_a_price_is_flagged(pool: Pool) -> None:
         ("PT", None, False),
     ]
     assert done.large == 1
+    # What was rejected was not free; what was is flagged also if a whole file has only what follows it.
+    await imported(pool, text)
+    text = "country,price,currency,effective_from\nES,0.05,USD,2027-01-01\nPT,0.05,USD,2027-01-01\n"
+    done = await imported(pool, text, whole=True, dry_run=True)
+    found = [(one.rate.country, one.before, one.is_large) for one in done.differences[:2]]
+    assert found == [("ES", 0, True), ("PT", None, False)]
 
 
 async def test_the_second_import_changes_nothing(pool: Pool) -> None:
