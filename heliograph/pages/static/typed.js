@@ -1,9 +1,12 @@
 // What was typed is there for whoever goes back, also where a browser keeps nothing: it leaves the fields alone that have
-// nothing to suggest (`autocomplete="off"`). They are kept in this tab, for the same person, visit and form: the answer to
-// a form may have its page's address.
+// nothing to suggest (`autocomplete="off"`). They are kept in this tab, for the same person, organization, visit and form:
+// the answer to a form may have its page's address, and what was meant for one organization does not get into the same
+// form of another.
 
+const { person, organization } = document.body.dataset;
 // By the entry of the tab's history, where browsers name it.
-const kept = () => `typed-${document.body.dataset.person}-${window.navigation?.currentEntry?.key ?? location.pathname + location.search}`;
+const visit = () => window.navigation?.currentEntry?.key ?? location.pathname + location.search;
+const kept = () => `typed-${person}-${organization}-${visit()}`;
 // Not what confirms something.
 const FIELDS = 'form[method="post"] :is(input, textarea)[autocomplete="off"]:not([type="password"], [name="typed"])';
 const fields = () => [...document.querySelectorAll(FIELDS)];
