@@ -341,9 +341,10 @@ async def test_a_supplier_that_carries_is_tested_and_its_ids_are_mended(
     # A national number of Mozambique is one of Viet Nam with a + before it.
     guess = await root.submit(page, f"{here}/test", to="841234567", text="hello")
     assert (guess.status, "Enter a number with + and country code" in guess.words) == (422, True)
-    wrong = await root.submit(page, f"{here}/test", to="12", sender=" ", text="hello")
+    wrong = await root.submit(page, f"{here}/test", to="12", sender=" ", text=" ")
     assert (wrong.status, "country code" in wrong.words) == (422, True)
     assert "A sender must have 1 to 16 characters." in wrong.words
+    assert "A test message must have 1 to 160 characters." in wrong.words
     # A worker has its one session.
     await pool.execute(
         "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 minute', true, true FROM suppliers", id

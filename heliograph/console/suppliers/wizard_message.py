@@ -93,10 +93,12 @@ async def try_draft(
 
 def typed(request: Request) -> tuple[str, str, str]:
     """(number, sender, text) of a test message. Raises Invalid."""
-    number, sender = addressed(request)
-    text = request.form.get("text", "").strip()
+    text, wrong = request.form.get("text", "").strip(), Problems()
+    with wrong.gathering():
+        number, sender = addressed(request)
     if not 1 <= len(text) <= 160:
-        raise Invalid(("text", "length", "A test message must have 1 to 160 characters."))
+        wrong.add("text", "length", "A test message must have 1 to 160 characters.")
+    wrong.report()
     return number, sender, text
 
 
