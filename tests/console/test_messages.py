@@ -23,9 +23,11 @@ from heliograph.campaigns import pausing
 from heliograph.queue import holds as queue_holds
 from heliograph.queue.holds import Selection
 from heliograph.queue.leases import GUARDED, new_token
+from heliograph.sms import refunds
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.reports import receipts
 from heliograph.sms.reports.keys import ReceivedReceipt
+from heliograph.sms.status import Move, move_many
 from heliograph.suppliers.contract import ReceiptState
 from heliograph.why.words import why
 from tests.api.conftest import SECRET_KEY, Api, Tenant, make_tenant
@@ -333,6 +335,17 @@ async def test_cost_and_price_are_told_in_their_currency(pool: Pool, tenant: Ten
     assert "Price €0.031 due only if it arrives Cost US$0.0125 Text and number" in page.words, page.words
     assert "0.031000" in page.words
     assert " 31000 " not in page.words
+    # What was due is taken back with the refund.
+    await pool.execute("UPDATE messages SET price_due = 'submit', sent_at = accepted_at WHERE id = $1", id)
+    async with pool.acquire() as conn:
+        await refunds.change_policy(conn, {"undelivered": True})
+        async with conn.transaction():
+            await move_many(conn, [Move(tenant.id, id, "undelivered", clock.now(), "undelivered")])
+    page = await root.get(f"/console/messages/{id}")
+    assert "Price €0.031 not charged Cost US$0.0125 Text and number" in page.words, page.words
+    await pool.execute("DELETE FROM usage_ledger WHERE message_id = $1", id)
+    page = await root.get(f"/console/messages/{id}")
+    assert "Price €0.031 Cost US$0.0125 Text and number" in page.words, page.words
 
 
 async def send_over_api(api: Api, tenant: Tenant, **body: str) -> tuple[str, str]:

@@ -71,6 +71,8 @@ async def page_values(conn: Connection, request: Request, id: UUID, *, by: Princ
     one = await organizations.get(conn, id=found.message["organization_id"])
     actor = acting_for(request, one)
     told["facts"] += await showing.opted_out(conn, request, actor, found)
+    is_settled = told["is_final"] and told["money"]
+    told["is_charged"] = not is_settled or await showing.is_charged(conn, actor, found)
     if not request.is_fragment:
         told["near"] = await showing.neighbours(conn, actor, found)
     return told | {"waits": await waiting.of(conn, request, found)}

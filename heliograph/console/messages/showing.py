@@ -76,7 +76,7 @@ def values(request: Request, found: Timeline, *, whole: bool) -> dict[str, Any]:
         "facts": list(_facts(request, found, shown(message))),
         "message": [(name, value) for name, value in shown(message).items() if value is not None],
         "money": [
-            (label, request.locale.money(amount, message[f"{name}_currency"]), message[f"{name}_due"])
+            (name, label, request.locale.money(amount, message[f"{name}_currency"]), message[f"{name}_due"])
             for name, label in (("price", request.text("Price")), ("cost", request.text("Cost")))
             if (amount := micros(message.get(name) or "")) is not None
         ],
@@ -101,6 +101,13 @@ async def opted_out(conn: Connection, request: Request, actor: Actor, found: Tim
     """Since when its recipient or sender has been opted out of its organization's messages."""
     known = await optouts.of_recipient(conn, actor, recipient=found.message["recipient"])
     return [] if known is None else [Fact(request.text("Opted out"), request.locale.moment(known.since))]
+
+
+async def is_charged(conn: Connection, actor: Actor, found: Timeline) -> bool:
+    """Whether its organization pays its price: not what never became due, or was taken back with its refund."""
+    id = found.message["id"]
+    prices = await messages.prices(conn, actor, listed=await messages.by_ids(conn, actor, ids=[id]))
+    return id in prices and prices[id].is_due
 
 
 async def neighbours(conn: Connection, actor: Actor, found: Timeline) -> list[Message]:
