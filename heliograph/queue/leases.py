@@ -312,8 +312,7 @@ async def shift(
     """Shift the due times of unleased work without an attempt under way; its order is kept.
 
     `only_beyond`, `only_within`: only work that is due further ahead than this, or no further. `later_by`: the shift of
-    work that is due later than `later_than`.
-    """
+    work that is due later than `later_than`."""
     await conn.execute(SHIFT, kind, ids, by, only_beyond, only_within, later_than, later_by)
 
 
@@ -369,8 +368,7 @@ def sample(kinds: str, *, looked: str, most: str, counts: str = "true") -> str:
     long that reading it all takes longer than a statement may.
 
     `kinds`: SQL for a relation of kinds; `looked`, `most`: how many rows and places to look at; `counts`: a condition
-    on `queue` for the rows of places.
-    """
+    on `queue` for the rows of places."""
     rest = f"(SELECT kind FROM {kinds} AS every (kind) WHERE (SELECT count(*) FROM due) = {looked})"
     last = f"place.lane > 0 OR place.nth >= {PER_LINE}"
     return SAMPLE.format(
@@ -392,9 +390,7 @@ async def oldest(
     conn: Connection, kind: str, *, without: Collection[UUID] = (), looked: int = LOOKED, places: int = PLACES
 ) -> float:
     """Age in seconds of the row in lane 0 that has been due longest, in a sample; lane 1 is for work that can wait.
-
-    `without`: lines to ignore.
-    """
+    `without`: lines to ignore."""
     statement = OLDEST.format(counts="true", **OF_ALL)
     age: float = await conn.fetchval(statement, kind, list(without), looked, places)
     return age
