@@ -251,8 +251,12 @@ async def test_whoever_was_erased_is_not_among_those_who_did_not_get_a_campaign(
         for erased in (number(2), number(4)):
             await erasure.erase(conn, actor, address=erased)
         assert await left() == [number(1), number(3)]
-        # That a text is missing says nothing once those before it have expired.
+        # That a text is missing says nothing once those before it have expired; one that was to be sent later has not.
         await conn.execute("UPDATE messages SET body = NULL WHERE recipient = ANY ($1)", whom[:3])
+        assert await left() == whom
+        later = "UPDATE messages SET body = 'Hi', send_at = accepted_at + interval '9 days' WHERE recipient = $1"
+        first = await conn.fetchval("SELECT recipient FROM messages ORDER BY id LIMIT 1")
+        await conn.execute(later, first)
         assert await left() == whom
 
 

@@ -98,17 +98,18 @@ SELECT m.id FROM unnest($2::uuid[]) AS one (id) CROSS JOIN LATERAL (
 
 
 # Messages of people who were erased have no text, although one before them still has its own: texts expire in the order
-# of their messages, except for those that wait. $3: from where on, $4: how many are scanned for one.
+# of the times for which their messages are meant, and not while these wait. $3: from where on, $4: how many are scanned
+# for one.
 _ERASED = """
-SELECT id FROM {table}
- WHERE organization_id = $1 AND id = ANY ($2) AND {text} IS NULL
-   AND id > (SELECT id FROM (SELECT id, status, {text} AS text FROM {table}
-                              WHERE organization_id = $1 AND id >= $3 ORDER BY id LIMIT $4) early
-              WHERE text IS NOT NULL AND status <> 'accepted' ORDER BY id LIMIT 1)
+SELECT m.id FROM {table} m CROSS JOIN (
+       SELECT id, at FROM (SELECT id, status, {text} AS text, {at} AS at FROM {table}
+                            WHERE organization_id = $1 AND id >= $3 ORDER BY id LIMIT $4) early
+        WHERE text IS NOT NULL AND status <> 'accepted' ORDER BY at, id LIMIT 1) kept
+ WHERE m.organization_id = $1 AND m.id = ANY ($2) AND m.{text} IS NULL AND m.id > kept.id AND {at} >= kept.at
 """
 ERASED = {
-    "sms": _ERASED.format(table="messages", text="body"),
-    "whatsapp": _ERASED.format(table="whatsapp_messages", text="content"),
+    "sms": _ERASED.format(table="messages", text="body", at="coalesce(send_at, accepted_at)"),
+    "whatsapp": _ERASED.format(table="whatsapp_messages", text="content", at="accepted_at"),
 }
 
 
