@@ -53,6 +53,20 @@ def test_a_secret_replaces_what_was_there_whole(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_a_secret_survives_a_power_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both its content and its name: a database on another machine keeps what is encrypted with it."""
+    path = tmp_path / "secret"
+    flushed: list[tuple[str, bool]] = []
+
+    def fsync(descriptor: int) -> None:
+        flushed.append((os.readlink(f"/proc/self/fd/{descriptor}"), path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    private_files.write(path, b"secret")
+    assert [exists for _, exists in flushed] == [False, True]
+    assert flushed[1][0] == str(tmp_path)
+
+
 def test_what_could_not_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     """Least of all a secret, under a name that nobody would look for."""
     (tmp_path / "credentials").mkdir()

@@ -30,7 +30,7 @@ def base_directory(variable: str, otherwise: str, environment: Mapping[str, str]
 def write(path: Path, content: bytes) -> None:
     """Replace a file atomically with `content`, mode 0600. Its folder is created if it is missing. Written by root, it
     belongs to the account that it, or else its folder, belonged to, such as a service's, which could not read it
-    otherwise. Raises OSError; none of the content is left behind then."""
+    otherwise. It survives a power failure from then on. Raises OSError; none of the content is left behind then."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -48,6 +48,17 @@ def write(path: Path, content: bytes) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Flush the names in a folder: a database elsewhere may already hold what only this file can open."""
+    with contextlib.suppress(OSError):  # it cannot be read, or its file system does this by itself
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def give(place: Path, *, like: Path, deep: bool = True) -> None:
