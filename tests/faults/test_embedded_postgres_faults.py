@@ -136,6 +136,28 @@ async def test_a_live_stranger_with_the_pid_of_a_dead_server_is_left_alone(clust
         stranger.wait()
 
 
+async def test_a_server_that_somebody_started_with_another_path_is_left_alone(
+    cluster_home: Path, embedded: Start
+) -> None:
+    """Without its postmaster.pid, it would have ended itself within a minute."""
+    server = embedded(cluster_home)
+    await server.start()
+    program = os.readlink(f"/proc/{server.pid}/exe")
+    await server.stop()
+    owner = (cluster_home / "data").stat()
+    account = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []} if ROOT else {}
+    theirs = subprocess.Popen([program, "-D", "data"], cwd=cluster_home, env={}, **account)  # type: ignore[call-overload]
+    try:
+        await until(lambda: list((cluster_home / "run").glob(".s.PGSQL.*")))
+        (cluster_home / "superuser.password").write_text("another\n")
+        with pytest.raises(PostgresError, match=rf"process {theirs.pid}\) is running .* but rejects the password"):
+            await server.start()
+        assert (cluster_home / "data" / "postmaster.pid").exists()
+    finally:
+        theirs.send_signal(signal.SIGINT)
+        theirs.wait()
+
+
 # --- recovery
 
 

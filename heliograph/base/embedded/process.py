@@ -100,8 +100,17 @@ class PidFile:
 
 def is_server_on(data: Path, pid: int) -> bool:
     """Whether this process is a PostgreSQL server on `data`, including one whose socket is not open (anymore)."""
+    process = Path(f"/proc/{pid}")
     try:
-        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        arguments = (process / "cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    return os.path.basename(arguments[0]) == b"postgres" and os.fsencode(data) in arguments
+    if os.path.basename(arguments[0]) != b"postgres":
+        return False
+    if os.fsencode(data) in arguments:
+        return True
+    # Somebody may have started it with another path to the same directory, which is where a server always works.
+    try:
+        return os.path.samefile(process / "cwd", data)
+    except OSError:
+        return False
