@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,21 @@ def test_a_replay_that_ended_before_the_archive_does_is_told_from_one_that_saw_a
     kept: Path, end: int, stopped: int | None
 ) -> None:
     assert archive.unreplayed(kept, end=end) == (None if stopped is None else segment(stopped))
+
+
+def test_an_archived_segment_survives_a_power_failure_with_its_name(tmp_path: Path) -> None:
+    place, programs, flushed = tmp_path / "a place", tmp_path / "programs", tmp_path / "flushed"
+    for directory in (place, programs):
+        directory.mkdir()
+    (tmp_path / "segment").write_bytes(b"WAL")
+    (programs / "sync").write_text(f'#!/bin/sh\nls "{place}" >>{flushed}; echo "$1" >>{flushed}\n')
+    (programs / "sync").chmod(0o755)
+    command = archive.settings(place)["archive_command"]
+    command = command.replace("%p", str(tmp_path / "segment")).replace("%f", segment(1))
+    for _ in range(2):
+        done = subprocess.run(
+            ["/bin/sh", "-c", command], env={"PATH": f"{programs}:{os.environ['PATH']}"}, capture_output=True
+        )
+        assert (done.returncode, (place / segment(1)).read_bytes()) == (0, b"WAL")
+    # Its content before it has its name, then the name.
+    assert flushed.read_text().splitlines() == [f"{place}/.{segment(1)}.part", segment(1), str(place)]
