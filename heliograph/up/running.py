@@ -23,7 +23,7 @@ import msgspec
 from heliograph.base.crypto import Unsealable
 from heliograph.base.database import url as database_url
 from heliograph.base.database.migrate import migrate
-from heliograph.base.database.pool import open_pool
+from heliograph.base.database.pool import is_down, open_pool
 from heliograph.base.database.roles import RoleMissing, owner_needed
 from heliograph.base.embedded import files
 from heliograph.base.embedded.files import Layout
@@ -290,16 +290,23 @@ def _kept(path: Path) -> Credentials | None:
 
 
 async def _number(url: str, credentials: Credentials, stop: asyncio.Event) -> str:
-    """Return the id of the simulated WhatsApp number, once the worker has fetched it and its templates."""
-    conn = await connect(url)
-    try:
-        while not stop.is_set():
-            id = await seeding.mirrored(conn, UUID(credentials.organization_id))
-            if id is not None:
-                return id
-            await asyncio.sleep(0.05)
-    finally:
-        await conn.close()
+    """Return the id of the simulated WhatsApp number, once the worker has fetched it and its templates. A database that
+    is restarted meanwhile is waited for, as the parts do."""
+    while not stop.is_set():
+        try:
+            conn = await connect(url)
+            try:
+                while not stop.is_set():
+                    id = await seeding.mirrored(conn, UUID(credentials.organization_id))
+                    if id is not None:
+                        return id
+                    await asyncio.sleep(0.05)
+            finally:
+                await conn.close(timeout=2)
+        except Exception as error:
+            if not is_down(error):
+                raise
+            await asyncio.sleep(PAUSE)
     return ""
 
 
