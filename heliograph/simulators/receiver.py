@@ -15,8 +15,6 @@ import random
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
@@ -24,6 +22,7 @@ from heliograph.base.database import clock
 from heliograph.base.process.signals import stopping
 from heliograph.http.heads import RequestHead
 from heliograph.simulators.http import HttpSimulator, Reply
+from heliograph.simulators.ledger import Ledger
 from heliograph.webhooks.delivery import signing
 
 _LARGEST_BODY = 1_048_576
@@ -140,7 +139,7 @@ class Receiver:
         self._seen: set[str] = set()
         self._seen_before: set[str] = set()
         self._http = HttpSimulator(self._answer, body_bytes=_LARGEST_BODY)
-        self._ledger: BinaryIO | None = None
+        self._ledger: Ledger | None = None
         self._lines: list[str] = []
         self._spoken: list[str] = []
         self._flush: asyncio.TimerHandle | None = None
@@ -157,17 +156,17 @@ class Receiver:
     async def start(self) -> None:
         """Listen. Raises OSError if the port is in use or the ledger cannot be opened."""
         if self.options.ledger:
-            self._ledger = _appending(self.options.ledger)
+            self._ledger = Ledger(self.options.ledger)
         self._loop = asyncio.get_running_loop()
         self.port = await self._http.listen(self.options.host, self.options.port)
 
     async def stop(self) -> None:
-        """Close every connection and write the rest of the ledger."""
+        """Close every connection and write the rest of the ledger. Raises OSError if that is not possible."""
         self._http.abort()
         self.flush()
-        if self._ledger is not None:
-            self._ledger.close()
-            self._ledger = None
+        ledger, self._ledger = self._ledger, None
+        if ledger is not None:
+            ledger.close()
 
     async def wait_for(self, condition: Callable[[Receiver], bool], *, within: float = 120.0) -> None:
         """Wait until `condition(self)` holds; checked after each callback. Raises TimeoutError after `within`
@@ -184,8 +183,7 @@ class Receiver:
             self._flush = None
         if self._lines:
             if self._ledger is not None:
-                self._ledger.write("".join(self._lines).encode())
-                self._ledger.flush()
+                self._ledger.write(self._lines)
             self._lines.clear()
         if self._spoken:
             lines, self._spoken = self._spoken, []
@@ -273,10 +271,6 @@ def _reply(status: int, body: bytes, retry_after: int | None, latency: float, by
     headers = ((b"retry-after", b"%d" % retry_after),) if retry_after is not None and status >= 300 else ()
     way = "drip" if byte_interval else "normal"
     return Reply(status, body, headers=headers, delay=latency, way=way, interval=byte_interval, piece=1)
-
-
-def _appending(path: str) -> BinaryIO:
-    return Path(path).open("ab")
 
 
 def _print(line: str) -> None:

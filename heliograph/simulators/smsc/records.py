@@ -12,10 +12,10 @@ import hashlib
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import BinaryIO
 
 import msgspec
 
+from heliograph.simulators.ledger import Ledger
 from heliograph.simulators.smsc.options import SmscOptions
 from heliograph.simulators.smsc.wire import Submit
 from heliograph.suppliers.smpp.codec import pdu as codec
@@ -86,20 +86,20 @@ class Records:
         #: Whether `add` does anything.
         self.wanted = bool(options.keep or options.count_destinations or options.ledger)
         self._options = options
-        self._ledger: BinaryIO | None = None
+        self._ledger: Ledger | None = None
         self._lines: list[str] = []
 
     def open(self) -> None:
         """Open the ledger. Raises OSError if it cannot be written."""
         if self._options.ledger:
-            self._ledger = open(self._options.ledger, "ab", buffering=0)  # noqa: SIM115  closed by close()
+            self._ledger = Ledger(self._options.ledger)
 
     def close(self) -> None:
-        """Write the pending lines and close the ledger."""
+        """Write the pending lines and close the ledger. Raises OSError if some could not be written."""
         self._write()
-        if self._ledger is not None:
-            self._ledger.close()
-            self._ledger = None
+        ledger, self._ledger = self._ledger, None
+        if ledger is not None:
+            ledger.close()
 
     def add(self, system_id: str, frame: bytes, submit: Submit, status: int, message_id: str) -> None:
         """Remember a submit. `frame` is its entire PDU."""
@@ -140,5 +140,5 @@ class Records:
 
     def _write(self) -> None:
         if self._lines and self._ledger is not None:
-            self._ledger.write("".join(self._lines).encode())
+            self._ledger.write(self._lines)
         self._lines.clear()
