@@ -29,8 +29,8 @@ from heliograph.suppliers.smpp.submits import Builder
 HIDDEN = "(hidden)"
 #: Maximum characters of an answer that are shown.
 SHOWN = 4000
-#: Seconds between two checks of a session that is opening, and for closing at the end.
-_POLL, _GRACE = 0.02, 1.0
+#: Seconds for closing at the end.
+_GRACE = 1.0
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,10 +104,7 @@ async def _smpp(account: Account, submission: Submission, is_sent: bool) -> Tria
         requests = []  # and the outcome says why
     await connector.start()
     connector.set_sessions(1)
-    loop = asyncio.get_running_loop()
-    until = loop.time() + settings.connect_seconds + settings.bind_seconds
-    while not (health := connector.health()).sessions and not health.last_error and loop.time() < until:  # noqa: ASYNC110
-        await asyncio.sleep(_POLL)
+    health = await connector.opened()
     if not health.sessions:
         await connector.stop(grace=0.0)
         error = health.last_error or said("no session in time")

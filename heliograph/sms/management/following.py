@@ -24,7 +24,6 @@ from heliograph.suppliers.smpp import connector as smpp
 
 #: Seconds to wait for a receipt, for those of other parts after one has arrived, and for closing at the end.
 WAIT, REST, GRACE = 60.0, 20.0, 1.0
-POLL = 0.02
 #: Maximum number of receipts kept per test message.
 MOST = 20
 
@@ -122,14 +121,11 @@ async def _smpp(account: Account, message: Submission, told: Told, wait: float, 
         raise ForeignError
 
     connector = smpp.connect(account, came_back, receipts, inbound)
-    settings = kinds.settings_from(kinds.SMPP, account.settings)
     await connector.start()
     connector.set_sessions(1)
     loop = asyncio.get_running_loop()
     try:
-        until = loop.time() + settings.connect_seconds + settings.bind_seconds
-        while not (health := connector.health()).sessions and not health.last_error and loop.time() < until:  # noqa: ASYNC110
-            await asyncio.sleep(POLL)
+        health = await connector.opened()
         if not health.sessions:
             return Followed(phase="done", detail=health.last_error or said("no session in time"), note="unreached")
         await told(Followed(phase="sent"))

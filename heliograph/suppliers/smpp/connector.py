@@ -63,6 +63,8 @@ log = structlog.get_logger(__name__)
 
 #: Seconds that a stop may take beyond its grace: for unbinding, and for receipts that are still being stored.
 _PARTING = 3.0
+#: Seconds between two checks of a session that is opening.
+_POLL = 0.02
 _NO_SESSION = said("no session")
 #: Minimum seconds between two reports of what cannot be decoded.
 _SAY_EVERY = 60.0
@@ -280,6 +282,16 @@ class SmppConnector:
             submitted=sum(link.connection.session.submitted for link in self._transmitters if link.connection),
             receiving=sum(all(link.bound for link in links) for links in self._sessions),
         )
+
+    async def opened(self) -> Health:
+        """The health once a session has opened, every address has been tried in vain, or the time limits of the account
+        for one have passed: for tests of an account."""
+        until = self._loop.time() + self._settings.connect_seconds + self._settings.bind_seconds
+        while not (health := self.health()).sessions and self._loop.time() < until:
+            if health.last_error and not any(link.untried for link in self._transmitters):
+                break
+            await asyncio.sleep(_POLL)
+        return health
 
     def wires(self) -> list[WireActivity]:
         """See contract.InspectableConnector."""

@@ -265,7 +265,8 @@ class Link:
     ) -> None:
         self.name = name
         self.connection: Connection | None = None
-        self.last_error = quoted("")
+        #: Why it is down, and how many addresses it has not tried yet, but will after a moment.
+        self.last_error, self.untried = quoted(""), 0
         self._settings = settings
         self._secret = secret
         self._owner = owner
@@ -328,8 +329,7 @@ class Link:
 
     async def _run(self) -> None:
         backoff = Backoff(self._settings.reconnect_seconds, longest=self._settings.reconnect_max_seconds)
-        failures = 0
-        loop = asyncio.get_running_loop()
+        failures, loop = 0, asyncio.get_running_loop()
         while not self._stopping.is_set():
             refused: int | None = None
             try:
@@ -350,7 +350,7 @@ class Link:
             # A wrong password does not fix itself; 0x05 and 0x0D do, once the old session has ended.
             wait = self._settings.refused_seconds if refused in ACCOUNT_REFUSED else backoff.pause(failures)
             if refused is not None:
-                self.last_error = bind_refused(refused, wait)
+                self.last_error, self.untried = bind_refused(refused, wait), 0
             wait *= 0.7 + 0.6 * self._random()
             log.warning("SMPP down", link=self.name, error=str(self.last_error), next_try_seconds=round(wait, 1))
             failures += 1
@@ -366,7 +366,7 @@ class Link:
             tls = await self._tls()
             addresses = await self._resolve(settings.hosts)
             host, address = addresses[self._turn % len(addresses)]
-            self._turn += 1
+            self._turn, self.untried = self._turn + 1, max(0, len(addresses) - self._turn - 1)
             _, connection = await asyncio.get_running_loop().create_connection(
                 self._new_connection,
                 address,

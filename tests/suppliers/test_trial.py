@@ -1,0 +1,55 @@
+"""A test message of an SMPP account that has several hosts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from smpp_peer import Peer
+
+from heliograph.base.ids import uuid7
+from heliograph.sms.management import following
+from heliograph.sms.management.following import Followed
+from heliograph.suppliers import kinds, trial
+from heliograph.suppliers.contract import Account, Verdict
+from tests.ports import held_port
+
+MESSAGE = following.submission("+258841234567", "Hello", "ACME")
+
+
+@pytest.fixture
+async def peer() -> AsyncIterator[Peer]:
+    with held_port() as port:  # on any address
+        peer = await Peer().start(port=port)
+        yield peer
+        await peer.stop()
+
+
+def account(peer: Peer, *hosts: str) -> Account:
+    settings = {"host": list(hosts), "port": peer.port, "system_id": "esme", "tls": False, "reconnect_seconds": 0.3}
+    return Account(uuid7(), settings, "secret")
+
+
+async def test_a_host_that_is_down_is_passed_over_as_workers_do(peer: Peer) -> None:
+    """The message was said not to reach the supplier, although sessions were open."""
+    done = await trial.attempt(kinds.SMPP, account(peer, "127.0.0.9", "127.0.0.1"), MESSAGE)
+    assert done.outcome is not None, done.error
+    assert done.outcome.verdict is Verdict.ACCEPTED
+
+    async def told(_: Followed) -> None:
+        """Nobody watches."""
+
+    found = await following.follow(kinds.SMPP, account(peer, "127.0.0.9", "127.0.0.1"), MESSAGE, told, wait=0.0)
+    assert (found.verdict, found.note) == ("accepted", "silent"), found
+
+
+async def test_once_all_are_down_that_is_said(peer: Peer) -> None:
+    done = await trial.attempt(kinds.SMPP, account(peer, "127.0.0.9", "127.0.0.8"), MESSAGE)
+    assert (done.outcome, "nothing is listening there" in done.error) == (None, True)
+
+
+async def test_no_other_host_is_tried_after_a_refused_bind(peer: Peer) -> None:
+    """Workers wait for five minutes then: the password is the same everywhere."""
+    peer.bind_status = 0x0E
+    done = await trial.attempt(kinds.SMPP, account(peer, "127.0.0.1", "127.0.0.9"), MESSAGE)
+    assert (done.outcome, "0x0000000E" in done.error, peer.binds) == (None, True, 1)
