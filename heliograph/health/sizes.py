@@ -90,8 +90,8 @@ def forecast(samples: Sequence[Sample], parts: Sequence[Part], *, free: int | No
     # Retention limits the size of partitions; only other tables grow forever.
     levels_off = free is not None and per_day > 0 and until_level < free and of_parts >= 0.8 * per_day
     full_on = None
-    if free is not None and per_day > 0 and not levels_off and (left := timedelta(days=free / per_day)) < FARTHEST:
-        full_on = (now + left).date()
+    if free is not None and per_day > 0 and not levels_off and (left := free / per_day) < FARTHEST.days:
+        full_on = (now + timedelta(days=left)).date()
     return Forecast(per_day, apart.days if apart >= LEAST else None, full_on, until_level, levels_off)
 
 

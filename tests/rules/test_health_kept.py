@@ -155,7 +155,7 @@ def test_when_the_disk_is_full() -> None:
     assert (found.per_day, found.measured, found.full_on) == (GB, None, None)
     assert sizes.forecast([], [Part(GB, now - timedelta(hours=3), DAY)], free=GB, now=now) is None
     # It shrinks, or never fills.
-    for per_day, free in ((-GB, GB), (1000, 60 * GB)):
+    for per_day, free in ((-GB, GB), (1000, 60 * GB), (8, 60 * GB)):
         found = sizes.forecast(samples(5, per_day), [], free=free, now=now)
         assert found is not None
         assert (found.full_on, found.levels_off) == (None, False)
