@@ -4,10 +4,14 @@ changes, and a value that was chosen elsewhere is shown, and saved, as it is."""
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
+
+import pytest
 
 from heliograph.accounts import organizations, send_defaults
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.base.errors import NotFound
 from heliograph.base.process.settings import Settings
 from heliograph.campaigns.channels import sms
 from heliograph.campaigns.channels.sms import SmsCampaignSpec
@@ -18,6 +22,7 @@ from heliograph.notices.kinds import KINDS
 from heliograph.sms.by_hand import saved_texts
 from heliograph.webhooks import endpoints
 from tests.api.conftest import SECRET_KEY
+from tests.meanwhile import Meanwhile
 
 from .conftest import Browser, Tenant
 
@@ -128,6 +133,18 @@ async def test_of_a_saved_text(pool: Pool, tenant: Tenant, owner: Browser) -> No
     async with pool.acquire() as conn:
         one = await saved_texts.get(conn, tenant.actor, id=id)
     assert (one.name, one.body) == ("Hours", "We open at 10.")
+
+
+async def test_of_a_saved_text_that_another_removes(pool: Pool, tenant: Tenant) -> None:
+    async with pool.acquire() as conn, pool.acquire() as other:
+        id = (await saved_texts.create(conn, tenant.actor, name="Opening", body="We open at 9.")).id
+
+        async def removed() -> None:
+            await saved_texts.remove(other, tenant.actor, id=id)
+
+        changing: Any = Meanwhile(conn, saved_texts.CHANGE, removed)
+        with pytest.raises(NotFound):
+            await saved_texts.change(changing, tenant.actor, id=id, name="Hours")
 
 
 async def test_of_the_pace_of_a_campaign(pool: Pool, tenant: Tenant, owner: Browser) -> None:

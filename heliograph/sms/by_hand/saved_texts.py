@@ -128,6 +128,7 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, name: str | None =
         except asyncpg.UniqueViolationError:  # another got this name at the same moment
             changed = None
         if changed is None:
+            await get(conn, actor, id=id)  # unless it was removed at the same moment
             raise SavedTextExists
         before, becomes = {"name": known.name}, name or known.name
         after = {"name": becomes} | ({} if body is None else {"body": "changed"})
