@@ -104,6 +104,8 @@ async def test_a_status_that_is_made_up_moves_its_message(pool: Pool, acme: Made
 async def test_what_is_asked_wrongly_is_named(pool: Pool, acme: Made, command: Command) -> None:
     for wrong in ([], ["--from", TO, "--status", "read"], ["--status", "read"]):
         assert await command("simulate", *wrong) == "usage"
+    for ago in ("1e18", "inf", "nan"):
+        assert await command("simulate", "--from", TO, "--ago", ago) == "usage"
     for wrong in (
         ["--from", "841"],
         ["--from", "841234567"],  # Mozambican, but +84 is Viet Nam

@@ -26,6 +26,8 @@ app = group("Simulate callbacks from Meta, and list, retry or drop items that co
 
 #: Length of the service window opened by a user's message, in seconds.
 WINDOW = 86_400.0
+#: How long ago a callback can have happened, in seconds.
+FARTHEST = 365 * 86_400.0
 COLUMNS = ("received_at", "reason", "id")
 
 
@@ -69,6 +71,8 @@ def simulate(
     """
     if (status is None) == (from_ is None) or (status is None) != (message is None):
         raise typer.BadParameter("give either --from, for a message, or --status with --message")
+    if not ago <= FARTHEST:  # nor is it not a number
+        raise typer.BadParameter("must be at most a year", param_hint="--ago")
     at = clock.now() - timedelta(seconds=ago)
     settings = settings_of(data_dir, needs_key=True)
     key = apps.seal_key(settings)
