@@ -15,6 +15,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.process.settings import Settings
 from heliograph.cli import app
+from heliograph.cli.terminal.console import Problem
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from heliograph.whatsapp.mirror import accounts, apps
 from heliograph.whatsapp.mirror.accounts import AccountExists
@@ -271,6 +272,19 @@ async def test_templates_and_numbers_are_read_on_demand(they: Operator, pool: Po
     assert failed.exit_code != 0
     assert "templates: 190" in msgspec.json.decode(failed.stdout)[0]["problems"][0]
     assert await they.data("template", "list") == listed
+
+
+async def test_of_all_accounts_one_whose_token_cannot_be_opened_hinders_no_other(they: Operator, pool: Pool) -> None:
+    await organization(pool)
+    await they.add()
+    await pool.execute("UPDATE whatsapp_accounts SET token = '\\x01'::bytea || gen_random_uuid()::text::bytea")
+    they.options = msgspec.structs.replace(they.options, waba=they.graph.add_account("900100200300999").id)
+    await they.add()
+    for command in ("number", "template"):
+        partly = await they.call(command, "sync", "--json")
+        assert isinstance(partly.exception, Problem)
+        lost, read = msgspec.json.decode(partly.stdout)
+        assert (lost["read"], "another secret key" in lost["problems"][0], read["read"]) == (False, True, True)
 
 
 async def test_a_template_disabled_here_stays_so(they: Operator, pool: Pool) -> None:

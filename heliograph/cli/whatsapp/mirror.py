@@ -10,6 +10,7 @@ import asyncpg
 import typer
 
 from heliograph.base.database.pool import Connection, Pool, open_pool
+from heliograph.base.errors import Invalid
 from heliograph.base.process.settings import Settings
 from heliograph.cli.terminal.console import (
     DataDir,
@@ -215,7 +216,15 @@ def _sync(which: str | None, org: str | None, json: bool, data_dir: DataDir, *, 
         rows = []
         try:
             for one in listed:
-                done = await mirror.sync(organization_id, one.id, numbers=numbers, templates=templates)
+                try:
+                    done = await mirror.sync(organization_id, one.id, numbers=numbers, templates=templates)
+                except Invalid as refusal:
+                    if which is not None:
+                        raise
+                    nothing = dict.fromkeys(("numbers_changed", "added", "changed", "removed"), 0)
+                    named = {"id": one.id, "waba_id": one.waba_id, "read": False}
+                    rows.append({**named, **nothing, "problems": [refusal.message]})
+                    continue
                 if done is None:
                     continue
                 found, changed = done
