@@ -544,6 +544,24 @@ async def test_what_is_wrong_is_said_at_its_field(root: Browser, smsc: Smsc) -> 
     assert (await root.get(f"{path}/place")).status == 404
 
 
+async def test_a_draft_outlives_the_secret_key(pool: Pool, root: Browser, smsc: Smsc) -> None:
+    path, page = await begin_draft(root, smsc)
+    placing, writing = await root.get(f"{path}/place"), await root.get(f"{path}/message")
+    await pool.execute("UPDATE supplier_drafts SET secret = '\\x01'::bytea || gen_random_uuid()::text::bytea")
+    said = "sealed with another secret key. Replace it."
+    refused = await root.submit(page, f"{path}/test")
+    assert (refused.status, said in refused.words, 'href="#secret"' in refused.text) == (422, True, True), refused.words
+    refused = await root.submit(writing, f"{path}/message", to="+258841234567")
+    assert (refused.status, said in refused.words) == (422, True), refused.words
+    refused = await root.submit(placing, f"{path}/place", do="save")
+    assert (refused.status, said in refused.words) == (422, True), refused.words
+    form = await root.get(f"{path}/connection")
+    refused = await root.submit(form, f"{path}/connection")
+    assert (refused.status, "The connection needs its password." in refused.words) == (422, True), refused.words
+    page = await root.submit(form, f"{path}/connection", secret=PASSWORD)
+    assert "Sign in (bind)" in (await root.submit(page, f"{path}/test")).words
+
+
 async def test_a_draft_is_sealed_and_those_of_a_month_ago_go(pool: Pool, root: Browser, smsc: Smsc) -> None:
     path, _ = await begin_draft(root, smsc)
     secret = await pool.fetchval("SELECT secret FROM supplier_drafts")

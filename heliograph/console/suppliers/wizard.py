@@ -97,12 +97,12 @@ async def save_connection(request: Request) -> Answer:
     given = kept(draft) | {name: form[name] for name in kept(draft) if name in form}
     try:
         secrets = {name: form[name] for name in changing.secrets(draft.kind) if form.get(name)}
-        if not draft.secret and not secrets:
-            raise Invalid((next(iter(changing.secrets(draft.kind))), "required", "The connection needs its password."))
+        key = suppliers.seal_key(request.services.settings)
+        kept_secret = drafts.opened(key, draft)
+        if kept_secret is None and not secrets:
+            raise Invalid((_secret(draft), "required", "The connection needs its password."))
         before = draft.settings
         draft = msgspec.structs.replace(draft, settings=_read(draft, given))
-        key = suppliers.seal_key(request.services.settings)
-        kept_secret = drafts.open_secret(key, draft) or None
         async with request.writing() as conn, conn.transaction():
             sealed = options.with_secrets(draft.kind, kept_secret, secrets)
             await drafts.save(conn, key, draft, secret=None if sealed == kept_secret else sealed)
@@ -125,7 +125,11 @@ async def test(request: Request) -> Answer:
     draft = await read(request)
     if not draft.is_complete:
         return Redirect(location=_path(draft.id, "connection"))
-    found = await probing.probe(draft.kind, account(request, draft))
+    try:
+        tested = account(request, draft, field=_secret(draft))
+    except Invalid as refusal:
+        return refused("suppliers/wizard_fields.html", refusal, _connection(draft, kept(draft)))
+    found = await probing.probe(draft.kind, tested)
     async with request.writing() as conn:
         await drafts.keep_steps(conn, draft, found)
     return Redirect(location=_path(draft.id, "test"))
@@ -190,12 +194,18 @@ async def read(request: Request) -> Draft:
         return await drafts.get(conn, request.id())
 
 
-def account(request: Request, draft: Draft) -> Account:
-    """The account as a connector needs it. Raises Invalid if it is incomplete."""
+def account(request: Request, draft: Draft, *, field: str) -> Account:
+    """The account as a connector needs it. Raises Invalid if it is incomplete, or if its password cannot be opened
+    (`field`)."""
     settings = request.services.settings
     options.check(draft.kind, draft.settings)
-    secret = drafts.open_secret(suppliers.seal_key(settings), draft)
+    secret = drafts.open_secret(suppliers.seal_key(settings), draft, field=field)
     return Account(draft.id, draft.settings, secret, addresses.address(settings, draft.id))
+
+
+def _secret(draft: Draft) -> str:
+    """The name of the field of its account's own secret."""
+    return next(iter(changing.secrets(draft.kind)))
 
 
 def steps(draft: Draft, here: str) -> dict[str, Any]:

@@ -71,7 +71,7 @@ async def try_draft(
     request: Request, draft: Draft, number: str, sender: str, text: str, *, is_long: bool = False
 ) -> None:
     """Send a test message through the supplier being added, and have it followed. Raises Invalid."""
-    account = wizard.account(request, draft)
+    account = wizard.account(request, draft, field="to")
     to = drafts.masked(number)
     message = following.submission(number, text, sender)
 

@@ -16,7 +16,7 @@ import msgspec
 
 from heliograph.base import naming, phones
 from heliograph.base.actor import SYSTEM, Principal
-from heliograph.base.crypto import Key, seal, unseal
+from heliograph.base.crypto import Key, Unsealable, seal, unseal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
@@ -199,9 +199,20 @@ async def ends(conn: Connection, seconds: float) -> datetime:
     return at
 
 
-def open_secret(key: Key, draft: Draft) -> str:
-    """Its password; empty: none has been given yet. Raises Unsealable."""
-    return unseal(key, draft.secret, context(draft.id)).decode() if draft.secret else ""
+def open_secret(key: Key, draft: Draft, *, field: str) -> str:
+    """Its password. Raises Invalid (names the field) if it was sealed with another secret key."""
+    known = opened(key, draft)
+    if known is None:
+        raise Invalid((field, "sealed", "Its password was sealed with another secret key. Replace it."))
+    return known
+
+
+def opened(key: Key, draft: Draft) -> str | None:
+    """Its password; None: none has been given yet, or it was sealed with another secret key."""
+    try:
+        return unseal(key, draft.secret, context(draft.id)).decode() if draft.secret else None
+    except Unsealable:
+        return None
 
 
 def context(id: UUID) -> str:
@@ -245,7 +256,7 @@ async def finish(conn: Connection, key: Key, id: UUID, *, by: Principal = SYSTEM
             name=draft.name,
             kind=draft.kind,
             settings=draft.settings,
-            secret=open_secret(key, draft),
+            secret=open_secret(key, draft, field="secret"),
             id=id,
             by=by,
             **draft.place | {"prefixes": tuple(draft.place["prefixes"])},
