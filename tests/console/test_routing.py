@@ -182,10 +182,12 @@ async def test_a_route_is_paused_resumed_removed_and_brought_back(
     id = (await stored(pool)).route.id
     path = f"/console/routes/{id}"
     page = await root.get(f"{path}/pause")
+    paused = page
     assert "It moves 50 % of yesterday's 100 messages." in page.words
     assert (await stored(pool)).state == "active"
-    page = await root.submit(page, f"{path}/pause")
-    assert "It is paused" in page.words
+    for offered in (True, False):  # the second time, the last change is somebody else's, or one that is long past
+        page = await root.submit(page if offered else paused, f"{path}/pause")
+        assert ("It is paused" in page.words, f'action="{path}/undo/' in page.text) == (True, offered)
     page = await root.submit(await root.get(f"{path}/resume"), f"{path}/resume")
     assert "decides again" in page.words
     form = await root.get(f"{path}/remove")

@@ -139,9 +139,11 @@ async def _ask(request: Request, state: str) -> Answer:
 async def _set(request: Request, state: str, said: str) -> Answer:
     id = request.id()
     async with request.writing() as conn, conn.transaction():
-        await rules.set_state(conn, await rules.lock(conn, route=str(id)), state, by=request.principal)
+        before = await rules.lock(conn, route=str(id))
+        await rules.set_state(conn, before, state, by=request.principal)
         entry = (await rerouting.history(conn, route_id=id, limit=1))[0]
-    undo = f"{HERE}/{id}/undo/{entry.id}" if entry.before else ""
+    # If it was in that state already, the last change is another one, and perhaps somebody else's.
+    undo = f"{HERE}/{id}/undo/{entry.id}" if before.state != state else ""
     return Redirect(location=f"{HERE}/{id}", notice=said, undo=undo)
 
 
