@@ -311,6 +311,8 @@ async def test_margins_by_supplier_and_as_a_file(pool: Pool, root: Browser) -> N
     for query, said in (("from=x", "Enter a day"), ("from=2027-02-01&to=2027-01-01", "must not be before")):
         wrong = await root.get(f"/console/margins?{query}")
         assert (wrong.status, said in wrong.words) == (422, True), query
+    both = await root.get("/console/margins?from=x&to=y")
+    assert ('href="#from"' in both.text, 'href="#to"' in both.text) == (True, True), both.text
 
 
 async def test_a_month_is_locked_and_fetched(pool: Pool, root: Browser, other_browser: Browser) -> None:

@@ -362,6 +362,8 @@ async def test_a_callback_is_simulated_and_its_organization_can_read_so(
         ({"what": "status", "message": str(UUID(int=1)), "status": "read"}, "No such message was sent"),
         ({"what": "status", "message": str(UUID(int=1)), "status": "eaten"}, "must be one of"),
         ({"text": "x" * 4097}, "at most"),
+        ({"from": "841", "text": "x" * 4097}, "at most"),
+        ({"what": "status", "message": "x", "status": "eaten"}, "must be one of"),
     ):
         wrong = await root.submit(form, here, **writes | changed)
         assert (wrong.status, said in wrong.words) == (422, True), wrong.words

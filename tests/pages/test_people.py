@@ -223,6 +223,8 @@ async def test_opt_outs_are_added_found_lifted_and_exported(pool: Pool, tenant: 
     assert (blank.status, "contains nothing readable" in blank.words) == (422, True)
     wrong = await owner.submit(page, "/contacts/opt-outs/add", phone="84", reason="By letter")
     assert (wrong.status, wrong.form("/contacts/opt-outs/add")["reason"]) == (422, "By letter")
+    wrong = await owner.submit(page, "/contacts/opt-outs/add", phone="84", reason="x" * 201)
+    assert ("Enter the number with +" in wrong.words, "at most 200 characters" in wrong.words) == (True, True)
     assert "Not opted out" in (await owner.get("/contacts/opt-outs?q=%2B258841234568")).words
     person = await owner.get("/contacts/" + str(await pool.fetchval("SELECT id FROM contacts")))
     assert "Opted out" in person.words

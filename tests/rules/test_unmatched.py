@@ -305,6 +305,9 @@ async def test_unknown_states_are_counted_by_supplier(pool: Pool) -> None:
         for values in ({"word": "ODD", "meaning": "lost"}, {"word": "", "meaning": "failed"}):
             with pytest.raises(Invalid):
                 await words.say_state(conn, KEY, supplier="main", **values)
+        with pytest.raises(Invalid) as refused:
+            await words.say_state(conn, KEY, supplier="main", word="", meaning="lost")
+        assert [one["field"] for one in refused.value.details["fields"]] == ["meaning", "word"]
         with pytest.raises(NotFound):
             await words.say_state(conn, KEY, supplier="nobody", word="ODD", meaning="failed")
 

@@ -269,6 +269,14 @@ async def test_the_old_secret_is_taken_for_a_while(pool: Pool) -> None:
         assert (app.secrets, app.verify_token) == ((b"new secret",), "another")
         with pytest.raises(NotFound):
             await apps.change_app(conn, made.KEY, app_id="999", app_secret="x")
+        for given in ({"app_secret": "", "verify_token": "a\x07b"}, {"app_secret": "other", "verify_token": "other"}):
+            changing = given["app_secret"] == ""
+            with pytest.raises(Invalid) as refused:
+                if changing:
+                    await apps.change_app(conn, made.KEY, app_id=made.APP, **given)
+                else:
+                    await made.account(pool, actor, waba_id="900", **given)
+            assert [one["field"] for one in refused.value.details["fields"]] == ["app_secret", "verify_token"]
         await apps.record_verified(conn, account.app)
         await apps.record_callbacks(conn, [account.app])
         app = await apps.get_app(conn, made.KEY, account.app)

@@ -8,7 +8,7 @@ from typing import Any
 
 from heliograph.base.csv_files import Writer
 from heliograph.base.database import clock
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, Problems
 from heliograph.base.money import decimal
 from heliograph.console.typed import day
 from heliograph.pages.answers import Answer, Download, Page
@@ -61,8 +61,13 @@ async def show(request: Request) -> Answer:
 def _days(typed: dict[str, str]) -> tuple[date, date]:
     """(first day, last day); the current month by default. Raises Invalid."""
     today = clock.now().date()
-    first, last = (day(field, typed[field]) for field in ("from", "to"))
-    first = first or min(today, last or today).replace(day=1)
+    wrong, given = Problems(), dict[str, date | None]()
+    for field in ("from", "to"):
+        with wrong.gathering():
+            given[field] = day(field, typed[field])
+    wrong.report()
+    last = given["to"]
+    first = given["from"] or min(today, last or today).replace(day=1)
     last = last or max(today, first)
     if last < first:
         raise Invalid(("to", "order", "The last day must not be before the first."))

@@ -7,7 +7,7 @@ from typing import Any
 from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid, NotFound, Problems
 from heliograph.base.ids import uuid_in
 from heliograph.console.acting import organization
 from heliograph.console.whatsapp.accounts import HERE
@@ -39,7 +39,7 @@ async def submit(request: Request) -> Answer:
 
 
 async def _make(conn: Connection, request: Request) -> Callback:
-    form, at = request.form, clock.now()
+    form, at, wrong = request.form, clock.now(), Problems()
     of = await organization(conn, request)
     try:
         key = apps.seal_key(request.services.settings)
@@ -49,15 +49,19 @@ async def _make(conn: Connection, request: Request) -> Callback:
     if form.get("what") != "status":
         user, text = form.get("from", ""), form.get("text", "")
         if phones.read(user, region=None) is None:
-            raise Invalid(("from", "format", "Enter a phone number with its country code, such as +258841234567."))
-        return await simulated.message(conn, request.principal, number, user=user, text=text, at=at)
+            wrong.add("from", "format", "Enter a phone number with its country code, such as +258841234567.")
+        with wrong.gathering():
+            return await simulated.message(conn, request.principal, number, user=user, text=text, at=at)
+        raise wrong.refusal()
     status, message = form.get("status", ""), form.get("message", "").strip()
     if uuid_in(message) is None:
-        raise Invalid(("message", "format", "An id looks like 0199c0de-0000-7000-8000-000000000000."))
+        wrong.add("message", "format", "An id looks like 0199c0de-0000-7000-8000-000000000000.")
     try:
-        return await simulated.status(conn, request.principal, number, message=message, status=status, at=at)
+        with wrong.gathering():
+            return await simulated.status(conn, request.principal, number, message=message, status=status, at=at)
     except NotFound:
-        raise Invalid(("message", "unknown", "No such message was sent from this number.")) from None
+        wrong.add("message", "unknown", "No such message was sent from this number.")
+    raise wrong.refusal()
 
 
 async def _values(request: Request) -> dict[str, Any]:

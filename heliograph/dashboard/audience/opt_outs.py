@@ -13,7 +13,7 @@ from heliograph.base import naming
 from heliograph.base.crypto import Key
 from heliograph.base.database import cursor
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid, NotFound, Problems
 from heliograph.base.ids import uuid_in
 from heliograph.consent import keywords, optouts
 from heliograph.consent.optouts import NotYoursToLift, OptOut
@@ -60,8 +60,13 @@ async def add(request: Request) -> Answer:
     typed = {name: request.form.get(name, "").strip() for name in ("phone", "reason")}
 
     async def work(conn: Connection) -> str:
-        reason = _reason(typed["reason"])
-        return (await optouts.add(conn, request.acting("live"), phone=typed["phone"], reason=reason)).recipient
+        actor, wrong = request.acting("live"), Problems()
+        with wrong.gathering():
+            await optouts.find(conn, actor, phone=typed["phone"])
+        with wrong.gathering():
+            _reason(typed["reason"])
+        wrong.report()
+        return (await optouts.add(conn, actor, **typed)).recipient
 
     try:
         await request.once(work)

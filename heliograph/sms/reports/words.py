@@ -21,7 +21,7 @@ from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection
 from heliograph.base.database.text import storable
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid, NotFound, Problems
 from heliograph.base.process.logs import cleaned
 from heliograph.base.process.settings import SettingsError
 from heliograph.sms.dispatch import routing, suppliers
@@ -208,10 +208,12 @@ async def say_state(
     conn: Connection, key: Key, *, supplier: str, word: str, meaning: str, by: Principal = SYSTEM
 ) -> None:
     """Define the meaning of a state of this supplier, one of MEANINGS, from now on. Raises NotFound, Invalid."""
+    wrong = Problems()
     if meaning not in MEANINGS:
-        raise Invalid(("meaning", "enum", f"`meaning` must be one of {', '.join(MEANINGS)}"))
+        wrong.add("meaning", "enum", f"`meaning` must be one of {', '.join(MEANINGS)}")
     if not 1 <= len(word) <= LONGEST:
-        raise Invalid(("word", "length", f"`word` must have 1 to {LONGEST} characters"))
+        wrong.add("word", "length", f"`word` must have 1 to {LONGEST} characters")
+    wrong.report()
     async with conn.transaction():
         before = await suppliers.lock(conn, supplier=supplier)
         setting = state_setting(before)

@@ -18,7 +18,8 @@ from heliograph.base import phones
 from heliograph.base.actor import Principal
 from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection, Pool
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid, NotFound, Problems
+from heliograph.base.ids import uuid_in
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import OPENING
 from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import signature
 from heliograph.whatsapp.callbacks.intake import CallbackIntake
@@ -93,13 +94,15 @@ async def message(
     conn: Connection, by: Principal, number: Number, *, user: str, text: str, at: datetime, type: str = "text"
 ) -> Callback:
     """A user's message to a number. `user`: their phone number. Raises Invalid."""
-    phone = phones.read(user, region=None)
+    phone, wrong = phones.read(user, region=None), Problems()
     if phone is None:
-        raise Invalid(("from", "format", "must be a phone number with + and country code, such as +258841234567"))
+        wrong.add("from", "format", "must be a phone number with + and country code, such as +258841234567")
     if type not in TEXTS:
-        raise Invalid(("type", "enum", f"must be one of {', '.join(sorted(TEXTS.keys() & OPENING))}"))
+        wrong.add("type", "enum", f"must be one of {', '.join(sorted(TEXTS.keys() & OPENING))}")
     if len(text) > LONGEST:
-        raise Invalid(("text", "length", f"must have at most {LONGEST} characters"))
+        wrong.add("text", "length", f"must have at most {LONGEST} characters")
+    if wrong or phone is None:
+        raise wrong.refusal()
     digits = phone.removeprefix("+")
     content: dict[str, Any] = {TEXTS[type]: text}
     if type not in ("text", "button"):
@@ -129,12 +132,13 @@ async def status(
 ) -> Callback:
     """A status of a message sent from a number. `message`: its id. `error`: Meta's code of a failure. Raises Invalid,
     NotFound."""
+    id, wrong = uuid_in(message), Problems()
     if status not in STATUSES:
-        raise Invalid(("status", "enum", f"must be one of {', '.join(STATUSES)}"))
-    try:
-        id = UUID(message)
-    except ValueError:
-        raise Invalid(("message", "format", "must be the id of a message")) from None
+        wrong.add("status", "enum", f"must be one of {', '.join(STATUSES)}")
+    if id is None:
+        wrong.add("message", "format", "must be the id of a message")
+    if wrong or id is None:
+        raise wrong.refusal()
     row = await conn.fetchrow(WAMID, number.organization_id, id, number.id)
     if row is None:
         raise NotFound("This number has no such message.", resource="message", id=str(id))

@@ -20,7 +20,7 @@ from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import Key, Unsealable, constant_time_equal, derive_key, seal, unseal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool, is_down
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid, NotFound, Problems
 from heliograph.base.ids import uuid7
 from heliograph.base.loading_cache import LoadingCache
 from heliograph.base.process.settings import Settings
@@ -81,9 +81,10 @@ async def ensure_app(
     """The app's row id, created if necessary. A known app is left unchanged. Raises Invalid."""
     row = await conn.fetchrow(FIND_APP, app_id)
     if row is None:
-        if not secret or not verify_token:
-            name = "verify_token" if secret else "app_secret"
-            raise Invalid((name, "required", f"`{name}` is required for a new app"))
+        given = (("app_secret", secret), ("verify_token", verify_token))
+        lacking = [(name, "required", f"`{name}` is required for a new app") for name, text in given if not text]
+        if lacking or not secret or not verify_token:
+            raise Invalid(*lacking)
         id = uuid7()
         place = f"whatsapp_apps/{id}"
         sealed = (
@@ -94,17 +95,13 @@ async def ensure_app(
         # Another process may have been faster.
         row = await conn.fetchrow(FIND_APP, app_id)
         assert row is not None
-    for name, given in (("secret", secret), ("verify_token", verify_token)):
+    wrong = Problems()
+    for name, value in (("secret", secret), ("verify_token", verify_token)):
         known = unseal(key, row[name], f"whatsapp_apps/{row['id']}/{name}")
-        if given is not None and not constant_time_equal(known, given):
+        if value is not None and not constant_time_equal(known, value):
             field = "app_secret" if name == "secret" else name
-            raise Invalid(
-                (
-                    field,
-                    "disagrees",
-                    f"`{field}` differs from the one stored for this app; update it separately",
-                )
-            )
+            wrong.add(field, "disagrees", f"`{field}` differs from the one stored for this app; update it separately")
+    wrong.report()
     found: UUID = row["id"]
     return found
 
@@ -145,9 +142,11 @@ async def change_app(
     verify token along with its secret. Raises Invalid, NotFound."""
     if app_secret is None and verify_token is None:
         raise Invalid(("app_secret", "required", "Give the app's new secret, or its new verify token."))
+    wrong = Problems()
     for name, value in (("app_secret", app_secret), ("verify_token", verify_token)):
         if value is not None and not (0 < len(value) <= LONGEST and value.isprintable()):
-            raise Invalid((name, "length", "Enter 1 to 200 printable characters."))
+            wrong.add(name, "length", "Enter 1 to 200 printable characters.")
+    wrong.report()
     async with conn.transaction():
         row = await conn.fetchrow(FIND_APP, app_id)
         if row is None:
