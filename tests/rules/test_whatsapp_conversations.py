@@ -188,6 +188,24 @@ async def test_a_user_without_a_number_is_the_same_once_it_is_known(
             assert one.id == rows[0]["id"]
 
 
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+async def test_of_several_user_ids_the_newest_is_the_users(
+    pool: Pool, acme: Made, meta: Meta, order: list[int], together: bool
+) -> None:
+    says = [
+        message(acme, "before", ago(hours=2), user_id="MZ.7"),
+        message(acme, "since", ago(hours=1), user_id="MZ.8"),
+    ]
+    if together:
+        await meta.say(acme, *(says[n] for n in order))
+    else:
+        for n in order:
+            await meta.say(acme, says[n])
+    rows = await pool.fetch("SELECT recipient, user_id FROM whatsapp_conversations WHERE merged_into IS NULL")
+    assert [tuple(row) for row in rows] == [(TO, "MZ.8")]
+
+
 async def test_two_numbers_have_two_conversations_with_one_user(pool: Pool, acme: Made, meta: Meta) -> None:
     other = await made(pool, app=acme.app)
     await meta.say(acme, message(acme), message(other))

@@ -182,10 +182,12 @@ UPDATE whatsapp_conversations c
        opened_at = greatest(c.opened_at, v.opened_at),
        expires_at = {_EXPIRES.format("greatest(c.opened_at, v.opened_at)", "c.closed_at")},
        referred_at = greatest(c.referred_at, v.referred_at),
-       user_id = coalesce(v.user_id, c.user_id),
+       user_id = CASE WHEN c.user_id IS NULL OR c.last_inbound_at IS NULL OR v.named_at >= c.last_inbound_at
+                      THEN coalesce(v.user_id, c.user_id) ELSE c.user_id END,
        recipient = CASE WHEN v.recipient LIKE '+%' AND c.recipient NOT LIKE '+%' THEN v.recipient ELSE c.recipient END
-  FROM unnest($1::uuid[], $2::uuid[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[], $6::text[], $7::text[])
-       AS v (organization_id, id, heard_at, opened_at, referred_at, user_id, recipient)
+  FROM unnest($1::uuid[], $2::uuid[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[], $6::text[], $7::text[],
+              $8::timestamptz[])
+       AS v (organization_id, id, heard_at, opened_at, referred_at, user_id, recipient, named_at)
  WHERE c.organization_id = v.organization_id AND c.id = v.id
 """
 
@@ -200,17 +202,25 @@ async def open_windows(conn: Connection, heard: Sequence[UserActivity]) -> None:
     rows = []
     for key in sorted(by_conversation, key=lambda key: key[1].int):
         some = by_conversation[key]
+        named = _newest([one for one in some if one.user.user_id])
+        numbered = _newest([one for one in some if one.user.digits])
         rows.append(
             (
                 *key,
                 max((one.at for one in some if not one.is_call), default=None),
                 max((one.at for one in some if one.opens), default=None),
                 max((one.at for one in some if one.referred), default=None),
-                next((one.user.user_id for one in some if one.user.user_id), None),
-                next((one.user.recipient for one in some if one.user.digits), some[0].user.recipient),
+                None if named is None else named.user.user_id,
+                (numbered or some[0]).user.recipient,
+                None if named is None else named.at,
             )
         )
-    await conn.execute(HEAR, *_columns(rows, 7))
+    await conn.execute(HEAR, *_columns(rows, 8))
+
+
+def _newest(some: Sequence[UserActivity]) -> UserActivity | None:
+    """The newest, and of several in the same second the last; None if there are none."""
+    return max(reversed(some), key=lambda one: one.at, default=None)
 
 
 # In the order of the arrays, as above.
