@@ -36,12 +36,19 @@ DELETE_WORDS = """
 DELETE FROM whatsapp_words WHERE (organization_id, person) IN (
     SELECT organization_id, person FROM whatsapp_words WHERE said_at < $1 LIMIT $2)
 """
-#: An SQL condition: nothing happened in the conversation `c` since a time, and none of its messages is left.
+#: An SQL condition: nothing happened in the conversation `c` since a time, and none of its messages is left, under any
+#: name or spelling of the user.
 IS_SILENT = """
 greatest(created_at, last_inbound_at, last_outbound_at) < {before}
-       AND NOT EXISTS (SELECT FROM whatsapp_messages m
-                        WHERE m.organization_id = c.organization_id AND m.recipient = c.recipient
-                          AND m.conversation_id = c.id)
+       AND NOT EXISTS (
+           SELECT FROM (SELECT c.recipient AS address
+                         UNION ALL
+                        SELECT unnest(spellings_of(names.name))
+                          FROM names_of_person(c.organization_id, c.recipient) names) one
+            CROSS JOIN LATERAL (
+                  SELECT FROM whatsapp_messages m
+                   WHERE m.organization_id = c.organization_id AND m.recipient = one.address
+                     AND m.conversation_id = c.id LIMIT 1) kept)
 """
 #: `silent`: such conversations, as they follow FROM; `most`: how many of them are deleted.
 DELETE_SILENT = """

@@ -147,6 +147,26 @@ async def test_a_conversation_goes_with_its_last_message_and_with_it_all_names_o
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_conversations") == 1
 
 
+async def test_a_conversation_stays_with_messages_under_another_spelling_or_name(pool: Pool) -> None:
+    who = await made(pool)
+    names = ("+5511987654321", "+551187654321", "BR.1")
+    await pool.execute(
+        "INSERT INTO person_names (organization_id, name, person) SELECT $1, unnest($2::text[]), $3",
+        who.organization_id,
+        names[1:],
+        uuid7(),
+    )
+    kept = await conversation(pool, who, to=names[0])
+    await silent_since(pool, 14 * 31)
+    for name in names:
+        await outbound(pool, who, to=name, conversation_id=kept)
+        await forget(pool)
+        assert await pool.fetchval("SELECT count(*) FROM whatsapp_conversations") == 1, name
+        await pool.execute("DELETE FROM whatsapp_messages")
+    await forget(pool)
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_conversations") == 0
+
+
 async def test_a_user_who_was_forgotten_begins_anew(pool: Pool) -> None:
     who = await made(pool)
     meta = Meta(pool)
