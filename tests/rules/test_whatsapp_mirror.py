@@ -443,6 +443,21 @@ async def test_an_account_can_be_read_at_once(pool: Pool, graph: GraphSimulator,
     assert await mirror.sync(account.organization_id, account.id) is None
 
 
+async def test_what_an_event_has_scheduled_stays_so_if_somebody_reads_the_account_before(
+    pool: Pool, graph: GraphSimulator, mirror: Mirror
+) -> None:
+    account = await begun(pool, graph)
+    await mirror.round()
+    async with pool.acquire() as conn:
+        await numbers.wake_mirror(conn, account.organization_id, account.id, numbers=True, templates=True)
+    scheduled = await account_row(pool)
+    await mirror.sync(account.organization_id, account.id)
+    row = await account_row(pool)
+    assert row["mirrored_at"] > scheduled["now"]
+    for column in ("numbers_at", "templates_at", "mirror_at"):
+        assert row[column] == scheduled["numbers_at"], column
+
+
 async def test_a_template_that_was_deleted_at_meta_is_removed(
     pool: Pool, graph: GraphSimulator, mirror: Mirror
 ) -> None:

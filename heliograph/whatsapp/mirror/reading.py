@@ -57,11 +57,15 @@ UPDATE whatsapp_accounts a
 RETURNING a.organization_id, a.id, a.app, a.waba_id, a.base_url, a.api_version, a.token, due.numbers, due.templates,
           a.mirror_at AS lease
 """
+# A reading that is due within the lease stays due: an event has requested it, and this one may be too early for it.
 TAKE = """
 UPDATE whatsapp_accounts
    SET mirror_at = now() + make_interval(secs => $3),
-       numbers_at = CASE WHEN $4 THEN now() + make_interval(secs => $3) ELSE numbers_at END,
-       templates_at = CASE WHEN $5 THEN now() + make_interval(secs => $3) ELSE templates_at END
+       numbers_at = CASE WHEN $4 AND (numbers_at > now() AND numbers_at < now() + make_interval(secs => $3)) IS NOT TRUE
+                         THEN now() + make_interval(secs => $3) ELSE numbers_at END,
+       templates_at = CASE WHEN $5 AND (templates_at > now() AND templates_at < now() + make_interval(secs => $3))
+                                IS NOT TRUE
+                           THEN now() + make_interval(secs => $3) ELSE templates_at END
  WHERE organization_id = $1 AND id = $2 AND state <> 'removed'
 RETURNING organization_id, id, app, waba_id, base_url, api_version, token, $4::boolean AS numbers,
           $5::boolean AS templates, mirror_at AS lease
