@@ -131,6 +131,7 @@ UNRECORDED = {
     "heliograph.whatsapp.mirror.numbers._write": MIRROR,
     "heliograph.whatsapp.mirror.reading.Mirror": MIRROR,
     "heliograph.whatsapp.mirror.sync.store": MIRROR,
+    "heliograph.whatsapp.mirror.sync.wake_others": MIRROR,
     "heliograph.whatsapp.mirror.sync._store_credential": MIRROR,
     "heliograph.whatsapp.mirror.sync._store_templates": MIRROR,
     "heliograph.whatsapp.mirror.template_sync.doubt": MIRROR,

@@ -491,6 +491,20 @@ async def test_a_number_that_an_account_has_lost_is_looked_for_in_the_others_at_
     ]
 
 
+async def test_an_account_whose_number_is_listed_in_another_one_is_read_at_once(
+    pool: Pool, graph: GraphSimulator, mirror: Mirror
+) -> None:
+    actor = await organization(pool)
+    account = await begun(pool, graph, actor)
+    other = await begun(pool, graph, actor, waba_id=graph.add_account("900100200300999").id)
+    await mirror.round()
+    graph.set_number(account=other.waba_id)
+    await mirror.sync(other.organization_id, other.id, templates=False)
+    assert await mirror.round() == 1
+    rows = await pool.fetch("SELECT account_id, state, missing_at IS NOT NULL FROM whatsapp_numbers")
+    assert [tuple(row) for row in rows] == [(account.id, "active", True)]
+
+
 class Lossy(CloudClient):
     """Sees empty lists, as if every page of them were lost, while `blind`."""
 

@@ -100,6 +100,7 @@ async def connect(
         changed = await sync.store(conn, organization_id, account.id, found)
         stored = await accounts.get(conn, organization_id, account.id)
         app = await apps.get_app(conn, key, account.app)
+    await sync.wake_others(conn, organization_id, account.id, changed)
     notes = list(sync.problems_of(found))
     if found.account is not None and found.account.currency not in (None, currency):
         notes.append(f"Meta charges this account in {found.account.currency}")
@@ -131,7 +132,9 @@ async def change_token(
         )
         # The reading was made before the change was stored, but with the new token.
         found.asked_at = max(found.asked_at, await conn.fetchval("SELECT clock_timestamp()"))
-        return found, await sync.store(conn, account.organization_id, account.id, found)
+        changed = await sync.store(conn, account.organization_id, account.id, found)
+    await sync.wake_others(conn, account.organization_id, account.id, changed)
+    return found, changed
 
 
 SUBSCRIBED = "UPDATE whatsapp_accounts SET subscribed = true WHERE organization_id = $1 AND id = $2"

@@ -81,14 +81,6 @@ SELECT id, graph_id, name, language FROM whatsapp_templates
 KNOWN_NUMBERS = """
 SELECT graph_id FROM whatsapp_numbers WHERE organization_id = $1 AND account_id = $2 AND state = 'active' ORDER BY id
 """
-# A number that an account has lost has usually moved to another one of its organization. After the commit that released
-# it; in the order in which accounts are locked.
-LOOK_ELSEWHERE = """
-UPDATE whatsapp_accounts a SET numbers_at = now(), mirror_at = now()
-  FROM (SELECT id FROM whatsapp_accounts
-         WHERE organization_id = $1 AND id <> $2 AND state <> 'removed' ORDER BY id FOR NO KEY UPDATE) other
- WHERE a.organization_id = $1 AND a.id = other.id
-"""
 PUT_OFF = """
 UPDATE whatsapp_accounts
    SET mirror_at = now() + make_interval(secs => $3), mirror_detail = $4, failures = failures + $5,
@@ -253,8 +245,7 @@ class Mirror:
                 spread=self._chance.uniform(0.75, 1.25),
                 stretch=1.0 + client.pause(token) / 15.0,
             )
-            if changed.lost_numbers:
-                await conn.execute(LOOK_ELSEWHERE, due.organization_id, due.id)
+            await sync.wake_others(conn, due.organization_id, due.id, changed)
         return found, changed
 
     async def _single(self, conn: Connection, due: _Due) -> dict[UUID, str]:

@@ -97,6 +97,8 @@ class Changed(msgspec.Struct, frozen=True):
     lost_numbers: int = 0
     templates: template_sync.Changes = template_sync.Changes()
     deliveries: int = 0
+    #: Meta's ids of numbers that it has, and that another account has here.
+    taken: Sequence[str] = ()
 
 
 async def read(
@@ -284,7 +286,7 @@ async def store(
         ids = (organization_id, account_id)
         before = await numbers.of_account(conn, *ids)
         await _store_credential(conn, ids, account, found)
-        problems = list(found.problems)
+        problems, taken = list(found.problems), list[str]()
         if found.numbers is not None and is_newer(found.at, account["numbers_read_at"]):
             taken = await numbers.store_numbers(conn, *ids, found.numbers, at=found.at, asked=found.single_numbers)
             problems += [f"numbers: {graph_id} is in use by another account here" for graph_id in taken]
@@ -308,7 +310,26 @@ async def store(
         await conn.execute(WAKE, *ids)
         now = await numbers.of_account(conn, *ids)
         lost = len(before.keys() - now.keys())
-        return Changed(_different(before, now), lost, changed, deliveries + changed.deliveries)
+        return Changed(_different(before, now), lost, changed, deliveries + changed.deliveries, taken)
+
+
+# A number that an account has lost has usually moved to another one of its organization; one that it has got is
+# released by the account that still has it here. In the order in which accounts are locked.
+LOOK_ELSEWHERE = """
+UPDATE whatsapp_accounts a SET numbers_at = now(), mirror_at = now()
+  FROM (SELECT id FROM whatsapp_accounts
+         WHERE id <> $2 AND state <> 'removed'
+           AND ($3 AND organization_id = $1
+                OR id IN (SELECT account_id FROM whatsapp_numbers WHERE graph_id = ANY ($4) AND state <> 'removed'))
+         ORDER BY id FOR NO KEY UPDATE) other
+ WHERE a.id = other.id
+"""
+
+
+async def wake_others(conn: Connection, organization_id: UUID, account_id: UUID, changed: Changed) -> None:
+    """Have the accounts read at once between which and this one numbers have moved. After the commit of `store`."""
+    if changed.lost_numbers or changed.taken:
+        await conn.execute(LOOK_ELSEWHERE, organization_id, account_id, changed.lost_numbers > 0, changed.taken)
 
 
 async def _store_credential(conn: Connection, ids: tuple[UUID, UUID], account: asyncpg.Record, found: Reading) -> None:
