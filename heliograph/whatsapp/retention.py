@@ -37,7 +37,7 @@ DELETE FROM whatsapp_words WHERE (organization_id, person) IN (
     SELECT organization_id, person FROM whatsapp_words WHERE said_at < $1 LIMIT $2)
 """
 #: An SQL condition: nothing happened in the conversation `c` since a time, and none of its messages is left, under any
-#: name or spelling of the user.
+#: name or spelling of the user, nor of those of conversations that were merged into it.
 IS_SILENT = """
 greatest(created_at, last_inbound_at, last_outbound_at) < {before}
        AND NOT EXISTS (
@@ -48,7 +48,11 @@ greatest(created_at, last_inbound_at, last_outbound_at) < {before}
             CROSS JOIN LATERAL (
                   SELECT FROM whatsapp_messages m
                    WHERE m.organization_id = c.organization_id AND m.recipient = one.address
-                     AND m.conversation_id = c.id LIMIT 1) kept)
+                     AND m.conversation_id = ANY (ARRAY(
+                         SELECT c.id UNION ALL
+                         SELECT id FROM whatsapp_conversations
+                          WHERE organization_id = c.organization_id AND merged_into = c.id))
+                   LIMIT 1) kept)
 """
 #: `silent`: such conversations, as they follow FROM; `most`: how many of them are deleted.
 DELETE_SILENT = """

@@ -167,6 +167,24 @@ async def test_a_conversation_stays_with_messages_under_another_spelling_or_name
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_conversations") == 0
 
 
+async def test_a_conversation_stays_with_messages_of_one_that_was_merged_into_it(pool: Pool) -> None:
+    who = await made(pool)
+    meta = Meta(pool)
+    await meta.say(who, message(who, by=None, user_id="MZ.1"))
+    await meta.say(who, message(who, by=TO))
+    await meta.say(who, message(who, by=TO, user_id="MZ.1"))
+    kept, merged = await pool.fetchrow(
+        "SELECT merged_into, id FROM whatsapp_conversations WHERE merged_into IS NOT NULL"
+    )
+    await pool.execute("DELETE FROM whatsapp_messages WHERE conversation_id <> $1", merged)
+    await silent_since(pool, 14 * 31)
+    await forget(pool)
+    assert {row[0] for row in await pool.fetch("SELECT id FROM whatsapp_conversations")} == {kept, merged}
+    await pool.execute("DELETE FROM whatsapp_messages")
+    await forget(pool)
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_conversations") == 0
+
+
 async def test_a_user_who_was_forgotten_begins_anew(pool: Pool) -> None:
     who = await made(pool)
     meta = Meta(pool)
