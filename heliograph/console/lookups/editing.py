@@ -137,9 +137,11 @@ async def remove(request: Request) -> Answer:
 
 async def _set(request: Request, state: Literal["active", "paused"], said: str, undo: str) -> Answer:
     id = request.id()
-    async with request.writing() as conn:
+    async with request.writing() as conn, conn.transaction():
+        before = await accounts.find(conn, str(id), query=accounts.LOCK)
         await accounts.set_state(conn, account=str(id), state=state, by=request.principal)
-    return Redirect(location=f"{HERE}/{id}", notice=said, undo=f"{HERE}/{id}/{undo}")
+    # If it was in that state already, it was perhaps somebody else who put it there.
+    return Redirect(location=f"{HERE}/{id}", notice=said, undo=f"{HERE}/{id}/{undo}" if before.state != state else "")
 
 
 def _kind(text: str) -> str:

@@ -164,6 +164,8 @@ async def set_state(
     look-ups refer to it. Raises NotFound."""
     async with conn.transaction():
         before = await find(conn, account, query=LOCK)
+        if state == before.state:
+            return before
         await conn.execute(STATE, before.id, state)
         known, told = {"state": before.state}, {"state": state}
         await audit.record(conn, by, "lookup.changed", object_id=before.id, name=before.name, before=known, after=told)
