@@ -365,6 +365,8 @@ async def test_a_person_is_erased_from_the_page(pool: Pool, api: Api, tenant: Te
     for wrong in ({"address": "12"}, {"reason": " "}, {"typed": "yes"}):
         answer = await root.submit(page, f"{one}/erase", **(good | wrong))
         assert answer.status == 422, wrong
+    answer = await root.submit(page, f"{one}/erase", address="12", reason=" ", typed="yes")
+    assert all(f'href="#{field}"' in answer.text for field in good), answer.words
     assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action LIKE 'person.%'") == 0
     page = await root.submit(page, f"{one}/erase", **good)
     assert "The erasure has begun" in page.words

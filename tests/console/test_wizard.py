@@ -515,6 +515,8 @@ async def test_what_is_wrong_is_said_at_its_field(root: Browser, smsc: Smsc) -> 
     new = await root.get("/console/suppliers/new")
     for typed in ({"name": ""}, {"name": "x", "kind": "pigeon"}):
         assert (await root.submit(new, "/console/suppliers/new", **typed)).status == 422, typed
+    page = await root.submit(new, "/console/suppliers/new", name="", kind="pigeon")
+    assert ("1 to 200 characters" in page.words, "Choose one of these kinds." in page.words) == (True, True)
     path, _ = await begin_draft(root, smsc)
     for step, typed in (
         ("connection", {"option.port": "many"}),

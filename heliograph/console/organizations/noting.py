@@ -11,7 +11,7 @@ import structlog
 from heliograph.audit import reasons
 from heliograph.base import phones
 from heliograph.base.actor import Actor
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, Problems
 from heliograph.console.acting import acting_for, organization
 from heliograph.overview.installation import notes
 from heliograph.pages.answers import Answer, Page, Redirect, refused
@@ -60,19 +60,17 @@ async def erase(request: Request) -> Answer:
     """Erase a person, for a reason. It searches all messages, so it continues after the response; its receipt is in the
     audit log."""
     values = await _erasing(request)
-    one, reason = values["one"], reasons.normalized(values["reason"])
-    try:
-        typed = values["address"].strip().replace(" ", "")
-        address = typed if is_user_id(typed) else phones.read(typed, region=one.country)
-        if address is None:
-            raise Invalid(("address", "format", "Enter a phone number with + and country code, or a WhatsApp user id."))
-        if reason is None:
-            raise Invalid(
-                ("reason", "length", "Give a reason of at most 500 characters: the organization can read it.")
-            )
+    one, reason, wrong = values["one"], reasons.normalized(values["reason"]), Problems()
+    typed = values["address"].strip().replace(" ", "")
+    address = typed if is_user_id(typed) else phones.read(typed, region=one.country)
+    if address is None:
+        wrong.add("address", "format", "Enter a phone number with + and country code, or a WhatsApp user id.")
+    if reason is None:
+        wrong.add("reason", "length", "Give a reason of at most 500 characters: the organization can read it.")
+    with wrong.gathering():
         confirming.check(request, request.text("erase"))
-    except Invalid as refusal:
-        return refused("organizations/erase.html", refusal, values)
+    if wrong or address is None:
+        return refused("organizations/erase.html", wrong.refusal(), values)
     by = msgspec.structs.replace(request.principal, reason=reason)
     actor = msgspec.structs.replace(acting_for(request, one), by=by)
     task = asyncio.create_task(_erase(request, actor, address))

@@ -18,7 +18,7 @@ from heliograph.base import naming, phones
 from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import Key, Unsealable, seal, unseal
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid, NotFound, Problems
 from heliograph.base.ids import uuid7
 from heliograph.base.sentences import decoded, encoded
 from heliograph.sms.dispatch import suppliers
@@ -106,9 +106,12 @@ VALUES ($1, $2, $3, '{}', $4::text::jsonb, now())
 
 async def begin(conn: Connection, *, name: str, kind: str) -> UUID:
     """Begin a draft; deletes those untouched for DAYS. Raises Invalid (name, kind)."""
+    wrong = Problems()
+    with wrong.gathering():
+        name = naming.checked(name, "name", longest=suppliers.LONGEST_NAME, said=WRONG_NAME)
     if kind not in kinds.SETTINGS:
-        raise Invalid(("kind", "enum", "Choose one of these kinds."))
-    name = naming.checked(name, "name", longest=suppliers.LONGEST_NAME, said=WRONG_NAME)
+        wrong.add("kind", "enum", "Choose one of these kinds.")
+    wrong.report()
     async with conn.transaction():
         await conn.execute(FORGET)
         if await conn.fetchval(COUNT) >= MOST:
