@@ -123,6 +123,7 @@ UNRECORDED = {
     "heliograph.whatsapp.dispatch.holds.leave_to_try": MIRROR,
     "heliograph.whatsapp.dispatch.holds.tries": MIRROR,
     "heliograph.whatsapp.dispatch.holds.answered": MIRROR,
+    "heliograph.whatsapp.mirror.onboarding.change_token": "the token is recorded with the account",
     "heliograph.whatsapp.mirror.apps.record_verified": MIRROR,
     "heliograph.whatsapp.mirror.apps.record_callbacks": MIRROR,
     "heliograph.whatsapp.mirror.apps.record_unsigned": MIRROR,

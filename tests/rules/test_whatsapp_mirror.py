@@ -18,7 +18,7 @@ from heliograph.suppliers.whatsapp_cloud.credential import Credential, credentia
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.suppliers.whatsapp_cloud.objects import CloudNumber, CloudTemplate
 from heliograph.whatsapp.dispatch import holds
-from heliograph.whatsapp.mirror import accounts, numbers, reading, sync, template_sync
+from heliograph.whatsapp.mirror import accounts, numbers, onboarding, reading, sync, template_sync
 from heliograph.whatsapp.mirror.accounts import BusinessAccount
 from heliograph.whatsapp.mirror.reading import Mirror
 from tests.rules import whatsapp_account_factories as made
@@ -454,6 +454,13 @@ async def test_what_an_event_has_scheduled_stays_so_if_somebody_reads_the_accoun
     await mirror.sync(account.organization_id, account.id)
     row = await account_row(pool)
     assert row["mirrored_at"] > scheduled["now"]
+    for column in ("numbers_at", "templates_at", "mirror_at"):
+        assert row[column] == scheduled["numbers_at"], column
+    client = CloudClient(account.base_url, account.api_version)
+    async with pool.acquire() as conn:
+        await onboarding.change_token(conn, made.KEY, client, account=account, token=graph.options.token)
+    await client.close()
+    row = await account_row(pool)
     for column in ("numbers_at", "templates_at", "mirror_at"):
         assert row[column] == scheduled["numbers_at"], column
 

@@ -119,6 +119,19 @@ async def known_app(conn: Connection, key: Key, app_id: str) -> App | None:
         return await apps.find_app(conn, key, app_id)
 
 
+SCHEDULED = """
+SELECT numbers_at, templates_at FROM whatsapp_accounts WHERE organization_id = $1 AND id = $2 FOR NO KEY UPDATE
+"""
+# What was due is done.
+KEEP_SCHEDULED = """
+UPDATE whatsapp_accounts
+   SET numbers_at = least(numbers_at, CASE WHEN $3 > now() THEN $3 END),
+       templates_at = least(templates_at, CASE WHEN $4 > now() THEN $4 END),
+       mirror_at = least(mirror_at, CASE WHEN $3 > now() THEN $3 END, CASE WHEN $4 > now() THEN $4 END)
+ WHERE organization_id = $1 AND id = $2
+"""
+
+
 async def change_token(
     conn: Connection, key: Key, client: CloudClient, *, account: BusinessAccount, token: str, by: Principal = SYSTEM
 ) -> tuple[Reading, Changed]:
@@ -127,12 +140,16 @@ async def change_token(
         app = await apps.get_app(conn, key, account.app)
     found = await _readable(client, account.waba_id, token, app)
     async with conn.transaction():
+        scheduled = await conn.fetchrow(SCHEDULED, account.organization_id, account.id)
         await accounts.update(
             conn, key, organization_id=account.organization_id, account_id=account.id, token=token, by=by
         )
         # The reading was made before the change was stored, but with the new token.
         found.asked_at = max(found.asked_at, await conn.fetchval("SELECT clock_timestamp()"))
         changed = await sync.store(conn, account.organization_id, account.id, found)
+        assert scheduled is not None
+        # An event may have requested a reading for which this one was too early.
+        await conn.execute(KEEP_SCHEDULED, account.organization_id, account.id, *scheduled)
     await sync.wake_others(conn, account.organization_id, account.id, changed)
     return found, changed
 
