@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import urllib.parse
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ _AT = re.compile(r" - at `\$\.?(.*)`$")
 def checked(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
     """The settings as stored with a supplier. Raises SettingsError, which names the field."""
     try:
-        return msgspec.convert(values, kind)
+        found = msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, DemandedError):
             raise SettingError(error.__cause__.words) from None
@@ -35,6 +36,12 @@ def checked(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
         raise SettingError(
             joined([at[1], describe_error(text)], " ") if at and at[1] else describe_error(text)
         ) from None
+    for name in kind.__struct_fields__:
+        value = getattr(found, name)
+        # JSON, in which they are stored, has no other.
+        if isinstance(value, float) and not math.isfinite(value):
+            raise SettingError(joined([name, TYPES["float"]], " "))
+    return found
 
 
 class SettingError(SettingsError):

@@ -106,6 +106,7 @@ async def test_refusals_stand_at_their_fields(pool: Pool, root: Browser) -> None
         ({"ported": "much"}, "ported"),
         ({"countries": "Mozambique"}, "countries"),
         ({"wait_seconds": "11"}, "wait_seconds"),
+        ({"per_second": "inf"}, "per_second"),
         ({"name": ""}, "name"),
         ({"secret": ""}, "secret"),
     ):

@@ -74,6 +74,7 @@ def test_a_wrong_setting_is_named(field: str, value: object) -> None:
     [
         ("port", "smpp", "must be a whole number"),
         ("pdu_seconds", "soon", "must be a number"),
+        ("submits_per_second", float("inf"), "must be a number"),
         ("tls", 2, "must be yes or no"),
         ("locking_shift", 1, "must be a list"),
         ("long_messages", "x", "cannot be 'x'"),
