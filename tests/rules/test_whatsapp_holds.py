@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -134,6 +134,25 @@ async def test_a_fault_that_a_status_reports_late_stops_nothing_for_longer_than_
     (tries,) = await workers.round()
     await meta.say(who, status_update(who, tries, "sent"))
     assert {tries, *await workers.round()} == set(more)
+
+
+async def test_a_hold_that_lasts_longer_keeps_its_reason(pool: Pool) -> None:
+    """Pages gave its time with the reason of one that was over or shorter: a refused credential was not shown."""
+    who = await made(pool)
+    asked: list[tuple[str, float, datetime | None]] = [
+        ("credential", 600.0, None),
+        ("reported late", 900.0, at(hours=6)),
+        ("shorter", 2.0, None),
+        ("longer", 900.0, None),
+    ]
+    seen = []
+    async with pool.acquire() as conn:
+        for reason, seconds, since in asked:
+            for hold, id in ((holds.hold_account, who.account_id), (holds.hold_number, who.number_id)):
+                await hold(conn, who.organization_id, id, seconds=seconds, reason=reason, at=since)
+            tables = ("whatsapp_accounts", "whatsapp_numbers")
+            seen.append([await conn.fetchval(f"SELECT held_reason FROM {table}") for table in tables])
+    assert seen == [["credential"] * 2] * 3 + [["longer"] * 2]
 
 
 async def test_a_late_report_of_an_earlier_message_says_nothing_about_the_probe(pool: Pool) -> None:

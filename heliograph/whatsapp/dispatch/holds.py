@@ -31,10 +31,12 @@ from heliograph.whatsapp.mirror import numbers
 UNUSED, UNHEARD = 10.0, 120.0
 
 # A hold begins when the fault was reported: of one that a status reports hours later, as after an outage of callbacks,
-# the time is over, and one message probes at once. A report that does not prolong a hold says nothing about its probe.
+# the time is over, and one message probes at once. A report that does not prolong a hold says nothing about its probe,
+# nor about why it lasts.
 _UNTIL = "least({at}, now()) + make_interval(secs => $3)"
 _HOLD = f"""
-   SET held_until = greatest(held_until, {_UNTIL}), held_reason = $4,
+   SET held_until = greatest(held_until, {_UNTIL}),
+       held_reason = CASE WHEN held_until > {_UNTIL} THEN held_reason ELSE $4 END,
        held_for_status = $5 OR held_until IS NOT NULL AND held_for_status,
        trying_id = CASE WHEN held_until >= {_UNTIL} THEN trying_id END,
        trying_at = CASE WHEN held_until >= {_UNTIL} THEN trying_at END
