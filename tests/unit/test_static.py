@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import pytest
+
 from heliograph.http.static import StaticPage, digest, mapped
 
 BEFORE, AFTER = b"as it was " * 5_000, b"as it is now"
@@ -25,3 +27,18 @@ async def test_a_file_is_sent_as_it_was_when_the_process_began(tmp_path: Path) -
         assert plain.body == BEFORE
         assert gzip.decompress(packed.body) == BEFORE
         assert plain.headers == (await same.answer({})).headers
+
+
+async def test_what_could_not_be_compressed_for_a_moment_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stylesheet was missing until the process was restarted."""
+    page = StaticPage(BEFORE, "text/css", "no-cache")
+
+    def compress(*_: object, **__: object) -> bytes:
+        raise MemoryError
+
+    with monkeypatch.context() as scarce:
+        scarce.setattr(gzip, "compress", compress)
+        with pytest.raises(MemoryError):
+            await page.answer({b"accept-encoding": b"gzip"})
+    packed = await page.answer({b"accept-encoding": b"gzip"})
+    assert gzip.decompress(packed.body) == BEFORE
