@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -284,15 +285,19 @@ async def test_a_new_organization_is_only_watched(pool: Pool) -> None:
     assert await waiting(pool) == {later}
 
 
+async def acquainted(pool: Pool, actor: Actor, numbers: Sequence[str]) -> None:
+    """Make these numbers contacts."""
+    await pool.execute(
+        "INSERT INTO contacts (organization_id, id, name, phone, created_at, updated_at)"
+        " SELECT $1, gen_random_uuid(), 'X', number, now(), now() FROM unnest($2::text[]) AS number",
+        actor.organization_id,
+        numbers,
+    )
+
+
 async def test_whom_the_organization_knows_is_never_held(pool: Pool) -> None:
     bench, actor = Bench(pool), await organization_with_policy(pool)
-    for n in range(12):
-        await pool.execute(
-            "INSERT INTO contacts (organization_id, id, name, phone, created_at, updated_at)"
-            " VALUES ($1, gen_random_uuid(), 'X', $2, now(), now())",
-            actor.organization_id,
-            f"+{BLOCK}{n:04}",
-        )
+    await acquainted(pool, actor, [f"+{BLOCK}{n:04}" for n in range(12)])
     ids = await attack(pool, actor, 12)
     await bench.round(2)
     assert {await status_of(pool, id) for id in ids} == {"sent"}
@@ -310,13 +315,7 @@ async def test_whom_the_organization_knows_is_never_held(pool: Pool) -> None:
 async def test_whom_the_organization_knows_in_another_spelling_is_never_held(pool: Pool) -> None:
     """Clients send to numbers as they have them, such as without Brazil's ninth digit."""
     bench, actor = Bench(pool), await organization_with_policy(pool)
-    for n in range(12):
-        await pool.execute(
-            "INSERT INTO contacts (organization_id, id, name, phone, created_at, updated_at)"
-            " VALUES ($1, gen_random_uuid(), 'X', $2, now(), now())",
-            actor.organization_id,
-            f"+551198123{n:04}",
-        )
+    await acquainted(pool, actor, [f"+551198123{n:04}" for n in range(12)])
     ids = [await message(pool, actor, to=f"+55118123{n:04}") for n in range(12)]
     await bench.round(2)
     assert {await status_of(pool, id) for id in ids} == {"sent"}
@@ -336,13 +335,7 @@ async def test_whom_the_organization_knows_in_another_spelling_is_never_held(poo
 
 async def test_each_of_several_blocks_is_judged_by_its_own_people(pool: Pool) -> None:
     bench, actor, other = Bench(pool), await organization_with_policy(pool), await organization_with_policy(pool)
-    await pool.execute(
-        "INSERT INTO contacts (organization_id, id, name, phone, created_at, updated_at)"
-        " SELECT $1, gen_random_uuid(), 'X', '+' || $2::text || lpad(n::text, 4, '0'), now(), now()"
-        " FROM generate_series(0, 11) n",
-        actor.organization_id,
-        ELSEWHERE,
-    )
+    await acquainted(pool, actor, [f"+{ELSEWHERE}{n:04}" for n in range(12)])
     known = [await message(pool, actor, to=f"+{ELSEWHERE}{n:04}") for n in range(12)]
     strangers = await attack(pool, actor, 12)
     # The first organization's contacts are not this one's.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
+from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool, is_down, open_pool
 from heliograph.base.process import measures
 from heliograph.contacts.imports import drafts
@@ -17,13 +19,19 @@ from tests.wire import wire
 CONTENT = b"phone,name\n" + b"".join(b"+25884123%04d,Ana %d\n" % (n, n) for n in range(6))
 
 
-async def test_an_outage_during_a_check_loses_no_rows(pool: Pool, database_url: str) -> None:
-    actor = await organization(pool)
+async def being_checked(pool: Pool, actor: Actor) -> UUID:
+    """An import of CONTENT that waits for its check."""
     async with pool.acquire() as conn:
         id = await drafts.begin(conn, actor, file="people.csv")
         await drafts.put(conn, actor, id=id, number=0, chunk=CONTENT)
         found = await drafts.uploaded(conn, actor, id=id, size=len(CONTENT), encoding="utf-8")
         await drafts.check(conn, actor, id=id, fields=found.fields, country=None, tags=[], on_duplicate="update")
+    return id
+
+
+async def test_an_outage_during_a_check_loses_no_rows(pool: Pool, database_url: str) -> None:
+    actor = await organization(pool)
+    id = await being_checked(pool, actor)
     async with wire(database_url) as (line, through):
         weak = await open_pool(through, size=2)
         runner = Runner(weak, {}, rows=2)
@@ -48,11 +56,7 @@ async def test_a_worker_without_room_for_a_file_leaves_it_to_another(
 ) -> None:
     """It kept the file for itself, tried again twice a second, and logged that the database was unavailable."""
     actor = await organization(pool)
-    async with pool.acquire() as conn:
-        id = await drafts.begin(conn, actor, file="people.csv")
-        await drafts.put(conn, actor, id=id, number=0, chunk=CONTENT)
-        found = await drafts.uploaded(conn, actor, id=id, size=len(CONTENT), encoding="utf-8")
-        await drafts.check(conn, actor, id=id, fields=found.fields, country=None, tags=[], on_duplicate="update")
+    id = await being_checked(pool, actor)
     failures = measures.FAILURES.values.copy()
     runner, other = Runner(pool, {}), Runner(pool, {})
     try:

@@ -479,14 +479,20 @@ async def test_a_template_that_was_deleted_at_meta_is_removed(
     assert gone == "removed"
 
 
-async def test_a_number_that_an_account_has_lost_is_looked_for_in_the_others_at_once(
-    pool: Pool, graph: GraphSimulator, mirror: Mirror
-) -> None:
+async def moved(pool: Pool, graph: GraphSimulator, mirror: Mirror) -> tuple[BusinessAccount, BusinessAccount]:
+    """Two accounts of an organization, of which Meta has moved the first one's number to the other."""
     actor = await organization(pool)
     account = await begun(pool, graph, actor)
     other = await begun(pool, graph, actor, waba_id=graph.add_account("900100200300999").id)
     await mirror.round()
     graph.set_number(account=other.waba_id)
+    return account, other
+
+
+async def test_a_number_that_an_account_has_lost_is_looked_for_in_the_others_at_once(
+    pool: Pool, graph: GraphSimulator, mirror: Mirror
+) -> None:
+    account, other = await moved(pool, graph, mirror)
     await due(pool)
     await pool.execute("UPDATE whatsapp_numbers SET missing_at = now() - interval '6 minutes'")
     await mirror.sync(account.organization_id, account.id, templates=False)
@@ -501,11 +507,7 @@ async def test_a_number_that_an_account_has_lost_is_looked_for_in_the_others_at_
 async def test_an_account_whose_number_is_listed_in_another_one_is_read_at_once(
     pool: Pool, graph: GraphSimulator, mirror: Mirror
 ) -> None:
-    actor = await organization(pool)
-    account = await begun(pool, graph, actor)
-    other = await begun(pool, graph, actor, waba_id=graph.add_account("900100200300999").id)
-    await mirror.round()
-    graph.set_number(account=other.waba_id)
+    account, other = await moved(pool, graph, mirror)
     await mirror.sync(other.organization_id, other.id, templates=False)
     assert await mirror.round() == 1
     rows = await pool.fetch("SELECT account_id, state, missing_at IS NOT NULL FROM whatsapp_numbers")

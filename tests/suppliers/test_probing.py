@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
-import pytest
 from smpp_peer import Line, Peer
 
 from heliograph.base.ids import uuid7
 from heliograph.suppliers import kinds, probing
 from heliograph.suppliers.contract import Account
 from heliograph.suppliers.smpp.codec import pdu as p
-from tests.ports import held_port
-
-
-@pytest.fixture
-async def peer() -> AsyncIterator[Peer]:
-    with held_port() as port:  # on any address
-        peer = await Peer().start(port=port)
-        yield peer
-        await peer.stop()
 
 
 def account(peer: Peer) -> Account:

@@ -24,14 +24,6 @@ from tests.ports import held_port
 
 
 @pytest.fixture
-async def peer() -> AsyncIterator[Peer]:
-    with held_port() as port:  # on any address
-        peer = await Peer().start(port=port)
-        yield peer
-        await peer.stop()
-
-
-@pytest.fixture
 async def account(peer: Peer) -> AsyncIterator[PeerAccount]:
     account = await PeerAccount(peer.port).start()
     yield account

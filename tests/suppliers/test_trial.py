@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
-import pytest
 from smpp_peer import Peer
 
 from heliograph.base.ids import uuid7
@@ -12,17 +9,8 @@ from heliograph.sms.management import following
 from heliograph.sms.management.following import Followed
 from heliograph.suppliers import kinds, trial
 from heliograph.suppliers.contract import Account, Verdict
-from tests.ports import held_port
 
 MESSAGE = following.submission("+258841234567", "Hello", "ACME")
-
-
-@pytest.fixture
-async def peer() -> AsyncIterator[Peer]:
-    with held_port() as port:  # on any address
-        peer = await Peer().start(port=port)
-        yield peer
-        await peer.stop()
 
 
 def account(peer: Peer, *hosts: str) -> Account:
