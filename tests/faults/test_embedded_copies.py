@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -56,6 +58,22 @@ async def copied(cluster_home: Path, public_place: Path, embedded: Start) -> Pat
     await copies.copy(home, public_place / "copy", label="test")
     await server.stop()
     return public_place / "copy"
+
+
+async def test_a_copy_is_taken_although_temporary_files_belong_elsewhere_here(
+    cluster_home: Path, public_place: Path, embedded: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The socket of a path too long for one is in the server's TMPDIR, which a login may have set, and cron has not."""
+    home = cluster_home.rename(public_place / ("d" * 100))
+    server = embedded(home, extra_settings=QUICK | {"max_wal_senders": "4"})
+    await server.start()
+    sockets = Layout(home).sockets
+    monkeypatch.setattr(tempfile, "tempdir", str(public_place))
+    assert Layout(home).sockets != sockets
+    await copies.copy(home, public_place / "copy", label="test")
+    assert (public_place / "copy" / copies.MANIFEST).exists()
+    await server.stop()
+    shutil.rmtree(sockets)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])

@@ -39,7 +39,7 @@ from heliograph.base.embedded.install import (
     programs,
     upgrade_installs,
 )
-from heliograph.base.embedded.process import Process
+from heliograph.base.embedded.process import PidFile, Process
 from heliograph.base.embedded.waiting import locked
 
 #: Files written by `pg_basebackup`; the manifest has the checksum of every file.
@@ -108,11 +108,14 @@ async def copy(home: Path, place: Path, *, label: str) -> None:
         password, port = layout.superuser_password.read_text().strip(), layout.port.read_text().strip()
     except OSError as error:
         raise PostgresError(f"there is no database in {home}: {error.strerror}") from None
+    # Where the server put its socket: for a long path, that follows its own TMPDIR.
+    note = PidFile.read(layout.data)
+    sockets = layout.sockets if note is None else note.sockets
     await run(
         [
             "pg_basebackup",
             # Not as a connection string, in which a path with a space would end at the space.
-            f"--host={layout.sockets}",
+            f"--host={sockets}",
             f"--port={port}",
             "--username=postgres",
             f"--pgdata={place}",
