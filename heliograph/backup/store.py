@@ -227,7 +227,7 @@ def finish(place: Path, final: Path, manifest: Manifest) -> Backup:
     the directory of backups belongs to, which has to be able to read and remove it every night."""
     (place / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
     private_files.give(place, like=final.parent)
-    _sync(place.rglob("*"))
+    _sync([*place.rglob("*"), place])
     place.rename(final)
     _sync([final.parent])
     return Backup(final, manifest)

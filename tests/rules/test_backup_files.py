@@ -71,6 +71,19 @@ def test_a_removal_that_is_killed_leaves_no_half_backup(
     assert list(tmp_path.iterdir()) == [two[0].path], "the next time finishes it"
 
 
+def test_a_backup_survives_a_power_failure_from_the_moment_it_has_its_name(
+    two: list[Backup], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    final = tmp_path / f"{store.PREFIX}20270104T000000Z"
+    with store.unfinished(tmp_path) as place:
+        (place / store.CLUSTER).mkdir()
+        store.finish(place, final, two[0].manifest)
+    everything = {str(place), str(place / store.CLUSTER), str(place / store.MANIFEST), str(tmp_path)}
+    assert (set(flushed), flushed[-1]) == (everything, str(tmp_path))
+
+
 def test_a_backup_that_cannot_be_removed_is_told(
     two: list[Backup], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
