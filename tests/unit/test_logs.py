@@ -7,16 +7,19 @@ import io
 import logging
 import os
 import select
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from heliograph.base.process.logs import Sparse, clean, cleaned, configure
+from heliograph.base.process.logs import Sparse, _Stderr, clean, cleaned, configure
 from heliograph.base.process.settings import Settings, SettingsError
 
 
@@ -225,6 +228,41 @@ def test_a_reader_that_stands_still_keeps_nobody_waiting() -> None:
     assert [line["turn"] for line in before] == list(range(len(before)))
     assert bound["event"] == "SMPP bound"
     assert (lost["event"], lost["count"]) == ("log lines lost: nobody read them", 1000 - len(before))
+
+
+class Counting(io.FileIO):
+    """A file that notes how much each write has."""
+
+    def __init__(self, file: int) -> None:
+        super().__init__(file, "w")
+        self.written: list[int] = []
+
+    def write(self, data: Any) -> int:
+        self.written.append(len(data))
+        return super().write(data)
+
+
+@pytest.mark.parametrize(("place", "pieces"), [("pipe", [4096, 4096, 1809]), ("file", [10_001]), ("socket", [10_001])])
+def test_a_long_line_is_written_at_once_where_that_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str, pieces: list[int]
+) -> None:
+    """In pieces, lines of other processes came in between, in the same file or journal."""
+    with contextlib.ExitStack() as opened:
+        if place == "file":
+            file = os.open(tmp_path / "log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        elif place == "pipe":
+            reader, file = os.pipe()
+            opened.callback(os.close, reader)
+        else:
+            ours, theirs = socket.socketpair()
+            opened.enter_context(theirs)
+            file = ours.detach()
+        raw = Counting(file)
+        opened.enter_context(raw)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stderr", io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8", write_through=True))
+            _Stderr().write("x" * 10_000 + "\n")
+            assert raw.written == pieces
 
 
 def test_what_repeats_is_written_once_in_a_while_and_counted() -> None:

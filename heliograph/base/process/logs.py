@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import select
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -67,8 +68,9 @@ _DIGITS = re.compile(r"\+?[0-9]{5,}")
 
 
 #: Seconds that a line waits for room in a pipe or on a terminal, and the bytes for which room is certain then: one page
-#: of a pipe, which is also what is written without another process's line in between (PIPE_BUF).
-ROOM_WITHIN, PAGE = 1.0, 4_096
+#: of a pipe, which is also what is written without another process's line in between (PIPE_BUF). A socket, such as
+#: journald's, has more, and a file needs none.
+ROOM_WITHIN, PAGE, MORE = 1.0, 4_096, 32_768
 
 
 class _Stderr:
@@ -84,7 +86,7 @@ class _Stderr:
     def write(self, text: str) -> None:
         """Write whole lines."""
         text = f"\n{text}" if self._is_cut else text
-        piece = PAGE if text.isascii() else PAGE // 4
+        piece = _certain() if text.isascii() else _certain() // 4
         for start in range(0, len(text), piece):
             if not self.has_room():
                 self._lost += 1
@@ -115,6 +117,15 @@ class _Stderr:
 
 
 _stderr = _Stderr()
+
+
+def _certain() -> int:
+    """The bytes for which room is certain if there is any."""
+    try:
+        mode = os.fstat(sys.stderr.fileno()).st_mode
+    except (OSError, ValueError):  # it is no file, or closed
+        return MORE
+    return PAGE if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) else MORE
 
 
 def has_room() -> bool:
