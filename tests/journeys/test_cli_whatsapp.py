@@ -217,6 +217,26 @@ async def test_accounts_outlive_the_secret_key(they: Operator, pool: Pool, tmp_p
     assert app_now.secrets == (they.options.app_secret.encode(),)
 
 
+async def test_an_app_outlives_the_secret_key_and_its_last_account(they: Operator, pool: Pool, tmp_path: Path) -> None:
+    """An account that had been removed could not be added again: no command could change the app without one."""
+    await organization(pool)
+    made = await they.add("--name", "shop")
+    await they.data("account", "remove", "shop", "--yes")
+    they.environment["HELIOGRAPH_SECRET_KEY"] = "the next secret key, since that one has been lost"
+    token, secret = tmp_path / "token", tmp_path / "secret"
+    token.write_text(they.options.token)
+    again = ("account", "add", they.options.waba, "--app-id", they.options.app_id, "--base-url", they.graph.base_url)
+    again = (*again, "--token-file", str(token), "--app-secret-file", str(secret))
+    secret.write_text("0" * 32)
+    assert isinstance((await they.call(*again)).exception, Invalid)
+    secret.write_text(they.options.app_secret)
+    found = await they.data(*again)
+    assert (found["callback_url"], found["credential_status"]) == (made["callback_url"], "ok")
+    assert found["verify_token"] not in (None, made["verify_token"])
+    assert await they.data("number", "sync", they.options.waba)
+    assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'whatsapp_app.changed'") == 1
+
+
 async def test_holds_are_ended_by_hand(they: Operator, pool: Pool) -> None:
     await organization(pool)
     await they.add("--name", "shop")

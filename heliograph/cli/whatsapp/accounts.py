@@ -107,10 +107,11 @@ def add(
 
     async def work(conn: Connection) -> onboarding.Connected:
         actor = await operator(conn, org)
-        known = await onboarding.known_app(conn, key, app_id)
+        is_given = bool(app_secret) or app_secret_file is not None
+        known = await onboarding.known_app(conn, key, app_id, anew=is_given)
         given = _secret(token, token_file, "Token", "--token")
         secret = app_secret
-        if secret or app_secret_file is not None or known is None:
+        if is_given or known is None:
             secret = _secret(app_secret, app_secret_file, "App secret", "--app-secret")
         client = _client(base_url, api_version)
         try:

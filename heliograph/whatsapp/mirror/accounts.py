@@ -194,7 +194,7 @@ async def add(
     at = clock.now()
     values = (currency, base_url.rstrip("/"), api_version, name, portfolio or waba_id, at)
     async with conn.transaction():
-        app = await apps.ensure_app(conn, key, app_id, app_secret, verify_token, at)
+        app = await apps.ensure_app(conn, key, app_id, app_secret, verify_token, at, by)
         try:
             async with conn.transaction():
                 row = await conn.fetchrow(REVIVE, organization_id, waba_id, app, *values)

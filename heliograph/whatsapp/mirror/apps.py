@@ -76,10 +76,14 @@ ON CONFLICT (app_id) DO NOTHING
 
 
 async def ensure_app(
-    conn: Connection, key: Key, app_id: str, secret: str | None, verify_token: str | None, at: datetime
+    conn: Connection, key: Key, app_id: str, secret: str | None, verify_token: str | None, at: datetime, by: Principal
 ) -> UUID:
-    """The app's row id, created if necessary. A known app is left unchanged. Raises Invalid."""
+    """The app's row id, created if necessary. A known app is left unchanged, unless its secret was sealed with another
+    secret key: then it gets these. Raises Invalid."""
     row = await conn.fetchrow(FIND_APP, app_id)
+    if row is not None and secret and _opened(key, row["id"], "secret", row["secret"]) is None:
+        await change_app(conn, key, app_id=app_id, app_secret=secret, verify_token=verify_token, by=by)
+        row = await conn.fetchrow(FIND_APP, app_id)
     if row is None:
         given = (("app_secret", secret), ("verify_token", verify_token))
         lacking = [(name, "required", f"`{name}` is required for a new app") for name, text in given if not text]

@@ -6,6 +6,7 @@ verify token is not a secret: it is entered on Meta's page.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +17,7 @@ import msgspec
 from heliograph.audit import recording as audit
 from heliograph.base import naming
 from heliograph.base.actor import SYSTEM, Principal
-from heliograph.base.crypto import Key
+from heliograph.base.crypto import Key, Unsealable
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
@@ -68,7 +69,7 @@ async def connect(
     None: the one reported by Meta. `subscribe`: subscribe the app to the account's callbacks. Raises Invalid, also if
     Meta refuses something, and AccountExists. `conn` must not be in a transaction.
     """
-    known = await known_app(conn, key, app_id)
+    known = await known_app(conn, key, app_id, anew=bool(app_secret))
     if known is None and not app_secret:
         raise Invalid(("app_secret", "required", "`app_secret` is required for a new app"))
     if known is None and not verify_token:
@@ -113,8 +114,13 @@ async def connect(
     return Connected(stored, app, found, changed, notes)
 
 
-async def known_app(conn: Connection, key: Key, app_id: str) -> App | None:
-    """The app by Meta's id for it. Raises Invalid if its secret was sealed with another secret key."""
+async def known_app(conn: Connection, key: Key, app_id: str, *, anew: bool = False) -> App | None:
+    """The app by Meta's id for it. If its secret was sealed with another secret key, None if it is given `anew`;
+    otherwise raises Invalid."""
+    if anew:
+        with contextlib.suppress(Unsealable):
+            return await apps.find_app(conn, key, app_id)
+        return None
     with apps.opening():
         return await apps.find_app(conn, key, app_id)
 
@@ -256,7 +262,7 @@ async def attempt(
 ) -> Reading:
     """Meta's answers to these values, without storing any: the credential, the account, its numbers and templates.
     Errors from Meta do not raise. `app_secret`: None for a known app. Raises Invalid if it is required."""
-    known = await known_app(conn, key, app_id)
+    known = await known_app(conn, key, app_id, anew=bool(app_secret))
     if known is None and not app_secret:
         raise Invalid(("app_secret", "required", "`app_secret` is required for a new app"))
     app = known or App(uuid7(), app_id, (str(app_secret).encode(),), "", None, None)
