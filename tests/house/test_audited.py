@@ -116,7 +116,6 @@ UNRECORDED = {
     "heliograph.webhooks.replays.release": "its caller records that the endpoint was resumed",
     "heliograph.whatsapp.callbacks.inbox.Inbox": MIRROR,
     "heliograph.whatsapp.dispatch.holds.sent": MIRROR,
-    "heliograph.whatsapp.mirror.apps.ensure_app": "its caller records the account that the app is of",
     "heliograph.whatsapp.dispatch.holds.hold_account": MIRROR,
     "heliograph.whatsapp.dispatch.holds.hold_number": MIRROR,
     "heliograph.whatsapp.dispatch.holds.slow_number": MIRROR,

@@ -76,7 +76,13 @@ ON CONFLICT (app_id) DO NOTHING
 
 
 async def ensure_app(
-    conn: Connection, key: Key, app_id: str, secret: str | None, verify_token: str | None, at: datetime, by: Principal
+    conn: Connection,
+    key: Key,
+    app_id: str,
+    secret: str | None,
+    verify_token: str | None,
+    at: datetime,
+    by: Principal = SYSTEM,
 ) -> UUID:
     """The app's row id, created if necessary. A known app is left unchanged, unless its secret was sealed with another
     secret key: then it gets these. Raises Invalid."""
