@@ -138,12 +138,12 @@ def settings(directory: Path) -> dict[str, str]:
     """Server settings that archive each WAL segment into `directory`, which PostgreSQL's account must be able to write.
 
     An existing, identical segment counts as archived: the server may have been killed before it recorded that. Its name
-    is flushed, too: PostgreSQL then removes its own copy, and a power failure would leave a gap.
+    is flushed in any case: PostgreSQL then removes its own copy, and a power failure would leave a gap.
     """
     place = _in_command(directory)
     target, part = f"{place}/%f", f"{place}/.%f.part"
-    flushed = f"cp %p {part} && sync {part} && mv {part} {target} && sync {place}"
-    command = f"cmp -s %p {target} || {{ test ! -e {target} && {flushed}; }}"
+    copied = f"test ! -e {target} && cp %p {part} && sync {part} && mv {part} {target}"
+    command = f"{{ cmp -s %p {target} || {{ {copied}; }}; }} && sync {place}"
     return {"archive_mode": "on", "archive_command": command, "archive_timeout": str(ARCHIVE_EVERY)}
 
 
