@@ -203,11 +203,10 @@ UPDATE queue SET lease_until = now() + make_interval(secs => $4)
  WHERE ctid = ANY (ARRAY(SELECT place FROM held)) RETURNING line, id
 """
 # A row that somebody keeps locked, as in an open session, is left out: if renewing waited for it, all leases would end
-# meanwhile, and other workers would do everything again. It is not lost: nobody else can take it meanwhile.
+# meanwhile, and other workers would do everything again. It is not lost before its lease has ended.
 RENEW_FREE = RENEW.replace("FOR UPDATE", "FOR UPDATE SKIP LOCKED")
-STILL = f"""{HELD.format(columns=", item.line, item.id", arrays="", names="").replace("FOR UPDATE", "LIMIT 1")}
-SELECT line, id FROM held
-"""
+_STILL = HELD.replace("FOR UPDATE", "AND queue.lease_until > now() LIMIT 1")
+STILL = f"{_STILL.format(columns=', item.line, item.id', arrays='', names='')}SELECT line, id FROM held"
 PATIENCE = "SET LOCAL lock_timeout = '2s'"
 
 

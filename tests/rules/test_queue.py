@@ -165,21 +165,24 @@ async def test_a_renewed_lease_is_not_taken_over(pool: Pool) -> None:
 
 async def test_a_row_that_an_open_session_has_locked_keeps_no_other_lease_from_being_renewed(pool: Pool) -> None:
     """All of them ended, and other workers sent everything again."""
-    await fill(pool, uuid7(), 4)
-    claimed = await claim(pool, 4)
+    await fill(pool, uuid7(), 5)
+    claimed = await claim(pool, 5)
     await expire(pool)
+    locked = [claimed[1].id, claimed[4].id]
+    await pool.execute("UPDATE queue SET lease_until = now() + interval '1 hour' WHERE id = $1", locked[0])
     async with pool.acquire() as open_session, pool.acquire() as conn, open_session.transaction():
-        await open_session.execute("SELECT FROM queue WHERE id = $1 FOR UPDATE", claimed[1].id)
+        await open_session.execute("SELECT FROM queue WHERE id = ANY ($1) FOR UPDATE", locked)
         await pool.execute("UPDATE queue SET lease_token = gen_random_uuid() WHERE id = $1", claimed[3].id)
-        kept = await leases.renew(conn, claimed, seconds=60)
-        renewed = await pool.fetch("SELECT id FROM queue WHERE lease_until > now()")
+        kept = await leases.renew(conn, claimed, seconds=7200)
+        renewed = await pool.fetch("SELECT id FROM queue WHERE lease_until > now() + interval '90 minutes'")
         assert {row["id"] for row in renewed} == {claimed[0].id, claimed[2].id}
-        # Nobody else takes it meanwhile: it is not lost, unlike the last one.
+        # What is locked is not lost before its lease has ended. Then, another worker takes it once it is free.
         assert kept == {(LINE, one.id) for one in claimed[:3]}
         await pool.execute("DELETE FROM queue WHERE id = $1", claimed[3].id)
-        assert await claim(pool, 3) == []
+        assert await claim(pool, 5) == []
     async with pool.acquire() as conn:
-        assert len(await leases.renew(conn, claimed, seconds=60)) == 3
+        assert len(await leases.renew(conn, claimed[:3], seconds=60)) == 3
+    assert [one.id for one in await claim(pool, 5)] == [claimed[4].id]
 
 
 async def test_postponed_rows_come_back_in_their_line_with_their_tries(pool: Pool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import json
 import os
 import signal
@@ -444,37 +445,51 @@ async def test_a_long_attempt_keeps_its_lease(pool: Pool, receiver: Receiver) ->
     await outbound.close()
 
 
-async def test_what_waits_while_an_open_session_has_locked_its_row_is_posted(
-    pool: Pool, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("lease", ["lasts", "has ended", "is another's"])
+async def test_what_waits_while_an_open_session_has_locked_its_row_is_posted_once(
+    pool: Pool, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, lease: str
 ) -> None:
-    """Its lease could not be renewed: it was taken for lost, and finished without having been posted."""
+    """Its lease could not be renewed: it was taken for lost, and finished without having been posted, or taken for its
+    own by a worker whose lease had ended, and posted by another one as well."""
     actor = await organization(pool)
     id, _ = await endpoint(pool, actor, receiver.url)
     await record(pool, actor)
     under = settings(lease_seconds=600.0)
     outbound = HttpClient(webhook_rules(under))
-    deliverer = Deliverer(pool, outbound, under, seal_key=endpoints.seal_key(under))
+    deliverer, other = (Deliverer(pool, outbound, under, seal_key=endpoints.seal_key(under)) for _ in range(2))
     assert await deliverer.round() == 1
     await until(lambda: _is_empty(pool))
-    may_begin, load = asyncio.Event(), deliverer_attempts.destinations
+    may_begin, load, loads = asyncio.Event(), deliverer_attempts.destinations, itertools.count()
 
     async def loaded(*given: Any) -> Any:
-        await may_begin.wait()
+        if next(loads) == 0:
+            await may_begin.wait()
         return await load(*given)
 
     monkeypatch.setattr(deliverer_attempts, "destinations", loaded)
     deliverer._poster.forget(actor.organization_id, id)
     await record(pool, actor)
     assert await deliverer.round() == 1
+    if lease != "lasts":
+        await pool.execute("UPDATE queue SET lease_until = now() - interval '1 second'")
     async with pool.acquire() as open_session, open_session.transaction():
         await open_session.execute("SELECT FROM queue FOR UPDATE")
         for delivery in deliverer._held.every():
             delivery.claimed_at -= under.lease_seconds / 2  # as if that much time had passed
         await deliverer.renew()
+    if lease == "is another's":
+        await until(other.round)
+        await until(lambda: _is_empty(pool))
     may_begin.set()
+    await until(lambda: _holds_nothing(deliverer))
+    if lease == "has ended":
+        assert receiver.counters.requests == 1
+        await until(deliverer.round)
     await until(lambda: _is_empty(pool))
     assert [attempt["result"] for attempt in await attempts(pool)] == ["delivered", "delivered"]
-    await deliverer.drain(1.0)
+    assert receiver.counters.requests == 2
+    for one in (deliverer, other):
+        await one.drain(1.0)
     await outbound.close()
 
 
@@ -751,6 +766,10 @@ async def test_a_row_put_back_comes_again_under_a_new_lease(pool: Pool) -> None:
 
 async def _is_empty(pool: Pool) -> bool:
     return await queued(pool) == 0
+
+
+async def _holds_nothing(deliverer: Deliverer) -> bool:
+    return not deliverer._held.every()
 
 
 async def _is_free(pool: Pool) -> bool:

@@ -347,8 +347,9 @@ class Poster:
     def _signer(self, delivery: Delivery, destination: Destination | None, at: datetime) -> signing.Signer | None:
         """The endpoint's signer. None: nothing is sent, and the delivery is recorded accordingly."""
         lease, number = delivery.lease, delivery.number
-        if destination is None or delivery.lost:  # with a lost lease, nothing is finished
-            self._record(Ended(lease, None, None, number))
+        if destination is None or delivery.lost:
+            # One whose lease was lost goes back to the queue, unless another worker has it.
+            self._record(Ended(lease, 0.0 if delivery.lost else None, None, number))
             return None
         known = self._signers.get(lease.line)
         if known is not None and known[0] == destination.sealed:
