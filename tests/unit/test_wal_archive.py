@@ -67,12 +67,14 @@ def test_a_replay_that_ended_before_the_archive_does_is_told_from_one_that_saw_a
     assert archive.unreplayed(kept, end=end) == (None if stopped is None else segment(stopped))
 
 
-def test_an_archived_segment_survives_a_power_failure_with_its_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flushes_directories", [True, False])
+def test_an_archived_segment_survives_a_power_failure_with_its_name(tmp_path: Path, flushes_directories: bool) -> None:
     place, programs, flushed = tmp_path / "a place", tmp_path / "programs", tmp_path / "flushed"
     for directory in (place, programs):
         directory.mkdir()
     (tmp_path / "segment").write_bytes(b"WAL")
-    (programs / "sync").write_text(f'#!/bin/sh\nls "{place}" >>{flushed}; echo "$1" >>{flushed}\n')
+    refuses = "" if flushes_directories else 'test ! -d "$1" || exit 1; '
+    (programs / "sync").write_text(f'#!/bin/sh\n{refuses}ls "{place}" >>{flushed}; echo "$@" >>{flushed}\n')
     (programs / "sync").chmod(0o755)
     command = archive.settings(place)["archive_command"]
     command = command.replace("%p", str(tmp_path / "segment")).replace("%f", segment(1))
@@ -83,5 +85,5 @@ def test_an_archived_segment_survives_a_power_failure_with_its_name(tmp_path: Pa
         assert (done.returncode, (place / segment(1)).read_bytes()) == (0, b"WAL")
     # Its content before it has its name, then the name; that also if it was there, since what wrote it may have been
     # killed before it was flushed.
-    name = [segment(1), str(place)]
+    name = [segment(1), str(place) if flushes_directories else f"-f {place}"]
     assert flushed.read_text().splitlines() == [f"{place}/.{segment(1)}.part", *name, *name]

@@ -143,7 +143,9 @@ def settings(directory: Path) -> dict[str, str]:
     place = _in_command(directory)
     target, part = f"{place}/%f", f"{place}/.%f.part"
     copied = f"test ! -e {target} && cp %p {part} && sync {part} && mv {part} {target}"
-    command = f"{{ cmp -s %p {target} || {{ {copied}; }}; }} && sync {place}"
+    # Some network file systems flush no directory by itself.
+    flushed = f"{{ sync {place} 2>/dev/null || sync -f {place}; }}"
+    command = f"{{ cmp -s %p {target} || {{ {copied}; }}; }} && {flushed}"
     return {"archive_mode": "on", "archive_command": command, "archive_timeout": str(ARCHIVE_EVERY)}
 
 
