@@ -143,7 +143,7 @@ class Installation:
                 self.caller: ['{"secret":"the token before"}']
             }
             (draft,) = await drafts.list_all(conn)
-            assert drafts.open_secret(key, draft) == "password of a draft"
+            assert drafts.open_secret(key, draft, field="secret") == "password of a draft"
             (lookup,) = await lookups.load(conn)
             assert lookups.open_secret(key, lookup) == '{"secret":"look"}'
             app = await apps.get_app(conn, apps.seal_key(settings), self.who.app)
