@@ -229,7 +229,7 @@ def finish(place: Path, final: Path, manifest: Manifest) -> Backup:
     private_files.give(place, like=final.parent)
     _sync([*place.rglob("*"), place])
     place.rename(final)
-    _sync([final.parent])
+    private_files.sync_directory(final.parent)
     return Backup(final, manifest)
 
 

@@ -40,6 +40,7 @@ from pathlib import Path
 from heliograph.base.database import clock
 from heliograph.base.embedded.install import Install, PostgresError, SystemUser
 from heliograph.base.embedded.process import Process
+from heliograph.base.process import private_files
 
 #: Where a container sees its memory limit in bytes: with cgroup v2, and with v1.
 MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -175,7 +176,7 @@ async def create_cluster(layout: Layout, account: SystemUser, install: Install, 
     options = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
     place = await initdb(layout, account, install, sync=sync, options=options)
     place.rename(layout.data)
-    sync_directory(layout.home)
+    private_files.sync_directory(layout.home)
 
 
 async def initdb(
@@ -240,7 +241,7 @@ def write(path: Path, text: str, *, mode: int, account: SystemUser | None = None
             account.own(place)
         os.fsync(descriptor)
     place.rename(path)
-    sync_directory(path.parent)
+    private_files.sync_directory(path.parent)
 
 
 def prepare_run(layout: Layout, account: SystemUser) -> None:
@@ -375,12 +376,3 @@ def memory_bytes(limits: Sequence[Path] = MEMORY_LIMITS) -> int:
         with contextlib.suppress(OSError, ValueError):  # not in a container, or "max"
             found.append(int(path.read_text()))
     return min(found)
-
-
-def sync_directory(path: Path) -> None:
-    """Flush a directory's entries to disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -24,6 +24,7 @@ from heliograph.base.embedded import files
 from heliograph.base.embedded.files import Layout
 from heliograph.base.embedded.install import ENVIRONMENT, Install, PostgresError, SystemUser
 from heliograph.base.embedded.process import PidFile, Process, is_server_on
+from heliograph.base.process import private_files
 from heliograph.base.process.crash import crash_point
 
 #: Bytes that a copy needs beyond the old cluster's own.
@@ -48,7 +49,7 @@ async def finish(layout: Layout) -> None:
         shutil.rmtree(ready)
     else:
         ready.rename(layout.data)
-    files.sync_directory(layout.home)
+    private_files.sync_directory(layout.home)
 
 
 def demand_room(layout: Layout) -> None:
@@ -118,12 +119,12 @@ def _exchange(layout: Layout, place: Path, major: str) -> None:
     if aside.exists():
         raise PostgresError(f"{aside} already exists: remove it, or move it away")
     place.rename(ready)
-    files.sync_directory(layout.home)
+    private_files.sync_directory(layout.home)
     crash_point("upgrade.ready")
     layout.data.rename(aside)
     crash_point("upgrade.aside")
     ready.rename(layout.data)
-    files.sync_directory(layout.home)
+    private_files.sync_directory(layout.home)
 
 
 def _ready(layout: Layout) -> Path:

@@ -48,17 +48,20 @@ def write(path: Path, content: bytes) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    _sync(path.parent)
+    # A database elsewhere may already hold what only this file can open. The folder may be one that cannot be read, or
+    # whose file system does this by itself.
+    with contextlib.suppress(OSError):
+        sync_directory(path.parent)
 
 
-def _sync(folder: Path) -> None:
-    """Flush the names in a folder: a database elsewhere may already hold what only this file can open."""
-    with contextlib.suppress(OSError):  # it cannot be read, or its file system does this by itself
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def sync_directory(path: Path) -> None:
+    """Flush a directory's entries to disk: until then, a power failure may take the name of a file that was written.
+    Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def give(place: Path, *, like: Path, deep: bool = True) -> None:

@@ -134,7 +134,7 @@ async def import_(request: Request) -> Answer:
     try:
         text = await pasted.text(request)
         mark = pasted.digest(text, *(form.get(name, "").strip() for name in CHOSEN))
-        is_changed = form.get("do") == "import" and form.get(pasted.CHECKED, mark) != mark
+        is_changed = pasted.is_changed(form, mark)
         is_dry = is_changed or form.get("do") != "import"
         # In a thread, so that others are answered: a hundred thousand rows take a second or two.
         file, has_commas = io.StringIO(text, newline=""), bool(form.get("decimal_comma"))

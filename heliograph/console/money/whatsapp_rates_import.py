@@ -27,9 +27,9 @@ async def submit(request: Request) -> Answer:
         text = await pasted.text(request)
         # In a thread, so that others are answered: the longest file takes half a second.
         found = await asyncio.to_thread(rates.read_rates, io.StringIO(text, newline=""))
-        mark, wanted = pasted.digest(text), request.form.get("do")
-        is_changed = wanted == "import" and request.form.get(pasted.CHECKED, mark) != mark
-        only_check = is_changed or wanted != "import"
+        mark = pasted.digest(text)
+        is_changed = pasted.is_changed(request.form, mark)
+        only_check = is_changed or request.form.get("do") != "import"
         async with request.writing() as conn:
             done = await rates.import_rates(conn, found, dry_run=only_check, by=request.principal)
     except RatesInvalid as refusal:

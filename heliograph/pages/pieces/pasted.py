@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 
 from heliograph.base import csv_files
 from heliograph.base.errors import Invalid
@@ -19,6 +20,12 @@ CHANGED = Invalid(("do", "differs", "It was changed after it was checked. See wh
 def digest(text: str, *chosen: str) -> str:
     """Identifies a file, whatever ends its lines, and what was chosen with it."""
     return hashlib.sha256("\n".join((*chosen, *text.splitlines())).encode()).hexdigest()
+
+
+def is_changed(form: Mapping[str, str], mark: str) -> bool:
+    """Whether a form asks for the import of something else than what was checked; `mark`: the digest of what it has
+    now."""
+    return form.get("do") == "import" and form.get(CHECKED, mark) != mark
 
 
 async def text(request: Request) -> str:
