@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import groupby
+from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar
+from uuid import UUID
 
+import asyncpg
 import msgspec
 import structlog
 
@@ -23,10 +27,8 @@ from heliograph.base.database.batching import Batcher
 from heliograph.base.database.pool import Connection, Pool, despite_deadlocks, is_down
 from heliograph.base.process import measures
 from heliograph.base.process.crash import crash_point
-from heliograph.queue import leases
-from heliograph.queue.leases import Postponed
 from heliograph.sending import attempts
-from heliograph.sending.attempts import Attempt, EndedAttempt
+from heliograph.sending.attempts import Attempt
 from heliograph.suppliers.contract import Verdict
 from heliograph.webhooks.recording.handover import Deliveries, Handover, abandoned
 
@@ -34,6 +36,16 @@ log = structlog.get_logger()
 
 #: Pause before a batch is retried while the database is unavailable, in seconds.
 RETRY = 0.5
+# A statement that reaches its time limit has probably waited for a row that somebody keeps locked, as in an open
+# session. From then on, what has to wait for it is told from the rest by waiting for locks no longer than this.
+BRIEFLY = "SET LOCAL lock_timeout = '200ms'"
+LOCKED = asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError
+#: Organizations, at most, whose answers are set aside, and the pause before they are retried, in seconds: no lease can
+#: be renewed while each waits for its lock.
+MOST_ASIDE, ASIDE_RETRY = 4, 2.0
+#: Seconds for which reports wait for locks only briefly after one had to, and for how many locks in one batch: ten
+#: tell one report from a thousand others.
+LOCKS_FOR, MOST_LOCKS = 60.0, 40
 
 REQUEST = "SELECT request_id FROM {} WHERE organization_id = $1 AND id = $2"
 
@@ -51,6 +63,10 @@ class AnsweredAttempt(msgspec.Struct, frozen=True, gc=False):
     is_late: bool = False
 
 
+class SetAside(Exception):
+    """Rows of its organization are locked: the answer is recorded as soon as they are not."""
+
+
 class UnmatchedReports(Exception):
     """Some reports match nothing yet, but the answers that they refer to may be about to be committed: the reports are
     written again, on their own."""
@@ -62,46 +78,6 @@ class _Reported(msgspec.Struct, Generic[Report], frozen=True, gc=False):
     reports: Sequence[Report]
     #: How many answers had arrived by then.
     after: int
-
-
-class Settlement(msgspec.Struct, frozen=True, gc=False):
-    """The effect of an answer. Without `postponed`, the work is done."""
-
-    ended: EndedAttempt
-    move: Any = None
-    postponed: Postponed | None = None
-
-
-async def settle(conn: Connection, settled: Sequence[Settlement], *, only_answers: bool = False) -> list[Any]:
-    """Record the outcomes of attempts and settle their queue rows. Returns the moves that follow, which the caller must
-    make in the same transaction. `only_answers`: no report of this channel is ever recorded as an attempt's outcome
-    (`attempts.mark_accepted`).
-
-    Queue rows are locked before attempts, in the same order as dispatch does.
-    """
-    done = [one.ended.attempt.lease for one in settled if one.postponed is None]
-    back = [one.postponed for one in settled if one.postponed is not None]
-    held = await leases.finish(conn, done) if done else 0
-    # What was not accepted does not end a message of which another worker has begun a later attempt: that one decides.
-    ends = [one.ended.attempt.lease.id for one in settled if one.postponed is None and one.ended.state != "accepted"]
-    last = await leases.last_attempts(conn, done[0].kind, ends) if held < len(done) and ends else {}
-    if back:
-        await leases.postpone(conn, back)
-    # A worker that takes a lease over records the attempt and changes the row's token in one transaction: while the
-    # token is ours, nothing has been recorded. Should that ever be wrong, the batch is halved until each answer is
-    # alone.
-    are_new = only_answers and held == len(settled) > 1
-    taken = await attempts.end(conn, [one.ended for one in settled], are_new=are_new)
-    over = [one.lease for one in back if (one.lease.id, one.lease.attempt + 1) in taken]
-    if over:
-        await leases.withdraw(conn, over[0].kind, [lease.id for lease in over], only="all")
-    moves = []
-    for one in settled:
-        id, number = one.ended.attempt.lease.id, one.ended.attempt.number
-        decides = one.ended.state == "accepted" or last.get(id, 0) <= number
-        if one.move is not None and decides and (id, number) not in taken:
-            moves.append(one.move)
-    return moves
 
 
 class Writer(Protocol[Report_contra]):
@@ -158,11 +134,15 @@ class Results(Generic[Report]):
         self._progress = asyncio.Event()
         #: Held while answers are written; see `Flights.renew`.
         self.writing = asyncio.Lock()
+        #: The answers of organizations whose rows somebody keeps locked.
+        self._aside: dict[UUID, Batcher[AnsweredAttempt, None]] = {}
+        #: Until then, reports wait for locks only briefly; monotonic seconds.
+        self._locks_until = 0.0
 
     @property
     def waiting(self) -> int:
         """The number of answers, and of reports that arrived together, not yet in a batch."""
-        return self._answers.waiting + self._reports.waiting
+        return self._answers.waiting + self._reports.waiting + sum(one.waiting for one in self._aside.values())
 
     def answer(self, answered: AnsweredAttempt) -> None:
         """Record the outcome of an attempt; `landed` is called once it is committed."""
@@ -197,36 +177,93 @@ class Results(Generic[Report]):
         # Reports first: with a test key, the answer follows the report.
         await self._reports.drain()
         await self._answers.drain()
+        while self._aside:
+            await asyncio.gather(*(one.drain() for one in self._aside.values()))
 
-    async def _record(self, answered: list[AnsweredAttempt]) -> list[None]:
-        is_known = False
-        while True:
+    async def _record(self, answered: list[AnsweredAttempt]) -> list[SetAside | None]:
+        """Record answers, or set them aside if rows of their organization stay locked, so that others' do not wait."""
+        aside = set(self._aside)
+        here = [one for one in answered if _organization(one) not in aside] if aside else answered
+        left = {id(one) for one in await self._keep(here)}
+        results: list[SetAside | None] = []
+        for one in answered:
+            if id(one) not in left and (not aside or _organization(one) not in aside):
+                results.append(None)
+                continue
+            self._aside_of(_organization(one)).add(one)
+            results.append(SetAside())
+        return results
+
+    def _aside_of(self, organization: UUID) -> Batcher[AnsweredAttempt, None]:
+        if organization not in self._aside:
+            log.warning("answers wait for a locked row", channel=self._writer.kind, organization_id=str(organization))
+            self._aside[organization] = Batcher(
+                partial(self._record_aside, organization),
+                name=f"{self._writer.kind} answers",
+                settled=lambda answered, error: self.landed(answered),
+            )
+        return self._aside[organization]
+
+    async def _record_aside(self, organization: UUID, answered: list[AnsweredAttempt]) -> list[None]:
+        left = await self._keep(answered, aside=True)
+        while left:
+            await asyncio.sleep(ASIDE_RETRY)
+            left = await self._keep(left, aside=True)
+        if not self._aside[organization].waiting:
+            del self._aside[organization]
+        return [None] * len(answered)
+
+    async def _keep(self, answered: Sequence[AnsweredAttempt], *, aside: bool = False) -> list[AnsweredAttempt]:
+        """Record answers, except those of organizations whose rows are locked, which it returns. `aside`: they are of
+        such a one."""
+        left: list[AnsweredAttempt] = []
+        is_known, briefly = False, aside
+        room = MOST_ASIDE - len(self._aside)
+        parts = deque([answered] if answered else [])
+        while parts:
+            part = parts[0]
             try:
                 # Written twice, answers would be counted twice.
-                if not (is_known and await self._are_recorded(answered)):
-                    await despite_deadlocks(partial(self._write, answered, [], self.writing))
-                for verdict, count in Counter(one.outcome.verdict for one in answered).items():
+                if not (is_known and await self._are_recorded(part)):
+                    await despite_deadlocks(partial(self._write, part, [], self.writing, briefly=briefly))
+                for verdict, count in Counter(one.outcome.verdict for one in part).items():
                     measures.ATTEMPTS.add(self._writer.kind, str(verdict), by=count)
-                return [None] * len(answered)
-            except Exception as error:
-                if not is_down(error):
-                    if len(answered) == 1:
-                        await self._give_up(answered[0], error)
-                    raise
-                # Answers exist only in this process. Each batch says once that it waits: said at each try, it was four
-                # lines a second for as long as an outage lasted.
-                kind = type(error).__name__
-                if is_known:
-                    log.debug("outcomes still waiting", channel=self._writer.kind, count=len(answered), error=kind)
+                parts.popleft()
+            except LOCKED as error:
+                groups = _by_organization(part)
+                is_locked = isinstance(error, asyncpg.LockNotAvailableError)
+                if (aside or room > 0) and (not briefly or len(groups) > 1):
+                    parts.popleft()
+                    parts.extendleft(reversed(groups))
+                    briefly = True
+                elif (aside or room > 0) and is_locked:
+                    left += parts.popleft()
+                    room -= 1
+                    briefly = aside or room > 0  # with more of them, it is a table that is locked
                 else:
-                    log.warning(
-                        "outcomes waiting for the database",
-                        channel=self._writer.kind,
-                        count=len(answered),
-                        error=kind,
-                    )
-                is_known = True
-                await asyncio.sleep(RETRY)
+                    is_known = await self._pause(part, error, again=is_known)
+            except Exception as error:
+                if is_down(error):
+                    is_known = await self._pause(part, error, again=is_known)
+                    continue
+                measures.BATCH_FAILURES.add(f"{self._writer.kind} answers")
+                parts.popleft()
+                if len(part) == 1:
+                    await self._give_up(part[0], error)
+                else:  # one bad answer must not fail the others
+                    parts.extendleft([part[len(part) // 2 :], part[: len(part) // 2]])
+        return left
+
+    async def _pause(self, part: Sequence[AnsweredAttempt], error: Exception, *, again: bool) -> bool:
+        """Wait before answers are recorded again, since they exist only in this process. Each batch says once that it
+        waits: said at each try, it was four lines a second for as long as an outage lasted."""
+        said: dict[str, Any] = {"channel": self._writer.kind, "count": len(part), "error": type(error).__name__}
+        if again:
+            log.debug("outcomes still waiting", **said)
+        else:
+            log.warning("outcomes waiting for the database", **said)
+        await asyncio.sleep(RETRY)
+        return True
 
     async def _are_recorded(self, answered: Sequence[AnsweredAttempt]) -> bool:
         """Whether the last try was committed although its connection was lost. Accepted attempts do not show it, since
@@ -257,20 +294,47 @@ class Results(Generic[Report]):
     def _settled(self, answered: Sequence[AnsweredAttempt], error: BaseException | None) -> None:
         self._done += len(answered)
         self._progress.set()
-        self.landed(answered)
+        if not isinstance(error, SetAside):
+            self.landed(answered)
 
-    async def _store(self, reported: list[_Reported[Report]]) -> list[None]:
-        """Reports that cannot be stored are returned to the caller, and will be delivered again."""
+    async def _store(self, reported: list[_Reported[Report]]) -> list[BaseException | None]:
+        """Reports that cannot be stored are returned to the caller, and will be delivered again: all of them, or those
+        of a row that is locked."""
         await self.until_recorded(max(one.after for one in reported))
-        reports = [one for each in reported for one in each.reports]
-        try:
-            await despite_deadlocks(partial(self._write, [], reports, None))
-        except UnmatchedReports:
-            await despite_deadlocks(partial(self._write, [], reports, self.writing))
-        measures.REPORTS.add(self._writer.kind, by=len(reports))
-        return [None] * len(reported)
+        results: list[BaseException | None] = []
+        locks = 0
+        briefly = monotonic() < self._locks_until
+        parts = deque([reported])
+        while parts:
+            part = parts.popleft()
+            reports = [one for each in part for one in each.reports]
+            try:
+                try:
+                    await despite_deadlocks(partial(self._write, [], reports, None, briefly=briefly))
+                except UnmatchedReports:
+                    await despite_deadlocks(partial(self._write, [], reports, self.writing, briefly=briefly))
+            except LOCKED as error:
+                self._locks_until = monotonic() + LOCKS_FOR
+                locks += briefly
+                if locks >= MOST_LOCKS or (briefly and len(part) == 1):
+                    results += [error] * len(part)
+                else:
+                    halves = [part[: len(part) // 2], part[len(part) // 2 :]] if briefly else [part]
+                    parts.extendleft(reversed(halves))
+                briefly = True
+                continue
+            measures.REPORTS.add(self._writer.kind, by=len(reports))
+            results += [None] * len(part)
+        return results
 
-    async def _write(self, answered: list[AnsweredAttempt], reports: list[Report], turn: asyncio.Lock | None) -> None:
+    async def _write(
+        self,
+        answered: Sequence[AnsweredAttempt],
+        reports: list[Report],
+        turn: asyncio.Lock | None,
+        *,
+        briefly: bool = False,
+    ) -> None:
         prepared = await self._writer.prepare(answered, reports)
         # A rollback also discards the handover.
         handover = self._deliveries.handover() if self._deliveries is not None else None
@@ -282,6 +346,8 @@ class Results(Generic[Report]):
             self._pool.acquire() as conn,
             conn.transaction(),
         ):
+            if briefly:
+                await conn.execute(BRIEFLY)
             queued = await self._writer.write(
                 conn, answered, reports, prepared, handover, alone=turn is not None and not answered
             )
@@ -290,3 +356,11 @@ class Results(Generic[Report]):
             handover.deliver()
         if queued:
             self.queued()
+
+
+def _organization(one: AnsweredAttempt) -> UUID:
+    return one.attempt.lease.organization_id
+
+
+def _by_organization(answered: Sequence[AnsweredAttempt]) -> list[list[AnsweredAttempt]]:
+    return [list(group) for _, group in groupby(sorted(answered, key=_organization), key=_organization)]

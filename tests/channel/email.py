@@ -25,7 +25,8 @@ from heliograph.sending.attempts import Attempt, EndedAttempt
 from heliograph.sending.channel import Finish, LostResolution, Step
 from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.intake import Intake
-from heliograph.sending.results import AnsweredAttempt, Results, Settlement, settle
+from heliograph.sending.results import AnsweredAttempt, Results
+from heliograph.sending.settling import Settlement, settle
 from heliograph.suppliers.contract import Verdict
 from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.handover import Deliveries, Handover

@@ -84,6 +84,8 @@ class CallbackProcessing:
             for supplier_id in self._backlog.lines(intake.KIND):
                 try:
                     done += await self._batch(conn, supplier_id)
+                except asyncpg.LockNotAvailableError:
+                    log.warning("supplier's callbacks wait for a locked row", supplier_id=str(supplier_id))
                 except Exception as error:
                     if is_down(error):
                         raise

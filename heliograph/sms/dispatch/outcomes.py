@@ -32,7 +32,8 @@ from heliograph.consent.optouts import OptOut
 from heliograph.queue import leases
 from heliograph.queue.leases import Postponed
 from heliograph.sending.attempts import EndedAttempt
-from heliograph.sending.results import AnsweredAttempt, Settlement, settle
+from heliograph.sending.results import AnsweredAttempt
+from heliograph.sending.settling import Settlement, settle
 from heliograph.sms.dispatch import test_mode
 from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.reports import keys, parts, waiting

@@ -28,7 +28,8 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.retry import hold_pause
 from heliograph.queue.leases import Postponed
 from heliograph.sending.attempts import EndedAttempt
-from heliograph.sending.results import AnsweredAttempt, Settlement, settle
+from heliograph.sending.results import AnsweredAttempt
+from heliograph.sending.settling import Settlement, settle
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import OWN_PACE, CloudOutcome
 from heliograph.suppliers.whatsapp_cloud.errors import Fault, Kind, Scope

@@ -1,0 +1,116 @@
+"""A row that somebody keeps locked, as in an open session of an operator, holds up its own organization's work only."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from heliograph.base.database.pool import Connection, Pool, open_pool
+from heliograph.sending import results
+from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Verdict
+from tests.hooks import until
+from tests.rules.dispatching import Bench, queued
+from tests.rules.factories import message, organization, receipt, status_of
+
+LOCKED = "SELECT FROM messages WHERE id = ANY ($1) FOR UPDATE"
+
+
+@pytest.fixture
+async def hasty(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pool]:
+    """A worker's pool whose statements end sooner, so that less has to be waited for."""
+    monkeypatch.setattr(results, "ASIDE_RETRY", 0.01)
+    opened = await open_pool(database_url, size=6, statement=0.5)
+    try:
+        yield opened
+    finally:
+        opened.terminate()
+
+
+@contextlib.asynccontextmanager
+async def locking(pool: Pool) -> AsyncIterator[Connection]:
+    """Somebody's session, in a transaction that nothing ends."""
+    async with pool.acquire() as conn, conn.transaction():
+        await conn.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+        yield conn
+
+
+async def is_sent(pool: Pool, id: UUID) -> bool:
+    return await status_of(pool, id) == "sent"
+
+
+async def test_answers_of_other_organizations_are_recorded(pool: Pool, hasty: Pool) -> None:
+    """They waited, and with them all dispatch, for as long as the session was open."""
+    bench = Bench(hasty)
+    other, actor = await organization(pool), await organization(pool)
+    locked = [await message(pool, actor) for _ in range(3)]
+    first, second = await message(pool, other), await message(pool, other)
+    taken = bench.only.script
+    bench.only.script = lambda submission: None if submission.message_id == second else taken(submission)
+    async with locking(pool) as open_session:
+        await open_session.execute(LOCKED, locked[:1])
+        assert await bench.dispatcher.round() == 5
+        await until(lambda: is_sent(pool, first), within=30)
+        late = await message(pool, actor)
+        assert await bench.dispatcher.round() == 1
+        (submission,) = (one for one in bench.only.submitted if one.message_id == second)
+        bench.answer(submission, Outcome(Verdict.ACCEPTED, (Part(1, "second"),)))
+        await until(lambda: is_sent(pool, second), within=30)
+        # A report waits for the answers that came before it, and not for those that are set aside.
+        await bench.receive(bench.only_id, receipt("second"))
+        assert await status_of(pool, second) == "delivered"
+        assert [await status_of(pool, id) for id in (*locked, late)] == ["sending"] * 4
+        assert bench.dispatcher.in_flight == 4, "their leases are renewed"
+        await bench.dispatcher.renew()
+    await bench.results.drain()
+    assert [await status_of(pool, id) for id in (*locked, late)] == ["sent"] * 4
+    assert bench.dispatcher.in_flight == 0
+    assert not any([await queued(pool, id) for id in (*locked, late, first, second)])
+    assert bench.results._aside == {}
+
+
+async def test_what_waits_for_a_whole_table_is_not_tried_in_small_parts_for_ever(
+    pool: Pool, hasty: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No lease could be renewed meanwhile."""
+    bench = Bench(hasty)
+    ids = [await message(pool, await organization(pool)) for _ in range(results.MOST_ASIDE + 3)]
+    paused, pause = asyncio.Event(), bench.results._pause
+
+    async def pausing(*given: Any, **also: Any) -> bool:
+        paused.set()
+        return await pause(*given, **also)
+
+    monkeypatch.setattr(bench.results, "_pause", pausing)
+    async with locking(pool) as open_session:
+        await open_session.execute("LOCK TABLE attempts IN SHARE MODE")
+        assert await bench.dispatcher.round() == len(ids)
+        await asyncio.wait_for(paused.wait(), 60)
+    await bench.results.drain()
+    assert [await status_of(pool, id) for id in ids] == ["sent"] * len(ids)
+    assert bench.dispatcher.in_flight == 0
+
+
+async def test_reports_about_other_messages_are_recorded(pool: Pool, hasty: Pool) -> None:
+    """All that were in one batch failed, and their suppliers were told to deliver them later, again and again."""
+    bench = Bench(hasty)
+    actor = await organization(pool)
+    ids = [await message(pool, actor) for _ in range(5)]
+    keys = iter("abcde")
+    bench.only.script = lambda submission: Outcome(Verdict.ACCEPTED, (Part(1, next(keys)),))
+    assert await bench.round() == 5
+    of = {one.message_id: key for one, key in zip(bench.only.submitted, "abcde", strict=True)}
+    received = [receipt(of[id], state=ReceiptState.DELIVERED) for id in ids]
+    async with locking(pool) as open_session:
+        await open_session.execute(LOCKED, [ids[2]])
+        with pytest.raises(asyncpg.LockNotAvailableError):
+            await bench.receive(bench.only_id, *received)
+        expected = ["delivered", "delivered", "sent", "delivered", "delivered"]
+        assert [await status_of(pool, id) for id in ids] == expected
+    await bench.receive(bench.only_id, received[2])
+    assert await status_of(pool, ids[2]) == "delivered"
