@@ -9,6 +9,8 @@
 
 The rule nobody may break: nothing leaves without its committed attempt, and nothing is sent again while an earlier
 attempt may have arrived and news of it may still come.
+
+It has over 400 lines because a round is one transaction, whatever fails in it.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from heliograph.sending import attempts, unsubmitted
 from heliograph.sending.attempts import Attempt
 from heliograph.sending.channel import Channel, Finish, Message, Step
 from heliograph.sending.flights import Flights, Key
-from heliograph.sending.results import RETRY, AnsweredAttempt, Results
+from heliograph.sending.results import BRIEFLY, LOCKED, RETRY, AnsweredAttempt, Results
 from heliograph.suppliers.contract import Verdict
 
 Report = TypeVar("Report")
@@ -57,6 +59,12 @@ RECENT_LOSS_WAIT = 5.0
 #: A message about which no decision is possible is tried again after this many seconds: often enough for the alert
 #: about failing steps, which needs more than five failures in ten minutes.
 SET_ASIDE = 60.0
+#: A round that reached a time limit has probably waited for a row that somebody keeps locked, as in an open session.
+#: For this many seconds after such a lock, rounds wait for locks only briefly, and leave what is locked for a moment.
+LOCKS_FOR, LOCKED_PAUSE = 300.0, 5.0
+#: Halving finds a message whose rows are locked within this many locks. After that, those of one organization are left
+#: together, and after so many, all that a round has not decided about yet.
+TO_FIND, MOST_LOCKS = 10, 20
 
 
 class Dispatcher(Generic[Message, Report]):
@@ -89,6 +97,9 @@ class Dispatcher(Generic[Message, Report]):
         self.wake = channel.wake
         #: The last round failed, perhaps because of one of its messages.
         self._is_wary = False
+        #: Until then, a round waits for locks only briefly, monotonic seconds; and how many locks this one has met.
+        self._locks_until = 0.0
+        self._locks = 0
         #: The number of answers that frees enough room for another round.
         self._wake_after = 0
         #: The traced messages of this round, and the traced attempts under way.
@@ -135,13 +146,18 @@ class Dispatcher(Generic[Message, Report]):
         limit = min(self._claim_limit, UNRECORDED_CLAIMS * self._claim_limit - unrecorded)
         outgoing: list[Attempt[Message]] = []
         self._found.clear()
+        briefly, self._locks = monotonic() < self._locks_until, 0
         crash_point(f"{channel.kind}.dispatch.before_commit")
         try:
             async with self._pool.acquire() as conn:
                 began = monotonic()  # leases begin no earlier
                 async with self._backlog.transaction(conn):
+                    if briefly:
+                        await conn.execute(BRIEFLY)
                     picked = await channel.pick(conn, limit=limit)
-                    decide = self._bisect if self._is_wary else self._decide
+                    if briefly:  # those of an organization may be left together
+                        picked.sort(key=lambda one: one.organization_id.int)
+                    decide = self._bisect if self._is_wary or briefly else self._decide
                     outgoing = await decide(conn, picked) if picked else []
         except asyncpg.DeadlockDetectedError:
             channel.rolled_back()
@@ -151,6 +167,8 @@ class Dispatcher(Generic[Message, Report]):
             self._unsubmitted += outgoing
             channel.rolled_back()
             self._is_wary = may_be_of_one(error)
+            if isinstance(error, LOCKED):
+                self._locks_until = monotonic() + LOCKS_FOR
             raise
         if picked:
             self._is_wary = False
@@ -231,9 +249,20 @@ class Dispatcher(Generic[Message, Report]):
             async with conn.transaction():
                 return await self._decide(conn, picked)
         except Exception as error:
-            if not may_be_of_one(error):
+            is_locked = isinstance(error, asyncpg.LockNotAvailableError)
+            if not is_locked and not may_be_of_one(error):
                 raise
             self._channel.rolled_back()
+            if is_locked:
+                self._locks += 1
+                self._locks_until = monotonic() + LOCKS_FOR
+                is_found = self._locks > TO_FIND and len({one.organization_id for one in picked}) == 1
+                if is_found or len(picked) == 1:
+                    await self._leave_locked(conn, picked)
+                    return []
+                if self._locks >= MOST_LOCKS:
+                    self._backlog.leave(conn)
+                    return []
             if len(picked) == 1:
                 self._fail("message set aside", picked[0])
                 await self._set_aside(conn, picked[0])
@@ -241,6 +270,15 @@ class Dispatcher(Generic[Message, Report]):
         middle = len(picked) // 2
         first = await self._bisect(conn, picked[:middle])
         return first + await self._bisect(conn, picked[middle:])
+
+    async def _leave_locked(self, conn: Connection, picked: Sequence[Lease]) -> None:
+        """Leave messages of one organization whose rows are locked. Attempts under way are left to their workers."""
+        organization = str(picked[0].organization_id)
+        log.warning("messages wait for a locked row", channel=self._channel.kind, organization_id=organization)
+        if under_way := [one for one in picked if one.begun_at is not None]:
+            await leases.renew_picked(conn, under_way, seconds=LOCKED_PAUSE)
+        free = [Postponed(one, LOCKED_PAUSE, one.line, counts=False) for one in picked if one.begun_at is None]
+        await leases.postpone_picked(conn, free)
 
     async def _set_aside(self, conn: Connection, lease: Lease) -> None:
         if lease.begun_at is not None:  # an attempt that was under way is not forgotten with its lease

@@ -229,7 +229,7 @@ async def test_an_attempt_that_was_under_way_is_not_forgotten(pool: Pool) -> Non
     assert await queued(pool, id)
 
 
-@pytest.mark.parametrize("error", [asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError, OSError])
+@pytest.mark.parametrize("error", [asyncpg.QueryCanceledError, OSError])
 async def test_what_no_message_is_to_blame_for_sets_none_aside(pool: Pool, error: type[Exception]) -> None:
     bench = Bench(pool)
     id = await message(pool, await organization(pool))

@@ -15,7 +15,7 @@ from heliograph.base.database.pool import Connection, Pool, open_pool
 from heliograph.sending import results
 from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Verdict
 from tests.hooks import until
-from tests.rules.dispatching import Bench, queued
+from tests.rules.dispatching import Bench, attempts, queued
 from tests.rules.factories import message, organization, receipt, status_of
 
 LOCKED = "SELECT FROM messages WHERE id = ANY ($1) FOR UPDATE"
@@ -114,3 +114,37 @@ async def test_reports_about_other_messages_are_recorded(pool: Pool, hasty: Pool
         assert [await status_of(pool, id) for id in ids] == expected
     await bench.receive(bench.only_id, received[2])
     assert await status_of(pool, ids[2]) == "delivered"
+
+
+@pytest.mark.parametrize("is_under_way", [False, True])
+async def test_messages_of_others_are_sent(pool: Pool, hasty: Pool, is_under_way: bool) -> None:
+    """A locked message that was tried before stopped all dispatch, for as long as the session was open."""
+    bench = Bench(hasty)
+    other, actor = await organization(pool), await organization(pool)
+    locked = await message(pool, actor)
+    taken = bench.only.script
+    bench.only.script = lambda submission: None if is_under_way else Outcome(Verdict.BUSY)
+    await bench.round()
+    bench.restart()
+    await bench.later(minutes=10)
+    bench.only.script = taken
+    ids = [await message(pool, one) for one in (other, actor, other, actor, other)]
+    async with locking(pool) as open_session:
+        if is_under_way:  # somebody is about to record its answer
+            row = await pool.fetchrow("SELECT * FROM queue WHERE id = $1", locked)
+            assert row is not None
+            await open_session.execute(
+                "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at,"
+                " continues, parts, code, detail) VALUES ($1, $2, 1, $3, 'accepted', now(), now(), 1, 1, '', '')",
+                actor.organization_id,
+                locked,
+                row["target_id"],
+            )
+        else:
+            await open_session.execute(LOCKED, [locked])
+        with pytest.raises(asyncpg.QueryCanceledError):
+            await bench.round()
+        await bench.round()
+        assert [await status_of(pool, id) for id in ids] == ["sent"] * 5
+        assert await queued(pool, locked)
+        assert len(await attempts(pool, locked)) == 1
