@@ -12,10 +12,12 @@ The rule nobody may break: a message that is not suspicious never waits for the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from heliograph.base import phones
@@ -28,6 +30,7 @@ from heliograph.guard.holds import Found
 from heliograph.guard.sharing import Shared
 from heliograph.guard.windows import Suspicion, Windows
 
+TRAFFIC = "LOCK TABLE traffic IN ACCESS SHARE MODE NOWAIT"
 #: Seconds for which the list of holds is used.
 FRESH = 1.0
 #: Seconds for which the usual numbers for this hour are used.
@@ -128,8 +131,12 @@ class Judge:
             self._usual_until = self._read_at + USUAL_FOR
             self._windows.forget_usual()
         if wanted := self._windows.unusual():
-            for organization_id, country, messages in await holds.usual(conn, wanted):
-                self._windows.usual(organization_id, country, messages)
+            # Whoever has locked the roll-ups, as by VACUUM FULL, would stop all dispatch. They stay unknown meanwhile.
+            with contextlib.suppress(asyncpg.LockNotAvailableError):
+                async with conn.transaction():
+                    await conn.execute(TRAFFIC)
+                    for organization_id, country, messages in await holds.usual(conn, wanted):
+                        self._windows.usual(organization_id, country, messages)
         # First the organizations whose conversions are known: sent messages count only for those. Then the messages
         # that other workers sent, and which of them converted.
         if self._converted_until is not None:  # a later one is from before the clock was set back

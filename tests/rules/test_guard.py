@@ -714,6 +714,9 @@ async def test_a_block_is_judged_more_strictly_where_there_is_far_more_than_usua
     await usually(6_000)
     assert not await judged(Judge(), "25884010")
     await usually(60)
+    async with pool.acquire() as open_session, open_session.transaction():
+        await open_session.execute("LOCK TABLE traffic IN ACCESS EXCLUSIVE MODE")
+        assert not await judged(Judge(), "25884015"), "nobody waits for who has locked it"
     assert not await judged(Judge(), "25884020", event=True), "it was announced"
     assert await judged(judge, "25884030")
     (hold,) = await listed(pool)
