@@ -31,7 +31,7 @@ from heliograph import traces
 from heliograph.accounts import organizations
 from heliograph.accounts.organizations import STOPPED
 from heliograph.base.database import clock
-from heliograph.base.database.pool import Connection, Pool, follow_clock, is_down
+from heliograph.base.database.pool import BRIEFLY, LOCKED, Connection, Pool, follow_clock, is_down
 from heliograph.base.process import measures, spans
 from heliograph.base.process.crash import crash_point
 from heliograph.base.process.spans import Span
@@ -43,7 +43,7 @@ from heliograph.sending import attempts, unsubmitted
 from heliograph.sending.attempts import Attempt
 from heliograph.sending.channel import Channel, Finish, Message, Step
 from heliograph.sending.flights import Flights, Key
-from heliograph.sending.results import BRIEFLY, LOCKED, RETRY, AnsweredAttempt, Results
+from heliograph.sending.results import RETRY, AnsweredAttempt, Results
 from heliograph.suppliers.contract import Verdict
 
 Report = TypeVar("Report")

@@ -24,7 +24,7 @@ import msgspec
 import structlog
 
 from heliograph.base.database.batching import Batcher
-from heliograph.base.database.pool import Connection, Pool, despite_deadlocks, is_down
+from heliograph.base.database.pool import BRIEFLY, LOCKED, Connection, Pool, despite_deadlocks, is_down
 from heliograph.base.process import measures
 from heliograph.base.process.crash import crash_point
 from heliograph.sending import attempts
@@ -36,10 +36,6 @@ log = structlog.get_logger()
 
 #: Pause before a batch is retried while the database is unavailable, in seconds.
 RETRY = 0.5
-# A statement that reaches its time limit has probably waited for a row that somebody keeps locked, as in an open
-# session. From then on, what has to wait for it is told from the rest by waiting for locks no longer than this.
-BRIEFLY = "SET LOCAL lock_timeout = '200ms'"
-LOCKED = asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError
 #: Organizations, at most, whose answers are set aside, and the pause before they are retried, in seconds: no lease can
 #: be renewed while each waits for its lock.
 MOST_ASIDE, ASIDE_RETRY = 4, 2.0

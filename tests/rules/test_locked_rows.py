@@ -13,7 +13,10 @@ import pytest
 
 from heliograph.base.database.pool import Connection, Pool, open_pool
 from heliograph.sending import results
+from heliograph.simulators.receiver import Options, Receiver
 from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Verdict
+from heliograph.webhooks.recording import results as deliveries
+from tests import hooks
 from tests.hooks import until
 from tests.rules.dispatching import Bench, attempts, queued
 from tests.rules.factories import message, organization, receipt, status_of
@@ -24,7 +27,8 @@ LOCKED = "SELECT FROM messages WHERE id = ANY ($1) FOR UPDATE"
 @pytest.fixture
 async def hasty(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pool]:
     """A worker's pool whose statements end sooner, so that less has to be waited for."""
-    monkeypatch.setattr(results, "ASIDE_RETRY", 0.01)
+    for one in (results, deliveries):
+        monkeypatch.setattr(one, "ASIDE_RETRY", 0.01)
     opened = await open_pool(database_url, size=6, statement=0.5)
     try:
         yield opened
@@ -148,3 +152,40 @@ async def test_messages_of_others_are_sent(pool: Pool, hasty: Pool, is_under_way
         assert [await status_of(pool, id) for id in ids] == ["sent"] * 5
         assert await queued(pool, locked)
         assert len(await attempts(pool, locked)) == 1
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_events_of_other_endpoints_are_delivered(
+    pool: Pool, hasty: Pool, receiver: Receiver, status: int
+) -> None:
+    """Their results waited with those of the locked one, and no further event was posted to anybody."""
+    actor, other = await hooks.organization(pool), await hooks.organization(pool)
+    locked, _ = await hooks.endpoint(pool, actor, receiver.url)
+    await hooks.endpoint(pool, other, receiver.url)
+
+    async def left(of: UUID) -> int:
+        return int(await pool.fetchval("SELECT count(*) FROM queue WHERE organization_id = $1", of))
+
+    async def is_done(of: UUID) -> bool:
+        return await left(of) == 0
+
+    async def is_recorded() -> bool:
+        return len(await hooks.attempts(pool)) == 20 and await hooks.leased(pool) == 0
+
+    async with hooks.delivering(hasty, hooks.settings(webhook_schedule="0,3600")) as deliverer:
+        async with locking(pool) as open_session:
+            await open_session.execute("SELECT FROM webhook_endpoints WHERE id = $1 FOR UPDATE", locked)
+            receiver.options = Options(status=status)
+            await hooks.record(pool, actor, 3)
+            await receiver.wait_for(lambda it: it.counters.requests == 3)
+            receiver.options = Options()
+            for _ in range(3):
+                await hooks.record(pool, other, 5)
+                await until(lambda: is_done(other.organization_id), within=30)
+            assert deliverer._record.is_aside(locked)
+            await hooks.record(pool, actor, 2)
+            assert await left(actor.organization_id) == 5
+        await until(is_recorded)
+    assert receiver.counters.requests == 3 + 15 + 2
+    assert await left(actor.organization_id) == (0 if status == 200 else 3)
+    assert not deliverer._record.is_aside(locked)

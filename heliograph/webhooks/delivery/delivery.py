@@ -211,6 +211,8 @@ class Deliverer:
         total = 0
         crowded = self._places.crowded()
         for line_id in self._due:
+            if self._record.is_aside(line_id):  # what is held of it is not recorded
+                continue
             # Checked first: thousands of endpoints may be failing, and each time a place becomes free, all are passed.
             line = self._lines.get(line_id)
             if (self._places.unknown if line is None else line.pool) in crowded:
@@ -236,7 +238,7 @@ class Deliverer:
         for organization_id in organizations:
             for line_id in self._known.get(organization_id, ()):
                 line = self._lines.get(line_id)
-                if line is None or line_id in self._due:
+                if line is None or line_id in self._due or self._record.is_aside(line_id):
                     continue
                 room = min(self._places.room(line), left)
                 if room > 0:

@@ -7,7 +7,8 @@ whose lease was lost is still recorded, but its queue row belongs to the new hol
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import contextlib
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
@@ -19,7 +20,7 @@ import structlog
 from heliograph import notices
 from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM
-from heliograph.base.database.pool import Connection, Pool, is_down
+from heliograph.base.database.pool import BRIEFLY, LOCKED, Connection, Pool, is_down
 from heliograph.base.process import measures
 from heliograph.base.process.crash import crash_point
 from heliograph.notices import Notice
@@ -38,6 +39,9 @@ log = structlog.get_logger()
 BATCH = 512
 #: Seconds before a batch is retried while the database is down. The responses of receivers exist only here.
 RETRY = 0.5
+#: Endpoints, at most, whose results are set aside, and the pause before they are retried, in seconds: no lease can be
+#: renewed while each waits for its lock.
+MOST_ASIDE, ASIDE_RETRY = 4, 2.0
 
 _COLUMNS = "organization_id, event_id, endpoint_id, attempt, started_at, duration_ms, status, result, detail"
 #: The columns of a stored row that go into the roll-ups.
@@ -121,6 +125,9 @@ class Record:
         self._sealing = Sealing()
         self._waiting: list[Ended] = []
         self._runner: asyncio.Task[None] | None = None
+        #: By endpoint, the results that wait because rows of it are locked, and what commits them.
+        self._aside: dict[UUID, list[Ended]] = {}
+        self._runs_aside: dict[UUID, asyncio.Task[None]] = {}
         #: Held while rows are finished; code that locks several of them takes it first, to avoid deadlocks.
         self.writing = asyncio.Lock()
 
@@ -134,41 +141,83 @@ class Record:
     @property
     def waiting(self) -> int:
         """How many results are not yet in a batch."""
-        return len(self._waiting)
+        return len(self._waiting) + sum(map(len, self._aside.values()))
 
     async def drain(self) -> None:
         """Wait until everything is committed."""
-        while self._runner is not None:
-            await asyncio.shield(self._runner)
+        while running := [one for one in (self._runner, *self._runs_aside.values()) if one is not None]:
+            await asyncio.gather(*map(asyncio.shield, running))
+
+    def is_aside(self, line: UUID) -> bool:
+        """Whether results of this endpoint wait because rows of it are locked."""
+        return line in self._aside
 
     async def _run(self) -> None:
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
-                await self._commit(batch)
+                for item in batch if self._aside else ():
+                    if item.lease.line in self._aside:
+                        self._set_aside([item])
+                batch = [item for item in batch if item.lease.line not in self._aside] if self._aside else batch
+                if batch:
+                    await self._commit(batch)
         finally:
             self._runner = None
 
-    async def _commit(self, items: list[Ended]) -> None:
-        is_repeated = False
+    def _set_aside(self, items: list[Ended]) -> None:
+        """Rows of this endpoint are locked: its results are recorded as soon as they are not, and others' at once."""
+        line = items[0].lease.line
+        if line not in self._aside:
+            log.warning("results wait for a locked row", endpoint_id=str(line))
+            self._aside[line] = []
+            self._runs_aside[line] = asyncio.create_task(self._run_aside(line))
+        self._aside[line] += items
+
+    async def _run_aside(self, line: UUID) -> None:
+        try:
+            while items := self._aside[line][:BATCH]:
+                await self._commit(items, briefly=True, is_aside=True)
+                del self._aside[line][: len(items)]
+        finally:
+            del self._aside[line], self._runs_aside[line]
+
+    async def _commit(
+        self, items: list[Ended], *, is_repeated: bool = False, briefly: bool = False, is_aside: bool = False
+    ) -> None:
+        """Commit results. `briefly`: wait for locks only briefly; of a single endpoint, they are then set aside, or are
+        already, and tried until the lock is gone."""
         while True:
             try:
                 async with self.writing:
                     crash_point("webhook.before_commit")
-                    disabled = await self._write(items, is_repeated)
+                    disabled = await self._write(items, is_repeated, briefly=briefly)
                     crash_point("webhook.after_commit")
                 counted = Counter(item.attempt.result for item in items if item.attempt is not None)
                 for result, count in counted.items():
                     measures.WEBHOOK_ATTEMPTS.add(result, by=count)
                 break
             except Exception as error:
-                if is_down(error):
-                    is_repeated = True
+                is_locked = isinstance(error, asyncpg.LockNotAvailableError)
+                if is_aside and is_locked:
+                    await asyncio.sleep(ASIDE_RETRY)
+                elif isinstance(error, LOCKED) and len(self._aside) < MOST_ASIDE and (is_locked or not briefly):
+                    if briefly:
+                        self._set_aside(items)
+                        return
+                    lines: defaultdict[UUID, list[Ended]] = defaultdict(list)
+                    for item in items:
+                        lines[item.lease.line].append(item)
+                    for part in lines.values():
+                        await self._commit(part, is_repeated=is_repeated, briefly=True)
+                    return
+                elif is_down(error) or is_locked:
+                    is_repeated, briefly = True, is_aside
                     await asyncio.sleep(RETRY)
                 elif len(items) > 1:  # one bad result must not fail the others
                     middle = len(items) // 2
-                    await self._commit(items[:middle])
-                    await self._commit(items[middle:])
+                    await self._commit(items[:middle], briefly=briefly, is_aside=is_aside)
+                    await self._commit(items[middle:], briefly=briefly, is_aside=is_aside)
                     return
                 else:
                     # Its lease is no longer renewed, so it expires, and the delivery is retried.
@@ -177,12 +226,14 @@ class Record:
                     break
         self._landed(items, disabled)
 
-    async def _write(self, items: list[Ended], is_repeated: bool) -> dict[UUID, str]:
+    async def _write(self, items: list[Ended], is_repeated: bool, *, briefly: bool) -> dict[UUID, str]:
         standings = _standings(items)
         firsts = [item for item in items if successes.is_first(item)]
         rest = items
         disabled: dict[UUID, str] = {}
-        async with self._pool.acquire() as conn:
+        async with self._pool.acquire() as conn, conn.transaction() if briefly else contextlib.nullcontext():
+            if briefly:
+                await conn.execute(BRIEFLY)
             if firsts:
                 alone = len(firsts) == len(items)
                 if await successes.store(conn, firsts, sorted(standings) if alone else ()):
