@@ -297,6 +297,24 @@ async def test_a_refusal_during_a_reading_is_newer_than_its_check(pool: Pool, gr
     assert row["held_until"] > row["now"]
 
 
+async def test_a_refusal_during_a_reading_does_not_say_why_a_longer_hold_lasts(
+    pool: Pool, graph: GraphSimulator, mirror: Mirror
+) -> None:
+    """Meta blocks the account for ten minutes, and then a reading finds its token expired."""
+    account = await begun(pool, graph)
+    for seconds, reason in ((600.0, "blocked for policy violations"), (2.0, "credential")):
+        await pool.execute("UPDATE whatsapp_accounts SET held_until = NULL, held_reason = NULL")
+        async with pool.acquire() as conn:
+            hold = (conn, account.organization_id, account.id)
+            await holds.hold_account(*hold, seconds=seconds, reason="blocked for policy violations")
+        graph.set_token(graph.options.token, state="expired")
+        await due(pool, "mirror_at", "numbers_at", "templates_at")
+        await mirror.round()
+        row = await account_row(pool)
+        assert (row["credential_status"], row["held_reason"]) == ("invalid", reason)
+        assert row["held_until"] - row["now"] > timedelta(seconds=50)
+
+
 async def test_a_secret_that_is_wrong_says_nothing_of_the_token(
     pool: Pool, graph: GraphSimulator, mirror: Mirror
 ) -> None:

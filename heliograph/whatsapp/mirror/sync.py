@@ -221,15 +221,18 @@ SELECT id, waba_id, portfolio, state, credential_status, credential_checked_at, 
        failures, mirrored_at
   FROM whatsapp_accounts WHERE organization_id = $1 AND id = $2 FOR NO KEY UPDATE
 """
-# A hold caused by the invalid credential ends with it: one message probes.
+# A hold caused by the invalid credential ends with it: one message probes. A refusal says nothing about a hold that
+# lasts longer, as in `dispatch.holds`.
+_UNTIL = "now() + make_interval(secs => $7)"
+_PROBES = f"$6 AND (held_until >= {_UNTIL}) IS NOT TRUE OR $3 <> 'invalid' AND credential_status = 'invalid'"
 CREDENTIAL = f"""
 UPDATE whatsapp_accounts
    SET credential_status = $3, credential_detail = $4, credential_expires_at = $5, credential_checked_at = now(),
        held_until = CASE WHEN $3 <> 'invalid' AND credential_status = 'invalid' THEN least(held_until, now())
-                         WHEN $6 THEN greatest(held_until, now() + make_interval(secs => $7)) ELSE held_until END,
-       held_reason = CASE WHEN $6 THEN '{REFUSED}' ELSE held_reason END,
-       trying_id = CASE WHEN $6 OR $3 <> 'invalid' AND credential_status = 'invalid' THEN NULL ELSE trying_id END,
-       trying_at = CASE WHEN $6 OR $3 <> 'invalid' AND credential_status = 'invalid' THEN NULL ELSE trying_at END
+                         WHEN $6 THEN greatest(held_until, {_UNTIL}) ELSE held_until END,
+       held_reason = CASE WHEN $6 AND (held_until > {_UNTIL}) IS NOT TRUE THEN '{REFUSED}' ELSE held_reason END,
+       trying_id = CASE WHEN {_PROBES} THEN NULL ELSE trying_id END,
+       trying_at = CASE WHEN {_PROBES} THEN NULL ELSE trying_at END
  WHERE organization_id = $1 AND id = $2
 """
 NUMBERS_READ = """
