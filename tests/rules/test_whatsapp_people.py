@@ -119,6 +119,20 @@ async def test_a_change_of_user_id_is_read_whether_or_not_it_says_who(pool: Pool
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_dead_letters") == 0
 
 
+@pytest.mark.parametrize("by", [None, TO])
+async def test_a_conversation_has_the_user_id_that_can_be_answered(
+    pool: Pool, acme: Made, meta: Meta, by: str | None
+) -> None:
+    """It kept the one that its user no longer has, which Meta refuses."""
+    await meta.say(acme, message(acme, by=by, user_id="MZ.1", at=ago(minutes=3)))
+    await meta.say(acme, changed_user_id(acme, ago(minutes=2)))
+    for user_id, minutes in ((None, 0), ("MZ.2", 1), ("MZ.1", 4)):
+        if user_id is not None:
+            await meta.say(acme, message(acme, by=None, user_id=user_id, at=ago(minutes=minutes)))
+        rows = await pool.fetch("SELECT recipient, user_id FROM whatsapp_conversations WHERE merged_into IS NULL")
+        assert [tuple(row) for row in rows] == [(by or "MZ.2", "MZ.2")]
+
+
 @pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
 async def test_words_of_one_person_by_several_names_come_to_the_same_in_any_order(
     pool: Pool, acme: Made, meta: Meta, order: tuple[int, ...]

@@ -137,10 +137,11 @@ class Renamed(msgspec.Struct, frozen=True, gc=False):
     at: datetime
 
 
-# A notice may arrive after messages under names that are newer still.
+# A notice may arrive after messages under names that are newer still. A number is kept if the notice gives none.
 RENAME = """
 UPDATE whatsapp_conversations c
-   SET recipient = coalesce(v.recipient, c.recipient), user_id = coalesce(v.user_id, c.user_id)
+   SET recipient = coalesce(v.recipient, CASE WHEN c.recipient NOT LIKE '+%' THEN v.user_id END, c.recipient),
+       user_id = coalesce(v.user_id, c.user_id)
   FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::timestamptz[])
        AS v (organization_id, id, recipient, user_id, at)
  WHERE c.organization_id = v.organization_id AND c.id = v.id AND c.last_inbound_at <= v.at
