@@ -48,6 +48,8 @@ class InboxLine(msgspec.Struct, frozen=True):
     """A thread in the list."""
 
     thread: Thread
+    #: The author's number; if none is known, what they wrote from.
+    address: str
     #: The contact's name, or the user's own profile name; empty: not known.
     name: str
     #: Text of the last message; empty: it had none, or it was deleted.
@@ -86,6 +88,8 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     """A thread with its messages, oldest first."""
 
     thread: Thread
+    #: As in the list.
+    address: str
     name: str
     is_contact: bool
     #: Our sender ID or number in it.
@@ -117,8 +121,7 @@ async def list_page(
     """Threads, most recently active first: up to `limit`, and where the next page begins."""
     found, seen = await threads.list_page(conn, actor, state=state, after=after, limit=limit)
     more = found[limit - 1].message_id if len(found) > limit else seen
-    names = await suggesting.names(conn, actor, phones=[one.peer for one in found[:limit]])
-    return await _lines(conn, actor, found[:limit], names), more
+    return await _lines(conn, actor, found[:limit], await _people(conn, actor, found[:limit])), more
 
 
 async def search(
@@ -128,23 +131,40 @@ async def search(
     which may be written as at home. Scans at most SEARCHED threads, so there may be fewer than `limit` although there
     are more."""
     found, seen = await threads.list_page(conn, actor, state=state, after=after, limit=SEARCHED, look=SEARCHED)
-    names = await suggesting.names(conn, actor, phones=[one.peer for one in found])
+    people = await _people(conn, actor, found)
     wanted = naming.sought(text).casefold()
     digits, numbers = await _numbers(conn, actor, wanted)
-    nameless = [one for one in found if one.peer not in names]
+    nameless = [one for one in found if not people[one.id].name]
     written = {one.id: one for one in await whatsapp.by_ids(conn, actor, ids=_last(nameless, "whatsapp"))}
 
     def fits(one: Thread) -> bool:
-        message = written.get(one.message_id)
-        name = names.get(one.peer) or _own_name(message)
-        if one.peer in numbers or wanted == one.peer.casefold():
+        who = people[one.id]
+        name = who.name or _own_name(written.get(one.message_id))
+        if who.address in numbers or wanted == one.peer.casefold():
             return True
-        return wanted in naming.sought(name).casefold() or (digits is not None and digits in one.peer)
+        return wanted in naming.sought(name).casefold() or (digits is not None and digits in who.address)
 
     fitting = [one for one in found if fits(one)]
     if len(fitting) > limit:
         fitting, seen = fitting[:limit], fitting[limit - 1].message_id
-    return await _lines(conn, actor, fitting, names), seen
+    return await _lines(conn, actor, fitting, people), seen
+
+
+class _Person(msgspec.Struct, frozen=True):
+    """The author of a thread."""
+
+    address: str
+    #: Of the contact; empty: they are none.
+    name: str
+
+
+async def _people(conn: Connection, actor: Actor, found: Sequence[Thread]) -> dict[UUID, _Person]:
+    """The authors of threads. Whoever hides their number now may be known by it, and be a contact."""
+    hidden = [one.id for one in found if one.channel == "whatsapp" and not one.peer.startswith("+")]
+    places = await reads.conversations_of(conn, actor, ids=hidden)
+    addresses = {one.id: places[one.id].recipient if one.id in places else one.peer for one in found}
+    names = await suggesting.names(conn, actor, phones=set(addresses.values()))
+    return {id: _Person(address, names.get(address, "")) for id, address in addresses.items()}
 
 
 async def _numbers(conn: Connection, actor: Actor, text: str) -> tuple[str | None, list[str]]:
@@ -157,7 +177,9 @@ async def _numbers(conn: Connection, actor: Actor, text: str) -> tuple[str | Non
     return digits, [] if number is None else phones.spellings(number)
 
 
-async def _lines(conn: Connection, actor: Actor, found: Sequence[Thread], names: Mapping[str, str]) -> list[InboxLine]:
+async def _lines(
+    conn: Connection, actor: Actor, found: Sequence[Thread], people: Mapping[UUID, _Person]
+) -> list[InboxLine]:
     last = {one.id: one for one in await inbound.by_ids(conn, actor, ids=_last(found, "sms"))}
     written = {one.id: one for one in await whatsapp.by_ids(conn, actor, ids=_last(found, "whatsapp"))}
     users = [one for one in found if one.channel == "whatsapp"]
@@ -165,22 +187,23 @@ async def _lines(conn: Connection, actor: Actor, found: Sequence[Thread], names:
     silent = await optouts.current(conn, {(actor.organization_id, one.peer) for one in users})
     lines, shown = [], set()
     for one in found:
+        who = people[one.id]
         if one.channel == "sms":
             received = last.get(one.message_id)
             words = (received.body or "") if received else ""
             type = "blank" if received and received.body is not None and not words.strip() else "text"
             keyword = received.keyword if received else None
-            line = InboxLine(one, names.get(one.peer, ""), _cut(words), type, keyword, None)
+            line = InboxLine(one, who.address, who.name, _cut(words), type, keyword, None)
         else:
             place, message = places.get(one.id), written.get(one.message_id)
             if place is not None and place.id in shown:
                 continue  # two threads that turned out to be the same person's
             shown.add(place.id if place else one.id)
             words = rendering.plain_text((message.content if message else None) or {})
-            name = names.get(one.peer) or _own_name(message)
             line = InboxLine(
                 one,
-                name,
+                who.address,
+                who.name or _own_name(message),
                 _cut(words),
                 rendering.content_type(message, words) if message else "text",
                 None,
@@ -193,7 +216,7 @@ async def _lines(conn: Connection, actor: Actor, found: Sequence[Thread], names:
 async def get(conn: Connection, actor: Actor, *, id: UUID, before: UUID | None = None, limit: int = 50) -> Conversation:
     """A thread with its newest messages, or those older than `before`. Raises NotFound."""
     thread = await threads.get(conn, actor, id=id)
-    names = await suggesting.names(conn, actor, phones=[thread.peer])
+    who = (await _people(conn, actor, [thread]))[id]
     window, profile = None, ""
     if thread.channel == "sms":
         bubbles, seen = await _sms(conn, actor, thread, before, limit)
@@ -212,8 +235,9 @@ async def get(conn: Connection, actor: Actor, *, id: UUID, before: UUID | None =
     older = bubbles[limit - 1].id if len(bubbles) > limit else seen
     return Conversation(
         thread=thread,
-        name=names.get(thread.peer) or profile,
-        is_contact=thread.peer in names,
+        address=who.address,
+        name=who.name or profile,
+        is_contact=bool(who.name),
         line=line,
         is_line_usable=is_usable,
         window=window,

@@ -154,6 +154,28 @@ async def test_a_contact_is_called_by_name_however_meta_writes_the_number(
         assert (page.status, f"/inbox/{id['id']}/contact" in page.text) == (200, not is_known), page.words
 
 
+async def test_a_contact_who_hides_the_number_now_is_still_called_by_name_and_found_by_it(
+    pool: Pool, tenant: Tenant, owner: Browser, made: Made
+) -> None:
+    """Meta no longer tells it once they have a username: they were a stranger's user id, and an answer goes there."""
+    async with pool.acquire() as conn:
+        await records.create(conn, tenant.actor, entry=Entry(RUI, "Rui Contacto"))
+    meta = Meta(pool)
+    await meta.say(made, callback(made, "Hello", by=RUI, user_id="MZ.1"))
+    await meta.say(made, callback(made, "Is it late?", by=None, user_id="MZ.1"))
+    await meta.say(made, callback(made, "Who are you?", by=None, user_id="MZ.2"))
+    assert people(await owner.get("/inbox")) == ["Amal Bén", "Rui Contacto"]
+    for typed in ("contacto", RUI, "84 222", "MZ.1"):
+        assert people(await owner.get(f"/inbox?q={quote(typed)}")) == ["Rui Contacto"], typed
+    id = await pool.fetchval("SELECT id FROM inbox_threads WHERE peer = 'MZ.1'")
+    page = await owner.get(f"/inbox/{id}")
+    assert '<h2 id="who">Rui Contacto</h2>' in page.text
+    assert "+258 84 222 2222" in page.words
+    await owner.submit(page, f"/inbox/{id}/reply", message="No")
+    sent = "SELECT recipient FROM whatsapp_messages WHERE direction = 'outbound'"
+    assert await pool.fetchval(sent) == "MZ.1"
+
+
 async def test_whoever_has_a_calling_code_that_is_not_known_can_be_answered(
     pool: Pool, tenant: Tenant, owner: Browser, made: Made
 ) -> None:
