@@ -301,6 +301,7 @@ class TestMessages:
     def test_hidden_number_referral_group_and_errors(self) -> None:
         item = message(**{"from": None, "text": {"body": "x"}, "referral": {"source_type": "ad"}})
         assert (item.sender, item.user_id, item.referral) == (None, USER, {"sourceType": "ad"})
+        assert [message(referral=one).referral for one in (None, {})] == [None, {}]
         item = message(**{"from": USER, "from_user_id": None, "group_id": "g", "text": {"body": "x"}})
         assert (item.sender, item.user_id, item.group, item.opens_window) == (None, USER, True, False)
         item = message(type="unsupported", errors=[{"code": 131051, "title": "unknown"}])

@@ -59,7 +59,7 @@ def is_forwarded(message: Mapping[str, Any]) -> bool:
 
 def referral_of(message: Mapping[str, Any]) -> dict[str, Any] | None:
     """The advertisement or post that brought the user here; None if there was none."""
-    if "referral" not in message:
+    if message.get("referral") is None:
         return None
     names = {"sourceType": "source_type", "headline": "headline", "body": "body", "mediaType": "media_type"}
     return _picked(part(message, "referral"), **names)
