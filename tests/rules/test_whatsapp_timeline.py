@@ -14,6 +14,7 @@ from heliograph.base.ids import uuid7
 from heliograph.overview import messages as overview
 from heliograph.pages.pieces.timeline import lines
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import Pricing
+from heliograph.suppliers.whatsapp_cloud.graph import outcome_of
 from heliograph.whatsapp import intervening, timeline
 from heliograph.why.words import why
 from tests.rules.dispatching_whatsapp import Bench, accept_all, fault, status_item, wamid
@@ -73,6 +74,22 @@ async def test_the_hold_that_lasts_longer_is_given_with_its_own_reason(
     assert row["held_until"] == await pool.fetchval(
         "SELECT greatest(n.held_until, a.held_until) FROM whatsapp_numbers n, whatsapp_accounts a"
     )
+
+
+@pytest.mark.parametrize("state", ["accepted", "held_for_quality_assessment", "paused"])
+async def test_what_meta_does_with_a_message_that_it_took_is_said(pool: Pool, state: str) -> None:
+    """Nobody could see why it stays queued, for an hour or until it expires."""
+    who = await made(pool)
+    bench = await Bench(pool).start()
+    answer = msgspec.json.encode({"messages": [{"id": "wamid.HBgM", "message_status": state}]})
+    bench.only.script = lambda submission: outcome_of(200, answer)
+    id = await message(pool, who)
+    await bench.round()
+    async with pool.acquire() as conn:
+        found = await timeline.of_message(conn, id=id)
+    (said,) = [one.detail for one in found.entries if one.what == "answer"]
+    assert (said["state"], said.get("detail")) == ("accepted", None if state == "accepted" else state)
+    assert found.message["reserved"] == "0.010000"
 
 
 async def test_a_message_that_meta_has_is_not_said_to_wait_for_a_worker(pool: Pool) -> None:

@@ -299,12 +299,15 @@ def outcome_of(status: int, raw: bytes, retry_after: float | None = None) -> Clo
         wamid = text_id(part({"m": message}, "m").get("id"))
         if wamid:
             known = part({"c": contact}, "c")
+            state = words(part({"m": message}, "m").get("message_status"))
             return CloudOutcome(
                 Verdict.ACCEPTED,
                 wamid=wamid,
                 wa_id=id_of(known.get("wa_id")),
                 user_id=id_of(known.get("user_id")),
-                message_status=words(part({"m": message}, "m").get("message_status")),
+                message_status=state,
+                # Meta holds it, and may report nothing on it for an hour or for good.
+                detail=state[:_DETAIL] if state and state != "accepted" else "",
             )
     error = part(answer, "error")
     code = number_of(error.get("code"))
