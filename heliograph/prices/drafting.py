@@ -5,6 +5,7 @@ The rule nobody may break: exact fractions until the end, then rounded once, hal
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from fractions import Fraction
 
@@ -13,6 +14,15 @@ import msgspec
 from heliograph.base.errors import Invalid
 from heliograph.base.money import MOST_PRICE
 from heliograph.prices.tariff import Rate
+
+# An exponent of nine digits, which a Fraction takes, is a number of a billion digits.
+_number = re.compile(r"[+-]?(?:[0-9]{1,32}(?:\.[0-9]{0,32})?|\.[0-9]{1,32})", re.ASCII).fullmatch
+
+
+def number(text: str) -> Fraction | None:
+    """A percentage or an exchange rate, such as "12.5"; None if it is not a decimal number."""
+    text = text.strip()
+    return Fraction(text) if _number(text) else None
 
 
 def half_up(amount: Fraction) -> int:

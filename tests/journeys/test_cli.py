@@ -781,6 +781,13 @@ async def test_a_value_that_is_wrong_whatever_is_stored_is_wrong_usage(cli: Cli)
         (("org", "plan", "Acme", "p", "--quota", "9" * 20), "--quota must be "),
         (("org", "create", "Bakery", "--country", "any", "--grant", "9" * 20), "--grant must be "),
         (("quota", "alert", "9" * 20), "MESSAGES must be "),
+        # More digits than Python reads.
+        (("key", "create", "--expires", f"{'9' * 5000}d"), "--expires: too far in the future"),
+        (("quota", "limit", "9" * 5000), "SEGMENTS: give a number of segments"),
+        (("quota", "alert", "9" * 5000), "MESSAGES: must be a number of messages"),
+        # A power of ten that takes minutes to calculate, and what a Fraction reads besides decimal numbers.
+        (("rates", "draft", "main", "--markup", "1e99999999"), "--markup: must be a number such as 12.5"),
+        (("rates", "draft", "main", "--margin", "1_0"), "--margin: must be a number such as 12.5"),
     ):
         done = await cli(*arguments)
         assert (done.status, done.out, told in done.err) == (2, "", True), (arguments, done.err)

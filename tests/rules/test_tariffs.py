@@ -113,6 +113,23 @@ def test_a_draft_refuses_what_makes_no_price(markup: Fraction | None, margin: Fr
         drafting.factor(markup=markup, margin=margin)
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("12.5", Fraction(25, 2)),
+        (" -0.5 ", Fraction(-1, 2)),
+        ("+.5", Fraction(1, 2)),
+        ("7.", Fraction(7)),
+        *dict.fromkeys(
+            ("", ".", "-", "1e99999999", "1E3", "1/3", "1_000", "NaN", "Infinity", "１２", "٣", "9" * 33, "1,5")
+        ).items(),
+    ],
+)
+def test_a_percentage_is_a_decimal_number(text: str, number: Fraction | None) -> None:
+    """`1e999999999` as a Fraction has a billion digits, and kept a processor busy for minutes."""
+    assert drafting.number(text) == number
+
+
 @given(st.fractions(min_value=-1000, max_value=1000))
 def test_half_up_is_the_nearest_number(amount: Fraction) -> None:
     found = drafting.half_up(amount)

@@ -15,6 +15,7 @@ from heliograph.cli.terminal.console import Problem
 from heliograph.cli.terminal.files import reading
 from heliograph.cli.terminal.printing import as_plain, form, form_option, in_utf8, say, show
 from heliograph.networks.plan import unlisted
+from heliograph.prices import drafting
 from heliograph.prices.rows import COLUMNS, TariffInvalid, read, write
 from heliograph.prices.tariff import Rate
 from heliograph.prices.tariffs import Difference, Imported, Listed
@@ -97,10 +98,10 @@ def percent(text: str | None, option: str) -> Fraction | None:
     """A percentage or an exchange rate. Raises typer.BadParameter."""
     if text is None:
         return None
-    try:
-        return Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        raise typer.BadParameter("must be a number such as 12.5", param_hint=option) from None
+    found = drafting.number(text)
+    if found is None:
+        raise typer.BadParameter("must be a number such as 12.5", param_hint=option)
+    return found
 
 
 def _plain(one: Rate) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from typing import Annotated, Literal, Protocol
 from uuid import UUID
@@ -213,9 +214,10 @@ def _change(rule: _Change, id: UUID, json: bool, data_dir: DataDir) -> None:
 
 
 def _when(text: str) -> datetime:
-    if text.endswith("d") and text[:-1].isdecimal():
+    if re.fullmatch("[0-9]+d", text):
         try:
-            return clock.now() + timedelta(days=int(text[:-1]))
+            # Python reads no integer of more than 4,300 digits.
+            return clock.now() + timedelta(days=float(text[:-1]))
         except OverflowError:
             raise typer.BadParameter("too far in the future", param_hint="--expires") from None
     return moment(text, "--expires")

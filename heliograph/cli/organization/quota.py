@@ -16,6 +16,9 @@ from heliograph.sms import refunds
 
 app = group("Grant, adjust and show the message quota of an organization, and set which failures are refunded.")
 
+#: Digits of a number.
+LONGEST = 100
+
 
 @app.command("grant", context_settings={"ignore_unknown_options": True})
 def grant(
@@ -84,9 +87,7 @@ def alert(
       heliograph quota alert 5000 --org "Acme Lda"
       heliograph quota alert off --org "Acme Lda"
     """
-    if messages != "off" and not (messages.isascii() and messages.isdigit()):
-        raise typer.BadParameter("must be a number of messages, or off", param_hint="MESSAGES")
-    above = None if messages == "off" else int(messages)
+    above = None if messages == "off" else _count(messages, "must be a number of messages, or off", "MESSAGES")
 
     async def work(conn: Connection) -> dict[str, int | None]:
         found = await organization(conn, org)
@@ -171,17 +172,23 @@ def limit(
       heliograph quota limit 20000 --org "Acme Lda"
       heliograph quota limit none --org "Acme Lda"
     """
-    if segments not in (None, "none") and not segments.isdecimal():
-        raise typer.BadParameter("give a number of segments, or `none`")
+    said = "give a number of segments, or `none`"
+    most = None if segments in (None, "none") else _count(segments, said, "SEGMENTS")
 
     async def work(conn: Connection) -> list[spending.Limit]:
         found = await organization(conn, org)
         if segments is None:
             return await spending.limits(conn, found.id)
-        most = None if segments == "none" else int(segments)
         return await spending.limit(conn, found.id, segments=most, key_id=key, by=shell())
 
     show(on_database(work, settings_of(data_dir)), json, ("key_id", "segments", "used"))
+
+
+def _count(text: str, said: str, option: str) -> int:
+    """A number that the rule checks. Raises typer.BadParameter. Python reads no number of more than 4,300 digits."""
+    if not (text.isascii() and text.isdigit() and len(text) <= LONGEST):
+        raise typer.BadParameter(said, param_hint=option)
+    return int(text)
 
 
 def _show(found: Quota, json: bool) -> None:

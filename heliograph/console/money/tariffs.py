@@ -31,8 +31,8 @@ from heliograph.prices.tariffs import Imported, Listed
 from heliograph.sms.dispatch import routing, suppliers
 
 HERE = "/console/rates"
-#: Rates and differences per page; maximum characters of a number.
-SHOWN, LONGEST = 500, 64
+#: Rates and differences per page.
+SHOWN = 500
 #: What is chosen with a file.
 CHOSEN = ("target", "name", "whole", "decimal_comma")
 #: What is wrong with a price list's name, by issue.
@@ -239,9 +239,7 @@ def _number(field: str, text: str) -> Fraction | None:
     """A percentage or an exchange rate; None if empty. Raises Invalid."""
     if not text:
         return None
-    try:
-        if len(text) > LONGEST or "/" in text or "e" in text.lower():
-            raise ValueError(text)
-        return Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        raise Invalid((field, "format", "Enter a number such as 12.5.")) from None
+    found = drafting.number(text)
+    if found is None:
+        raise Invalid((field, "format", "Enter a number such as 12.5."))
+    return found
