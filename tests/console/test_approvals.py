@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 import pytest
@@ -18,7 +19,7 @@ from tests.api.conftest import Tenant
 from tests.pages.conftest import make_person
 
 from . import test_suppliers
-from .conftest import Browser
+from .conftest import Browser, Page
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ async def test_a_sender_is_approved_taken_back_and_rejected(pool: Pool, tenant: 
     page = await root.submit(page, f"{here}/approve")
     assert "“BANC0-SUL” is approved." in page.words
     assert "Nothing waits" in page.words
-    page = await root.submit(page, f"{here}/undo")
+    page = await root.submit(page, undo_of(page))
     assert "undone" in page.words
     assert "BANC0-SUL" in page.words
     async with pool.acquire() as conn:
@@ -73,6 +74,32 @@ async def test_a_sender_is_approved_taken_back_and_rejected(pool: Pool, tenant: 
         )
     assert (one.status, one.rejection_reason) == ("rejected", "This name could be mistaken for another company's.")
     assert {row["who"] for row in told} == {"operator"}
+
+
+def undo_of(page: Page) -> str:
+    """The address that the notice's Undo posts to."""
+    found = re.search(r'action="([^"]+/undo\?[^"]+)"', page.text)
+    assert found, page.words
+    return html.unescape(found[1])
+
+
+async def test_an_undo_is_of_its_own_decision(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    """That of a decision, or of one that only repeated it, took back what somebody else had decided."""
+    async with pool.acquire() as conn:
+        asked = await sender_ids.request(conn, tenant.actor, value="PADARIA")
+    page = await root.get("/console/approvals")
+    approve = f"/console/approvals/{tenant.id}/{asked.id}/approve"
+    approved = await root.submit(page, approve)
+    async with pool.acquire() as conn:
+        await sender_ids.review(conn, tenant.actor, id=asked.id, status="rejected", reason="Send us your licence.")
+    undone = await root.submit(approved, undo_of(approved))
+    assert "It was decided again in the meantime, so nothing was undone." in undone.words
+    async with pool.acquire() as conn:
+        (one,) = [one for one in await sender_ids.list_all(conn, tenant.actor) if one.id == asked.id]
+        assert (one.status, one.rejection_reason) == ("rejected", "Send us your licence.")
+        await sender_ids.review(conn, tenant.actor, id=asked.id, status="approved")
+    again = await root.submit(page, approve)
+    assert ("“PADARIA” is approved." in again.words, "/undo" in again.text) == (True, False), again.words
 
 
 async def test_a_number_that_another_organization_has_is_told(pool: Pool, tenant: Tenant, root: Browser) -> None:
@@ -131,7 +158,7 @@ async def test_an_approval_in_use_is_not_taken_back(pool: Pool, tenant: Tenant, 
     page = await root.submit(await root.get("/console/approvals"), f"{here}/approve")
     async with pool.acquire() as conn:
         await sender_ids.set_default(conn, tenant.actor, id=asked.id)
-    page = await root.submit(page, f"{here}/undo")
+    page = await root.submit(page, undo_of(page))
     assert "It is in use already, so this decision cannot be undone." in page.words
     async with pool.acquire() as conn:
         (default,) = [one.value for one in await sender_ids.list_all(conn, tenant.actor) if one.is_default]
@@ -310,12 +337,12 @@ async def test_what_is_not_there_and_what_is_too_late(pool: Pool, tenant: Tenant
         asked = await sender_ids.request(conn, tenant.actor, value="PADARIA")
     page = await root.get("/console/approvals")
     here = f"/console/approvals/{tenant.id}/{asked.id}"
-    await root.submit(page, f"{here}/approve")
+    page = await root.submit(page, f"{here}/approve")
     async with pool.acquire() as conn:
         await conn.execute("UPDATE sender_ids SET reviewed_at = reviewed_at - interval '1 minute'")
+    assert "too late" in (await root.submit(page, undo_of(page))).words
     token = (await root.get("/console/account")).form("/console/logout")["_token"]
-    page = await root.post(f"{here}/undo", {"_token": token})
-    assert "too late" in page.words
+    assert (await root.post(f"{here}/undo", {"_token": token})).status == 404
     async with pool.acquire() as conn:
         other = await organizations.create(conn, name="Other")
     # Another organization's id with this sender.

@@ -122,9 +122,10 @@ async def test_each_question_and_decision_is_told(pool: Pool) -> None:
 
 
 async def undo(pool: Pool, actor: Actor, id: UUID) -> tuple[str, str]:
-    """The result of an undo, and the sender's status after it."""
+    """The result of an undo of the last decision, and the sender's status after it."""
     async with pool.acquire() as conn:
-        undone = await sender_ids.reopen(conn, actor, id=id)
+        at = await conn.fetchval("SELECT coalesce(reviewed_at, created_at) FROM sender_ids WHERE id = $1", id)
+        undone = await sender_ids.reopen(conn, actor, id=id, reviewed_at=at)
         return undone, await conn.fetchval("SELECT status FROM sender_ids WHERE id = $1", id)
 
 

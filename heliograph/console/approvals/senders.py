@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from heliograph.base.database import clock
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.acting import acting_for, organization
 from heliograph.console.credentials.senders import shared_note
@@ -22,6 +23,7 @@ HERE = "/console/approvals"
 UNDONE: Mapping[str, str] = {
     "undone": "The decision is undone.",
     "late": "It is too late to undo this decision. The sender ID can still be suspended.",
+    "moved": "It was decided again in the meantime, so nothing was undone.",
     "used": "It is in use already, so this decision cannot be undone. The sender ID can still be suspended.",
 }
 #: Countries named of those that an organization may send to.
@@ -89,24 +91,32 @@ async def ask(request: Request) -> Answer:
 
 
 async def undo(request: Request) -> Answer:
-    """Undo a recent decision."""
+    """Undo a recent decision, which the address names by its time."""
+    decided = clock.time_in(request.query.get("decided", ""))
+    if decided is None:
+        raise NotFound
     async with request.writing() as conn:
         one = await organization(conn, request)
-        undone = await sender_ids.reopen(conn, acting_for(request, one), id=request.id())
+        undone = await sender_ids.reopen(conn, acting_for(request, one), id=request.id(), reviewed_at=decided)
     return Redirect(location=HERE, notice=request.text(UNDONE[undone]), is_refusal=undone != "undone")
 
 
 async def _decided(request: Request, status: str, reason: str | None, said: str) -> Answer:
     id = request.id()
-    async with request.writing() as conn:
+    async with request.writing() as conn, conn.transaction():
         one = await organization(conn, request)
         actor = acting_for(request, one)
+        before = (await sender_ids.lock(conn, actor)).get(id)
         sender = await sender_ids.review(conn, actor, id=id, status=status, reason=reason)
         note = shared_note(request, await unassigned.also_of(conn, actor, sender))
     if sender.status != status:
         said = request.text("You approved “%(value)s”. It is approved once another operator does so too.")
         return Redirect(location=HERE, notice=said % {"value": sender.value})
-    return Redirect(location=HERE, notice=said % {"value": sender.value} + note, undo=f"{HERE}/{one.id}/{id}/undo")
+    undo = ""
+    # If it had been decided already, there is another decision, perhaps somebody else's, that would be undone with it.
+    if before is not None and before["status"] == "pending" and sender.reviewed_at is not None:
+        undo = request.to(f"{HERE}/{one.id}/{id}/undo", decided=sender.reviewed_at.isoformat())
+    return Redirect(location=HERE, notice=said % {"value": sender.value} + note, undo=undo)
 
 
 def _reason(request: Request, typed: Mapping[str, str]) -> str:

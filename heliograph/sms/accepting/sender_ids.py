@@ -11,6 +11,7 @@ from typing import Literal
 from uuid import UUID
 
 import msgspec
+from asyncpg import Record
 
 from heliograph import notices
 from heliograph.audit import reading, reasons
@@ -245,6 +246,12 @@ SELECT id, value, status, {four_eyes.FIRST_BY} AS first_by
   FROM sender_ids WHERE organization_id = $1 ORDER BY id FOR NO KEY UPDATE
 """
 
+
+async def lock(conn: Connection, actor: Actor) -> dict[UUID, Record]:
+    """The organization's sender IDs, in the caller's transaction: nobody decides about one before it ends."""
+    return {row["id"]: row for row in await conn.fetch(LOCK, actor.organization_id)}
+
+
 # The first approved sender of an organization becomes its default: a first send should need no further step. A default
 # that is no longer approved is not replaced: no organization should send under another name without noticing.
 REVIEW = f"""
@@ -267,7 +274,7 @@ async def review(conn: Connection, actor: Actor, *, id: UUID, status: str, reaso
     if reason is not None and (reason := reasons.normalized(reason)) is None:
         raise Invalid(("reason", "length", f"`reason` must have 1 to {reasons.LONGEST} printable characters"))
     async with conn.transaction():
-        known = {row["id"]: row for row in await conn.fetch(LOCK, actor.organization_id)}
+        known = await lock(conn, actor)
         if id not in known:
             raise NotFound(resource="sender_id", id=str(id))
         before = {id: known[id]["status"]}
@@ -315,19 +322,23 @@ RETURNING {COLUMNS}
 """
 
 
-async def reopen(conn: Connection, actor: Actor, *, id: UUID) -> Literal["undone", "late", "used"]:
-    """Undo an operator's decision of the last UNDONE_FOR seconds: the sender ID is pending again. An event already
-    raised is corrected by that of the next decision.
+async def reopen(
+    conn: Connection, actor: Actor, *, id: UUID, reviewed_at: datetime
+) -> Literal["undone", "late", "used", "moved"]:
+    """Undo an operator's decision of the last UNDONE_FOR seconds, unless another one followed it: the sender ID is
+    pending again. An event already raised is corrected by that of the next decision.
 
     An approval stands once the organization has used it: messages and campaigns with this sender would fail, and the
     default that it replaced would be missing.
     """
     async with conn.transaction():
-        await conn.execute(LOCK, actor.organization_id)
+        await lock(conn, actor)
         recent = await conn.fetchrow(RECENT, actor.organization_id, id, clock.now())
         if recent is None:
             return "late"
         status, at = recent
+        if at != reviewed_at:
+            return "moved"
         if status == "approved" and await _is_used(conn, actor, id, at):
             return "used"
         (row,) = await conn.fetch(REOPEN, actor.organization_id, id)
@@ -353,7 +364,7 @@ SET_DEFAULT = f"UPDATE sender_ids SET is_default = true WHERE organization_id = 
 async def set_default(conn: Connection, actor: Actor, *, id: UUID) -> SenderId:
     """Make this the default sender ID. Raises NotFound, SenderIdNotApproved."""
     async with conn.transaction():
-        status = {row["id"]: row["status"] for row in await conn.fetch(LOCK, actor.organization_id)}
+        status = {known: row["status"] for known, row in (await lock(conn, actor)).items()}
         if id not in status:
             raise NotFound(resource="sender_id", id=str(id))
         if status[id] != "approved":
