@@ -516,6 +516,11 @@ async def test_whoever_chooses_a_theme_or_folds_the_rail_stays_where_they_are(ow
         assert {html.unescape(one) for one in given} == {here}
         page = await owner.submit(page, "/preferences", **chosen)
         assert page.path == here
+    # A page with longer filters than are carried along led to the front page in live mode.
+    for mode, kept in (("", "/messages"), ("&mode=test", "/messages?mode=test")):
+        page = await owner.get(f"/messages?sender={'x' * 2_000}{mode}")
+        page = await owner.submit(page, "/preferences", theme="dark")
+        assert (page.status, page.path) == (200, kept)
 
 
 @pytest.mark.parametrize(
