@@ -82,6 +82,21 @@ RETURNING (SELECT state FROM before), (SELECT note FROM before)
 """
 
 
+def check(*, country: str, state: str, network: str = "", note: str = "") -> None:
+    """Raises Invalid with everything that is wrong with what was typed about a registration."""
+    wrong: list[tuple[str, str, str]] = []
+    if said := phones.no_country(country):
+        wrong.append(("country", "unknown", said))
+    if state not in STATES:
+        wrong.append(("state", "enum", f"a state is one of {', '.join(STATES)}"))
+    if network and (said := no_network(network)):
+        wrong.append(("network", "pattern", said))
+    if len(note) > MAX_NOTE or not note.isprintable():
+        wrong.append(("note", "length", f"`note` may have up to {MAX_NOTE} printable characters"))
+    if wrong:
+        raise Invalid(*wrong)
+
+
 async def put(
     conn: Connection,
     *,
@@ -96,17 +111,7 @@ async def put(
     by: Principal = SYSTEM,
 ) -> None:
     """Set the state of a registration. `sender`: its value, for the audit log. Raises Invalid."""
-    wrong: list[tuple[str, str, str]] = []
-    if said := phones.no_country(country):
-        wrong.append(("country", "unknown", said))
-    if state not in STATES:
-        wrong.append(("state", "enum", f"a state is one of {', '.join(STATES)}"))
-    if network and (said := no_network(network)):
-        wrong.append(("network", "pattern", said))
-    if len(note) > MAX_NOTE or not note.isprintable():
-        wrong.append(("note", "length", f"`note` may have up to {MAX_NOTE} printable characters"))
-    if wrong:
-        raise Invalid(*wrong)
+    check(country=country, state=state, network=network, note=note)
     async with conn.transaction():
         await versions.move(conn)
         row = await conn.fetchrow(PUT, organization_id, sender_id, country, network, supplier_id or ANY, state, note)

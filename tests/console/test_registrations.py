@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from uuid import UUID
 
 from heliograph.base.database.pool import Pool
@@ -62,6 +63,10 @@ async def test_refusals_stand_at_their_fields(pool: Pool, root: Browser, tenant:
         page = await root.submit(form, HERE, **good | typed)
         assert page.status == 422, typed
         assert f'href="#{field}"' in page.text, (typed, page.words)
+    everything = good | {"organization": "Nobody", "country": "", "network": "643", "supplier": "x", "note": "x" * 501}
+    page = await root.submit(form, HERE, **everything | {"state": "perhaps"})
+    fields = re.findall(r'href="#(\w+)"', page.text)
+    assert {"organization", "country", "network", "supplier", "note", "state"} <= set(fields), page.words
     for network, said in (("643", "such as 643-04 or 334-020"), ("643-4", "did you mean 643-04?")):
         page = await root.submit(form, HERE, **good | {"network": network})
         assert said in page.words, page.words

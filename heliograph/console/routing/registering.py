@@ -7,7 +7,10 @@ from typing import Any
 from uuid import UUID
 
 from heliograph.accounts import organizations
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.accounts.organizations import Organization
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound, Problems
 from heliograph.console.acting import acting_for
 from heliograph.console.routing.descriptions import network_error
 from heliograph.networks import plan
@@ -18,6 +21,7 @@ from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.senders import registrations
 from heliograph.senders.book import STATES
 from heliograph.sms.accepting import sender_ids
+from heliograph.sms.accepting.sender_ids import SenderId
 from heliograph.sms.dispatch import routing
 
 HERE = "/console/routes/registrations"
@@ -41,36 +45,53 @@ async def show(request: Request) -> Answer:
 async def register(request: Request) -> Answer:
     """Set the status of a registration; the organization sees it, without the supplier."""
     form = {name: request.form.get(name, "").strip() for name in FIELDS}
+    wrong, country = Problems(), form["country"].upper()
     try:
         async with request.writing() as conn, conn.transaction():
-            try:
-                one = await organizations.find(conn, reference=form["organization"] or None)
-            except (NotFound, Invalid):
-                raise Invalid(("organization", "unknown", "Choose an organization, by its name or id.")) from None
-            try:
-                sender = await sender_ids.find(conn, acting_for(request, one), which=form["sender"])
-            except NotFound:
-                raise Invalid(("sender", "unknown", "The organization has no such sender ID.")) from None
+            with wrong.gathering():
+                one = await _organization(conn, form["organization"])
+                sender = await _sender(conn, acting_for(request, one), form["sender"])
+            with wrong.gathering():
+                registrations.check(country=country, state=form["state"], network=form["network"], note=form["note"])
+            with wrong.gathering():
+                supplier_id = await _supplier(request, form["supplier"])
+            wrong.report()
             await registrations.put(
                 conn,
                 organization_id=one.id,
                 sender_id=sender.id,
                 sender=sender.value,
-                country=form["country"].upper(),
+                country=country,
                 network=form["network"],
-                supplier_id=await _supplier(request, form["supplier"]),
+                supplier_id=supplier_id,
                 state=form["state"],
                 note=form["note"],
                 by=request.principal,
             )
     except Invalid as refusal:
-        wrong = form_errors(refusal, WRONG | {"network": network_error(form["network"])})
-        return refused("routing/registrations.html", wrong, await _values(request, form))
+        shown = form_errors(refusal, WRONG | {"network": network_error(form["network"])})
+        return refused("routing/registrations.html", shown, await _values(request, form))
     state = request.text(words.REGISTRATIONS[form["state"]])
     said = request.text("Recorded: %(sender)s, %(state)s.", sender=sender.value, state=state)
     if warning := plan.unlisted([form["network"]]):
         said = f"{said} {request.locale.sentence(warning)}"
     return Redirect(location=request.to(HERE, organization=one.name), notice=said)
+
+
+async def _organization(conn: Connection, text: str) -> Organization:
+    """The organization named. Raises Invalid."""
+    try:
+        return await organizations.find(conn, reference=text or None)
+    except (NotFound, Invalid):
+        raise Invalid(("organization", "unknown", "Choose an organization, by its name or id.")) from None
+
+
+async def _sender(conn: Connection, actor: Actor, text: str) -> SenderId:
+    """Its sender ID. Raises Invalid."""
+    try:
+        return await sender_ids.find(conn, actor, which=text)
+    except NotFound:
+        raise Invalid(("sender", "unknown", "The organization has no such sender ID.")) from None
 
 
 async def _supplier(request: Request, text: str) -> UUID | None:
