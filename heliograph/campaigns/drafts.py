@@ -25,6 +25,8 @@ from heliograph.sealing.text_keys import Sealing
 TABLE = "campaign_drafts"
 #: Maximum drafts per organization and mode, and characters typed, not counting numbers.
 MOST, LONGEST = 100, 100_000
+#: Minutes after which somebody has probably left a draft.
+RECENT = 10
 
 
 class TooManyDrafts(Refusal):
@@ -45,9 +47,14 @@ class Draft(msgspec.Struct, frozen=True):
 
 
 _COLUMNS = "id, author, fields, numbers, saved_at"
-# Two people may edit the same draft: the last save wins. The same id in another organization or mode is another draft.
-# The limit is about space, not money: two concurrent saves may exceed it by one.
+# Two people may edit the same draft: the last save wins, and says what it replaced. The same id in another organization
+# or mode is another draft. The limit is about space, not money: two concurrent saves may exceed it by one.
 SAVE = f"""
+WITH before AS (
+    SELECT author, saved_at FROM campaign_drafts
+     WHERE organization_id = $1 AND mode = $2 AND id = $3 AND discarded_at IS NULL
+       AND author <> $4 AND saved_at > now() - interval '{RECENT} minutes'
+)
 INSERT INTO campaign_drafts AS known (organization_id, mode, id, author, fields, numbers, saved_at)
 SELECT $1, $2, $3, $4, $5, $6, now()
  WHERE EXISTS (SELECT FROM campaign_drafts WHERE organization_id = $1 AND mode = $2 AND id = $3)
@@ -56,13 +63,16 @@ SELECT $1, $2, $3, $4, $5, $6, now()
     ON CONFLICT (organization_id, mode, id) DO UPDATE
    SET author = excluded.author, fields = excluded.fields, numbers = excluded.numbers, saved_at = excluded.saved_at,
        discarded_at = NULL
-RETURNING true
+RETURNING (SELECT author FROM before), (SELECT saved_at FROM before)
 """
 
 
-async def save(conn: Connection, actor: Actor, *, id: UUID, fields: Mapping[str, str], numbers: Sequence[str]) -> None:
+async def save(
+    conn: Connection, actor: Actor, *, id: UUID, fields: Mapping[str, str], numbers: Sequence[str]
+) -> tuple[str, datetime] | None:
     """Store a form under its id, replacing the previous one. `numbers`: as typed; unreadable ones are stored as their
-    digits, with a + if they began with + or 00, or unchanged.
+    digits, with a + if they began with + or 00, or unchanged. Returns who else had saved it when in the last RECENT
+    minutes: they may have it open, too.
 
     Raises Invalid for an impossible form, TooManyDrafts, and Unavailable.
     """
@@ -76,8 +86,10 @@ async def save(conn: Connection, actor: Actor, *, id: UUID, fields: Mapping[str,
     sealing = await Sealing.of(conn, [actor.organization_id])
     told = sealing.sealed(actor.organization_id, TABLE, id, msgspec.json.encode(fields).decode())
     values = (actor.organization_id, actor.mode, id, actor.principal.name, told, spelled)
-    if not await conn.fetchval(SAVE, *values):
+    row = await conn.fetchrow(SAVE, *values)
+    if row is None:
         raise TooManyDrafts
+    return None if row[0] is None else (row[0], row[1])
 
 
 # Without numbers: the list shows none, and there may be a million.

@@ -918,6 +918,16 @@ async def test_what_is_typed_is_kept_as_a_draft_until_the_campaign_is_made(
     assert where is not None
     page = await other_browser.get(where[1])
     again = page.form("/campaigns")
+    # Whoever has it open, too, may type something else: each is told whose work is replaced.
+    over = await other_browser.post("/campaigns/drafts", again | typed, HX_Request="true")
+    assert re.fullmatch(r"Saved as a draft, over what .+ saved at .+\.", over.words.strip()), over.words
+    mine = await other_browser.post("/campaigns/drafts", again | typed | {"pace": "60"}, HX_Request="true")
+    assert mine.words.strip() == "Saved as a draft."
+    theirs = await owner.post("/campaigns/drafts", form | typed | {"pace": "60"}, HX_Request="true")
+    assert theirs.words.strip().startswith("Saved as a draft, over what Bo saved at "), theirs.words
+    await pool.execute("UPDATE campaign_drafts SET saved_at = now() - interval '11 minutes'")
+    later = await other_browser.post("/campaigns/drafts", again | typed | {"pace": "60"}, HX_Request="true")
+    assert later.words.strip() == "Saved as a draft."
     assert (again["name"], again["pace"], "+258841000001\nnobody" in page.text) == ("Sale", "60", True)
     # Checking it saves it as well; creating the campaign ends it.
     typed |= {"text": "Hello", "pace": "", "numbers": "+258841000001", "when": "now"}

@@ -22,24 +22,31 @@ _OUTSIDE = ("draft", "numbers", "start", "typed")
 
 async def save(request: Request) -> Answer:
     """Save the form as it is, and return the message that its script shows."""
-    problem = await keep(request, form.typed(request.form))
-    return Page(template="audience/campaign_draft.html", values={"problem": problem})
+    said = await keep(request, form.typed(request.form))
+    return Page(template="audience/campaign_draft.html", values={"said": said})
 
 
 async def keep(request: Request, typed: dict[str, str]) -> str:
-    """Save a form; returns why it could not be saved, or ""."""
+    """Save a form; returns why it could not be saved, or what it replaced, or ""."""
     if (id := uuid_in(typed["draft"])) is None or not any(typed[name] for name in ("name", "text", "template")):
         return ""
     fields = {name: value for name, value in typed.items() if name not in _OUTSIDE and value}
     fields["zone"] = request.locale.zone
     try:
         async with request.writing() as conn:
-            await drafts.save(conn, request.actor, id=id, fields=fields, numbers=form.numbers(typed["numbers"]))
+            before = await drafts.save(
+                conn, request.actor, id=id, fields=fields, numbers=form.numbers(typed["numbers"])
+            )
     except Refusal as refusal:
         if isinstance(refusal, Invalid):
             return request.text("This is too long to be saved as a draft.")
         return request.text(refusal.message)
-    return ""
+    if before is None:
+        return ""
+    name, at = before
+    return request.text(
+        "Saved as a draft, over what %(name)s saved at %(time)s.", name=name, time=request.locale.clock(at)
+    )
 
 
 async def read(request: Request, id: UUID) -> dict[str, str]:
