@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
+from heliograph.sms import refunds
+from heliograph.sms.status import Move, move_many
 from tests.journeys.test_cli import Cli
 from tests.rules import whatsapp_factories as whatsapp
 from tests.rules.factories import message, organization
@@ -84,7 +87,9 @@ async def test_messages_of_a_campaign_and_with_a_reference_are_listed_on_either_
 async def test_a_message_is_shown_with_its_price_its_cost_and_the_margin(pool: Pool, database_url: str) -> None:
     actor, cli = await organization(pool), Cli(HELIOGRAPH_DATABASE_URL=database_url)
 
-    async def shown(price: tuple[int, str] | None, cost: tuple[int, str] | None) -> tuple[str | None, ...]:
+    async def shown(
+        price: tuple[int, str] | None, cost: tuple[int, str] | None, *, is_refunded: bool = False
+    ) -> tuple[str | None, ...]:
         id = await message(pool, actor)
         charged = [(*one, "submit") if one else (None, None, None) for one in (price, cost)]
         await pool.execute(
@@ -94,6 +99,12 @@ async def test_a_message_is_shown_with_its_price_its_cost_and_the_margin(pool: P
             *charged[0],
             *charged[1],
         )
+        if is_refunded:
+            await pool.execute("UPDATE messages SET sent_at = accepted_at WHERE id = $1", id)
+            async with pool.acquire() as conn, conn.transaction():
+                await refunds.change_policy(conn, {"undelivered": True})
+                ended = Move(actor.organization_id, id, "undelivered", clock.now(), "undelivered")
+                await move_many(conn, [ended])
         found = (await cli("message", "show", str(id), "--json")).data["message"]
         return found["price"], found["cost"], found["margin"]
 
@@ -103,10 +114,13 @@ async def test_a_message_is_shown_with_its_price_its_cost_and_the_margin(pool: P
         shown((50_000, "EUR"), (30_000, "USD")),
         shown(None, (30_000, "EUR")),
         shown(None, None),
+        shown((50_000, "EUR"), (30_000, "EUR"), is_refunded=True),
     ) == [
         ("0.050000", "0.030000", "0.020000"),
         ("0.050000", "0.080000", "-0.030000"),
         ("0.050000", "0.030000", None),
         (None, "0.030000", None),
         (None, None, None),
+        # Nobody pays what was refunded.
+        ("0.050000", "0.030000", None),
     ]

@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 import typer
 
+from heliograph.accounts import organizations
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
@@ -27,6 +28,7 @@ from heliograph.cli.terminal.console import (
 )
 from heliograph.cli.terminal.printing import Json, as_plain, cell, form, group, record, show, table
 from heliograph.overview import intervening
+from heliograph.overview import messages as overview
 from heliograph.sending.timeline import Timeline
 from heliograph.sms import messages, timeline
 from heliograph.sms.intervening import passing_over
@@ -193,16 +195,17 @@ def show_(
       heliograph message show 0199c0de-0000-7000-8000-000000000000 --text --json
     """
 
-    async def work(conn: Connection) -> Timeline:
+    async def work(conn: Connection) -> tuple[Timeline, bool]:
         try:
-            return await timeline.of_message(conn, id=id, with_text=text, by=shell())
+            found = await timeline.of_message(conn, id=id, with_text=text, by=shell())
         except NotFound:
-            return await whatsapp_timeline.of_message(conn, id=id, with_text=text, by=shell())
+            return await whatsapp_timeline.of_message(conn, id=id, with_text=text, by=shell()), True
+        return found, await _is_charged(conn, found)
 
-    looked = on_database(work, settings_of(data_dir))
+    looked, is_charged = on_database(work, settings_of(data_dir))
     found = as_plain(looked) | {"why": _explanation(looked.why, looked.evidence)}
     del found["evidence"]
-    found["message"] = _with_margin(found["message"])
+    found["message"] = _with_margin(found["message"], is_charged=is_charged)
     if not text:
         del found["text"]
     if json:
@@ -299,12 +302,20 @@ def decide(
     show(on_database(work, settings_of(data_dir)), json)
 
 
-def _with_margin(message: dict[str, Any]) -> dict[str, Any]:
-    """An SMS with its margin, if its price and its cost are in the same currency."""
+async def _is_charged(conn: Connection, found: Timeline) -> bool:
+    """Whether an organization pays an SMS's price, or may have to: not if it ended before that was due, or was
+    refunded."""
+    actor = acting_for(await organizations.get(conn, id=found.message["organization_id"]))
+    listed = await overview.by_ids(conn, actor, ids=[id := found.message["id"]])
+    return id in await overview.prices(conn, actor, listed=listed)
+
+
+def _with_margin(message: dict[str, Any], *, is_charged: bool) -> dict[str, Any]:
+    """An SMS with its margin, if its price is charged, and its cost in the same currency."""
     if "cost" not in message or "price" not in message:
         return message
     price, cost = (None if message[name] is None else micros(message[name]) for name in ("price", "cost"))
-    if price is None or cost is None or message["price_currency"] != message["cost_currency"]:
+    if not is_charged or price is None or cost is None or message["price_currency"] != message["cost_currency"]:
         return message | {"margin": None}
     return message | {"margin": decimal(price - cost)}
 
