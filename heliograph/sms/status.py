@@ -313,7 +313,8 @@ def _merged(moves: Sequence[Move], announce_sent: events.Wanting) -> tuple[dict[
             continue
         if known.status == "sent" and not move.unsent and may_move("sent", move.status):
             if any((move.organization_id, mode) in announce_sent for mode in ("live", "test")):
-                sent_first.append(known)
+                # Its receipt may have come before the answer: it was sent by then.
+                sent_first.append(msgspec.structs.replace(known, at=min(known.at, move.at)))
             supplier_id = known.supplier_id or move.supplier_id
             one_each[move.message_id] = msgspec.structs.replace(
                 move, was_sent=True, supplier_id=supplier_id, taken=known.taken

@@ -603,6 +603,7 @@ async def test_a_receipt_before_the_answer_waits_for_it(pool: Pool) -> None:
     await bench.receive(bench.only_id, receipt("s9"))
     assert counted() - before == Counter(unmatched=1)
     assert await status_of(pool, id) == "sending"
+    await pool.execute("UPDATE receipts SET received_at = received_at - interval '1 second'")
     bench.only.on_outcome(bench.only.submitted[0], accepted("s9"))
     await bench.settle()
     assert counted() - before == Counter(unmatched=1, late=1)
@@ -611,6 +612,8 @@ async def test_a_receipt_before_the_answer_waits_for_it(pool: Pool) -> None:
     row = await pool.fetchrow("SELECT message_id, attempt, part, next_try_at FROM receipts")
     assert row is not None
     assert tuple(row) == (id, 1, 1, None)
+    # It was not sent after it had been delivered.
+    assert await pool.fetchval("SELECT sent_at = delivered_at FROM messages")
     # Repeated, it is recognized.
     await bench.receive(bench.only_id, receipt("s9"))
     assert await stored(pool, id) == 1
