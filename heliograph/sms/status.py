@@ -10,7 +10,7 @@ The rule nobody may break: rank never goes down and the first final status wins,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
 
@@ -135,6 +135,8 @@ def guard(old: str, new: str) -> str:
     return f"CASE {new} {cases} ELSE false END"
 
 
+# A receipt that came before the answer, and was only found after that was recorded, follows it. See `_at`.
+_AT = "CASE WHEN m.sent_at > v.at THEN m.sent_at + interval '1 microsecond' ELSE v.at END"
 # A late `delivered` clears the failure that it disproves. event_id is set once, by the first contract event. Cost and
 # route are those of the supplier that has the message: another one may accept it too, and answer late. What the move
 # itself contains (ids, times) is not returned: reading it took as long as everything that follows.
@@ -143,8 +145,8 @@ UPDATE messages m
    SET status = v.status,
        sent_at = CASE WHEN v.was_sent OR v.status IN ('sent', 'delivered') THEN coalesce(m.sent_at, v.at)
                       ELSE m.sent_at END,
-       delivered_at = CASE v.status WHEN 'delivered' THEN v.at END,
-       failed_at = CASE WHEN v.failure_code IS NOT NULL AND v.status <> 'unknown' THEN v.at END,
+       delivered_at = CASE v.status WHEN 'delivered' THEN {_AT} END,
+       failed_at = CASE WHEN v.failure_code IS NOT NULL AND v.status <> 'unknown' THEN {_AT} END,
        ended_at = CASE WHEN v.status IN ('canceled', 'unknown') THEN v.at END,
        failure_code = v.failure_code,
        supplier_id = CASE WHEN m.status IN ('accepted', 'sending') THEN v.supplier_id ELSE m.supplier_id END,
@@ -278,7 +280,8 @@ async def move_many(
         move, event_id = moves[n - 1], event_ids[n - 1]
         kind = STATUSES[move.status].event
         place = (move.organization_id, move.message_id)
-        one = Arrival(*place, move.status, move.at, move.failure_code, kind, move.recipients, move.refused, *row)
+        at = _at(move, row[5])
+        one = Arrival(*place, move.status, at, move.failure_code, kind, move.recipients, move.refused, *row)
         arrived.append(one)
         moved.add(move.message_id)
         if notes and move.receipt is not None:
@@ -300,6 +303,11 @@ async def move_many(
     if tracing:
         await _trace(conn, began, [moves[row[0] - 1] for row in rows])
     return Moved(moved, deliveries, noted)
+
+
+def _at(move: Move, sent_at: datetime | None) -> datetime:
+    """When a move took effect, as MOVE stores it."""
+    return move.at if sent_at is None or sent_at <= move.at else sent_at + timedelta(microseconds=1)
 
 
 def _merged(moves: Sequence[Move], announce_sent: events.Wanting) -> tuple[dict[UUID, Move], list[Move]]:

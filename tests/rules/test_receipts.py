@@ -655,9 +655,14 @@ async def test_two_workers_that_miss_each_other_meet_in_the_sweep(pool: Pool) ->
         assert await waiting.early(conn, [(ONE, "7")], policies={}) == ([], 0)
         await answer.commit()
     assert await status_of(pool, id) == "sent"
+    await pool.execute("UPDATE messages SET sent_at = now()")
     await age_receipts(pool, timedelta(seconds=1))
     assert await sweep(pool) == (1, 0)
     assert await status_of(pool, id) == "delivered"
+    # It was not delivered before it was sent.
+    assert await pool.fetchval("SELECT delivered_at - sent_at FROM messages") == timedelta(microseconds=1)
+    event = await pool.fetchval("SELECT created_at = delivered_at FROM messages JOIN events ON event_id = events.id")
+    assert event
 
 
 async def test_one_that_waits_and_is_repeated_before_the_sweep_is_no_orphan(pool: Pool) -> None:
