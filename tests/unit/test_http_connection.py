@@ -253,6 +253,17 @@ async def test_an_answer_in_one_call_without_a_length_is_chunked() -> None:
     assert not talk.in_pieces
 
 
+async def test_an_answer_to_head_ends_with_its_head_whatever_the_application_sends() -> None:
+    for answer_of in (Talk, TalkAtOnce):
+        talk = answer_of()
+        talk.connection.data_received(ask(1).replace(b"GET", b"HEAD") + ask(2))
+        await talk.settle(answers=2)
+        nothing, first, second = talk.wire.got.split(b"HTTP/1.1 200 OK\r\n")
+        assert nothing == b""
+        assert first.endswith(b"\r\ncontent-length: 2\r\n\r\n")
+        assert second.endswith(b"\r\n\r\n02")
+
+
 async def test_a_long_answer_is_sent_in_pieces() -> None:
     talk = TalkAtOnce()
     talk.body = b"a" * (PIECE + 1)

@@ -169,7 +169,8 @@ class AsgiExchange(Exchange):
             self.answer = BEGUN
             self._begin_answer(message["status"], message["headers"])
             return
-        body = message.get("body", b"")
+        # An answer to HEAD ends with its head (RFC 9110 §9.3.2): whatever followed would be read as the next answer.
+        body = b"" if self.head.method == "HEAD" else message.get("body", b"")
         more = message.get("more_body", False)
         if self._is_chunked:
             body = _chunk(body, is_last=not more)
@@ -200,7 +201,7 @@ class AsgiExchange(Exchange):
             self._begin_answer(status, headers)
             if self._is_chunked:
                 body = _chunk(body, is_last=True)
-            self.connection.write(self._response_head + body)
+            self.connection.write(self._response_head + (b"" if self.head.method == "HEAD" else body))
             self._complete()
         return True
 
