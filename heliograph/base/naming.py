@@ -20,6 +20,13 @@ _TURNS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 #: Control characters, line and paragraph separators, surrogates, and the byte order mark.
 _HIDDEN = re.compile(f"[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff{_TURNS}]")
 _TURNING = re.compile(f"[{_TURNS}\ufeff]")
+#: Removes control characters and direction marks, which terminals interpret: a supplier's error, or a text that
+#: somebody sent, could clear the screen or display different digits. Line breaks are kept.
+HARMLESS = {
+    **dict.fromkeys((*range(32), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd"),
+    ord("\t"): " ",
+    ord("\n"): "\n",
+}
 #: Invisible letters and symbols: Hangul fillers, the null notehead, the Braille blank.
 BLANK = frozenset("\u115f\u1160\u3164\uffa0\U0001d159\u2800")
 #: Categories visible by themselves: a mark (M) needs a letter; separators (Z) and others (C) are invisible.

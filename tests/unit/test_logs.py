@@ -165,6 +165,23 @@ def test_a_traceback_shows_no_variables(log_format: str) -> None:
     assert "geheim" not in line
 
 
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_no_line_controls_the_terminal_that_shows_it(log_format: str) -> None:
+    with configured(log_format) as told:
+        structlog.get_logger().warning("unknown \x1b[2J state", word="\x1b]0;x\x07\x9b2J\u202eYGNAR", all=["\x1b[1m"])
+        logging.getLogger("a library").warning("\x1b[31mred")
+        try:
+            raise ValueError("\x1b[8mhidden")
+        except ValueError:
+            structlog.get_logger().exception("failed")
+    written = told.getvalue()
+    assert "2J state" in written
+    assert "hidden" in written
+    # JSON is for programs, which read it before it is shown.
+    beyond = "" if log_format == "json" else "\x9b\u202e"
+    assert not set(written) & set(f"\x1b\x07\r{beyond}"), written
+
+
 @pytest.mark.parametrize("changed", [{"log_level": "loud"}, {"log_format": "xml"}])
 def test_settings_of_logs_are_checked(changed: dict[str, str]) -> None:
     with pytest.raises(SettingsError, match="HELIOGRAPH_LOG_"):

@@ -21,6 +21,7 @@ from typing import Any, TextIO, cast
 import msgspec
 import structlog
 
+from heliograph.base.naming import HARMLESS
 from heliograph.base.phones import masked
 from heliograph.base.process import spans
 from heliograph.base.process.settings import Settings, SettingsError
@@ -195,6 +196,7 @@ def configure(settings: Settings) -> None:
     if settings.log_format == "json":
         render = structlog.processors.JSONRenderer(serializer=_json)
     else:
+        shared.append(_without_controls)
         render = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty() and not os.environ.get("NO_COLOR"))
     structlog.configure(
         processors=[*shared, render],
@@ -233,6 +235,12 @@ def cleaned(text: str, *, numbers: bool = True) -> str:
     text = _ARGUMENT.sub(r"\1… ", _ROW.sub("", text))
     text = _PASSWORD.sub(r"\1:…@", _TOKEN.sub("…", _KEY.sub(r"hg_\1_…", text)))
     return _NUMBER.sub(lambda found: masked(found[0]), text) if numbers else text
+
+
+def _without_controls(logger: Any, method: str, entry: Any) -> Any:
+    """Text is read on terminals: a word of a receipt, or the text of an error, must not control them. What lies deeper
+    is quoted anyway."""
+    return {name: value.translate(HARMLESS) if isinstance(value, str) else value for name, value in entry.items()}
 
 
 def _cleaned_value(value: Any, *, numbers: bool) -> Any:

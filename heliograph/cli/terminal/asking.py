@@ -8,9 +8,9 @@ import sys
 
 import typer
 
+from heliograph.base.naming import HARMLESS
 from heliograph.cli.terminal.console import Problem
 from heliograph.cli.terminal.files import BYTE_ORDER_MARK
-from heliograph.cli.terminal.printing import HARMLESS
 
 
 def confirm(question: str) -> None:

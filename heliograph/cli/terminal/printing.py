@@ -33,6 +33,7 @@ from typer.models import ArgumentInfo, OptionInfo
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.errors import Invalid
+from heliograph.base.naming import HARMLESS
 from heliograph.base.sentences import Sentence
 
 #: Minimum width of a cut column in a table.
@@ -51,13 +52,6 @@ _OUTPUTS: tuple[tuple[Any, Any], ...] = (
     *((name, Output) for name in ("Json", Json)),
     *((name, OutputOrCsv) for name in ("JsonOrCsv", JsonOrCsv)),
 )
-#: Removes control characters and direction marks, which terminals interpret: a supplier's error, or a text that
-#: somebody sent, could clear the screen or display different digits. Line breaks are kept.
-HARMLESS = {
-    **dict.fromkeys((*range(32), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd"),
-    ord("\t"): " ",
-    ord("\n"): "\n",
-}
 #: Signs in ASCII, besides those that decompose, such as an ellipsis.
 _SIGNS = str.maketrans({"–": "-", "—": "-", "‘": "'", "’": "'", "“": '"', "”": '"', "→": "->"})
 #: The form given with `-o` to the running command.
