@@ -31,7 +31,7 @@ from heliograph import traces
 from heliograph.accounts import organizations
 from heliograph.accounts.organizations import STOPPED
 from heliograph.base.database import clock
-from heliograph.base.database.pool import BRIEFLY, LOCKED, Connection, Pool, follow_clock, is_down
+from heliograph.base.database.pool import BRIEFLY, ROW_LOCKED, Connection, Pool, follow_clock, is_down
 from heliograph.base.process import measures, spans
 from heliograph.base.process.crash import crash_point
 from heliograph.base.process.spans import Span
@@ -167,7 +167,7 @@ class Dispatcher(Generic[Message, Report]):
             self._unsubmitted += outgoing
             channel.rolled_back()
             self._is_wary = may_be_of_one(error)
-            if isinstance(error, LOCKED):
+            if isinstance(error, ROW_LOCKED):
                 self._locks_until = monotonic() + LOCKS_FOR
             raise
         if picked:

@@ -24,7 +24,7 @@ import msgspec
 import structlog
 
 from heliograph.base.database.batching import Batcher
-from heliograph.base.database.pool import BRIEFLY, LOCKED, Connection, Pool, despite_deadlocks, is_down
+from heliograph.base.database.pool import BRIEFLY, ROW_LOCKED, Connection, Pool, despite_deadlocks, is_down
 from heliograph.base.process import measures
 from heliograph.base.process.crash import crash_point
 from heliograph.sending import attempts
@@ -225,7 +225,7 @@ class Results(Generic[Report]):
                 for verdict, count in Counter(one.outcome.verdict for one in part).items():
                     measures.ATTEMPTS.add(self._writer.kind, str(verdict), by=count)
                 parts.popleft()
-            except LOCKED as error:
+            except ROW_LOCKED as error:
                 groups = _by_organization(part)
                 is_locked = isinstance(error, asyncpg.LockNotAvailableError)
                 if (aside or room > 0) and (not briefly or len(groups) > 1):
@@ -309,7 +309,7 @@ class Results(Generic[Report]):
                     await despite_deadlocks(partial(self._write, [], reports, None, briefly=briefly))
                 except UnmatchedReports:
                     await despite_deadlocks(partial(self._write, [], reports, self.writing, briefly=briefly))
-            except LOCKED as error:
+            except ROW_LOCKED as error:
                 self._locks_until = monotonic() + LOCKS_FOR
                 locks += briefly
                 if locks >= MOST_LOCKS or (briefly and len(part) == 1):

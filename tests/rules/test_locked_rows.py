@@ -18,6 +18,8 @@ from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Verdict
 from heliograph.webhooks.recording import results as deliveries
 from tests import hooks
 from tests.hooks import until
+from tests.rules import whatsapp_factories
+from tests.rules.callback_factories import Meta, status, wamid
 from tests.rules.dispatching import Bench, attempts, queued
 from tests.rules.factories import message, organization, receipt, status_of
 
@@ -189,3 +191,26 @@ async def test_events_of_other_endpoints_are_delivered(
     assert receiver.counters.requests == 3 + 15 + 2
     assert await left(actor.organization_id) == (0 if status == 200 else 3)
     assert not deliverer._record.is_aside(locked)
+
+
+@pytest.mark.parametrize("is_own_app", [False, True])
+async def test_callbacks_about_others_are_processed(pool: Pool, hasty: Pool, is_own_app: bool) -> None:
+    """A locked wallet stopped the callbacks of all organizations, and with the others' statuses their messages."""
+    first = await whatsapp_factories.made(pool)
+    other = await whatsapp_factories.made(pool, app=None if is_own_app else first.app)
+    ids = [await whatsapp_factories.message(pool, who) for who in (first, other, first, other, other)]
+    meta = Meta(hasty)
+    async with locking(pool) as open_session:
+        await open_session.execute("SELECT FROM wallets WHERE organization_id = $1 FOR UPDATE", first.organization_id)
+        for id, who in zip(ids, (first, other, first, other, other), strict=True):
+            told = status(who, wamid(), "delivered", biz_opaque_callback_data=str(id))
+            await meta.post(who, told)
+        await meta.work()
+        found = await pool.fetch("SELECT id, status FROM whatsapp_messages ORDER BY id")
+        assert [row["status"] for row in found] == ["accepted", "delivered", "accepted", "delivered", "delivered"]
+        assert await pool.fetchval("SELECT count(*) FROM whatsapp_callbacks") == 2
+        assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'whatsapp_in' AND due_at > now()") == 2
+    await pool.execute("UPDATE queue SET due_at = now() WHERE kind = 'whatsapp_in'")
+    await meta.work()
+    assert {row["status"] for row in await pool.fetch("SELECT status FROM whatsapp_messages")} == {"delivered"}
+    await whatsapp_factories.check_wallets(pool, [first.organization_id, other.organization_id])

@@ -300,7 +300,7 @@ async def fetch_hot(connection: Connection, query: str, *arguments: Any) -> asyn
 
 # A statement that reaches its time limit has probably waited for a row that somebody keeps locked, as in an open
 # session. From then on, what has to wait for it is told from the rest by waiting for locks no longer than this.
-LOCKED = asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError
+ROW_LOCKED = asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError
 BRIEFLY = "SET LOCAL lock_timeout = '200ms'"
 
 #: How often a transaction is retried after losing to another one.

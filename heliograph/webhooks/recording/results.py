@@ -20,7 +20,7 @@ import structlog
 from heliograph import notices
 from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM
-from heliograph.base.database.pool import BRIEFLY, LOCKED, Connection, Pool, is_down
+from heliograph.base.database.pool import BRIEFLY, ROW_LOCKED, Connection, Pool, is_down
 from heliograph.base.process import measures
 from heliograph.base.process.crash import crash_point
 from heliograph.notices import Notice
@@ -201,7 +201,7 @@ class Record:
                 is_locked = isinstance(error, asyncpg.LockNotAvailableError)
                 if is_aside and is_locked:
                     await asyncio.sleep(ASIDE_RETRY)
-                elif isinstance(error, LOCKED) and len(self._aside) < MOST_ASIDE and (is_locked or not briefly):
+                elif isinstance(error, ROW_LOCKED) and len(self._aside) < MOST_ASIDE and (is_locked or not briefly):
                     if briefly:
                         self._set_aside(items)
                         return

@@ -20,6 +20,7 @@ It has over 400 lines because routing, applying and halving a batch are one tran
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -34,7 +35,7 @@ import structlog
 
 from heliograph.base import crypto
 from heliograph.base.crypto import Key
-from heliograph.base.database.pool import Connection, Pool, is_down
+from heliograph.base.database.pool import BRIEFLY, ROW_LOCKED, Connection, Pool, is_down
 from heliograph.base.process.crash import crash_point
 from heliograph.base.sentences import said
 from heliograph.queue.backlog import Backlog
@@ -88,6 +89,9 @@ _TRANSIENT = (
 _OURS = (asyncpg.SyntaxOrAccessError,)
 #: Pause before a retry, seconds; and before another worker tries a callback that cannot be decrypted here.
 AGAIN, LATER_SECONDS = 0.05, 60.0
+#: The same for one that waits for a row that somebody keeps locked; and for how long after such a lock all are waited
+#: for only briefly.
+LOCKED_SECONDS, LOCKS_FOR = 15.0, 300.0
 #: For how long one step of a timer retries dead letters, seconds: it holds their locks.
 RETRY_SECONDS = 3.0
 #: Minimum seconds between log lines about dropped items, and between updates of when a number was last heard from; and
@@ -151,6 +155,11 @@ class Inbox:
         self._sent: dict[UUID, float] = {}
         self._dropped: Counter[str] = Counter()
         self._said_at = monotonic()
+        #: Of apps with callbacks that had to wait for a locked row: how many callbacks to take next, and until when
+        #: locks are waited for only briefly, in monotonic seconds. And the callbacks of the current batch.
+        self._most: dict[UUID, int] = {}
+        self._locks_until: dict[UUID, float] = {}
+        self._picked: list[UUID] = []
         #: Set when callbacks were stored.
         self.wake = asyncio.Event()
 
@@ -162,6 +171,10 @@ class Inbox:
             for app in self._backlog.lines(intake.KIND):
                 try:
                     done += await self._batch(conn, app)
+                except ROW_LOCKED as error:  # callbacks of other apps continue
+                    log.warning("callbacks wait for a locked row", app_id=str(app), error=type(error).__name__)
+                    await self._leave_locked(conn, app)
+                    done += 1
                 except _TRANSIENT as error:
                     log.info("callbacks retried after a lock conflict", error=type(error).__name__)
                     await asyncio.sleep(AGAIN)
@@ -173,13 +186,27 @@ class Inbox:
         self._say()
         return done
 
+    async def _leave_locked(self, conn: Connection, app: UUID) -> None:
+        """Find the callback that waits for a locked row, by a batch of one and then larger ones until the next one
+        fails, and leave it in the queue for a while."""
+        self._most[app], self._locks_until[app] = 1, monotonic() + LOCKS_FOR
+        if len(self._picked) == 1:
+            with contextlib.suppress(asyncpg.LockNotAvailableError):  # another worker has it
+                async with conn.transaction():
+                    await conn.execute(BRIEFLY)
+                    await conn.execute(LATER, self._picked, app, LOCKED_SECONDS)
+
     async def _batch(self, conn: Connection, app: UUID) -> int:
+        most, self._picked = self._most.get(app, CALLBACKS), []
         dropped: Counter[str] = Counter()
         rejected: list[DeadLetter] = []
         growing: set[tuple[UUID, UUID]] = set()
         handed: list[Handover] = []
         async with abandoned(handed), self._backlog.transaction(conn):
-            picked = await self._backlog.pick(conn, intake.KIND, {app: CALLBACKS})
+            if monotonic() < self._locks_until.get(app, 0.0):
+                await conn.execute(BRIEFLY)
+            picked = await self._backlog.pick(conn, intake.KIND, {app: most})
+            self._picked = [one.id for one in picked]
             taken = await conn.fetch(TAKE, [one.id for one in picked], ITEMS) if picked else []
             if len(taken) < len(picked):
                 self._backlog.leave(conn)
@@ -198,6 +225,8 @@ class Inbox:
             await store(conn, self._key, rejected)
             crash_point("callbacks.before_commit")
         crash_point("callbacks.after_commit")
+        if app in self._most:
+            self._most[app] = min(CALLBACKS, 2 * most)
         for one in handed:
             one.deliver()
         self._dropped += dropped
