@@ -13,7 +13,8 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection, follow_clock
 from heliograph.base.database.text import storable
 from heliograph.networks.learned import KEPT
 
@@ -107,15 +108,19 @@ TAKE = """
 UPDATE number_lookups l SET taken_until = now() + $3::interval
   FROM (SELECT number, asked_on FROM number_lookups
          WHERE supplier_id = $1 AND state = 'asked' AND coalesce(taken_until, asked_at) <= now()
+           AND (taken_until IS NULL OR $4)
          ORDER BY asked_at LIMIT $2 FOR UPDATE SKIP LOCKED) AS taken
  WHERE l.number = taken.number AND l.asked_on = taken.asked_on
 RETURNING l.number
 """
 
 
-async def take(conn: Connection | Pool, supplier_id: UUID, *, limit: int) -> list[int]:
-    """Take numbers for a supplier to look up now."""
-    return [row["number"] for row in await conn.fetch(TAKE, supplier_id, limit, TAKEN)]
+async def take(conn: Connection, supplier_id: UUID, *, limit: int) -> list[int]:
+    """Take numbers for a supplier to look up now. After the database's clock was set forward, only those that no worker
+    has taken yet: others may be being asked for, and cost again."""
+    await follow_clock(conn)
+    again = clock.since_forward() > TAKEN.total_seconds()
+    return [row["number"] for row in await conn.fetch(TAKE, supplier_id, limit, TAKEN, again)]
 
 
 # Otherwise a paused supplier's numbers would take up the room of other suppliers'.
@@ -127,9 +132,12 @@ UPDATE number_lookups l SET state = 'failed', detail = 'nobody asked', taken_unt
 """
 
 
-async def give_up(conn: Connection | Pool) -> None:
-    """Fail look-ups that have waited too long to be useful for a message."""
-    await conn.execute(GIVE_UP, NOBODY)
+async def give_up(conn: Connection) -> None:
+    """Fail look-ups that have waited too long to be useful for a message. After the database's clock was set forward,
+    they have not waited as long as it seems: the answer to one that is under way is paid for."""
+    await follow_clock(conn)
+    if clock.since_forward() > NOBODY.total_seconds():
+        await conn.execute(GIVE_UP, NOBODY)
 
 
 ANSWERED = f"""

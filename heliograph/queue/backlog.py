@@ -129,6 +129,7 @@ UPDATE queue SET lease_until = now() + make_interval(secs => $10), lease_token =
 RETURNING line, lane, organization_id, id, tries, claims > 1 AS again, coalesce(since, due_at) AS due_at, attempt,
           begun_at, target_id, reference, continues, parts
 """
+CLAIM_UNLEASED = CLAIM.replace("(lease_until IS NULL OR lease_until < now())", "lease_until IS NULL")
 
 
 class Backlog:
@@ -221,10 +222,13 @@ class Backlog:
         positions (`leases.finish_picked` and the like); those that it does not settle keep waiting."""
         return await self._ask(conn, kind, free, lambda token, *asked: conn.fetch(PICK, *asked))
 
-    async def claim(self, conn: Connection, kind: str, free: Mapping[UUID, int], *, seconds: float) -> list[Lease]:
+    async def claim(
+        self, conn: Connection, kind: str, free: Mapping[UUID, int], *, seconds: float, ended: bool = True
+    ) -> list[Lease]:
         """Lease due rows of `kind`: at most `free[line]` of each line, for `seconds`. Costs nothing if nothing seems to
-        be waiting; call `look` first."""
-        return await self._ask(conn, kind, free, lambda token, *asked: conn.fetch(CLAIM, *asked, seconds, token))
+        be waiting; call `look` first. `ended`: also those whose lease seems to have ended."""
+        claim = CLAIM if ended else CLAIM_UNLEASED
+        return await self._ask(conn, kind, free, lambda token, *asked: conn.fetch(claim, *asked, seconds, token))
 
     async def _ask(
         self,

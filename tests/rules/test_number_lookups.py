@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -190,6 +190,31 @@ async def test_a_number_is_looked_up_once_and_its_network_decides(looking: Looki
     assert kept[0] == int(UNKNOWN[1:])
     assert (erased[0] < 0, erased[3:]) == (True, (1, 3_000, "EUR"))
     assert await pool.fetchval("SELECT min(asked_at) = min(asked_on)::timestamp AT TIME ZONE 'UTC' FROM number_lookups")
+
+
+async def test_a_look_up_under_way_is_not_paid_twice_because_the_clock_was_set_forward(
+    looking: Looking, pool: Pool, set_forward: Callable[..., None]
+) -> None:
+    """Another worker asked again, or gave it up, and then its cost was not counted."""
+    account = await looking.add()
+    await message(pool, await organization(pool), to=PORTED)
+    await looking.bench.round()
+    async with pool.acquire() as conn:
+        assert await asked.take(conn, account, limit=10) == [int(PORTED[1:])]
+        await conn.execute("UPDATE number_lookups SET taken_until = now(), asked_at = now() - interval '1 hour'")
+        set_forward(3600)
+    other = Lookups(pool, KEY, Directory())
+    await other.refresh(pool, looking.routes)
+    assert await other.round() == 0
+    assert await looking.rows() == [(int(PORTED[1:]), "asked", "", 0, 0, "")]
+    # What nobody has taken yet is asked for.
+    await message(pool, await organization(pool), to=UNKNOWN)
+    await looking.bench.round()
+    assert await other.round() == 1
+    set_forward(3600, ago=asked.TAKEN.total_seconds() + 1)
+    assert await other.round() == 1
+    assert looking.aggregator.looked_up == [UNKNOWN[1:], PORTED[1:]]
+    await other.close()
 
 
 async def test_a_supplier_that_fails_delays_nobody_for_long_and_is_asked_again_after_an_hour(

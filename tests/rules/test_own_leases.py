@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from datetime import timedelta
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -243,22 +242,6 @@ async def test_a_whatsapp_message_under_way_is_not_taken_for_lost_by_its_own_wor
     assert len(bench.only.submitted) == 1
 
 
-@pytest.fixture
-def set_forward() -> Iterator[Callable[..., None]]:
-    """Have the database's clock be further ahead, by some seconds, than this process knows; `ago`: or than it knew
-    until so many seconds ago."""
-
-    def by(seconds: float, *, ago: float | None = None) -> None:
-        (own, asked), at = clock.reading(), clock.now()
-        clock.note(at - timedelta(seconds=seconds), own=own, asked=asked, answered=asked)
-        if ago is not None:
-            asked -= int(ago * 1e9)
-            clock.note(at - timedelta(seconds=ago), own=own, asked=asked, answered=asked)
-
-    yield by
-    clock.arm("")
-
-
 @pytest.mark.parametrize("channel", ["sms", "whatsapp"])
 async def test_what_another_worker_has_is_not_lost_because_the_clock_was_set_forward(
     pool: Pool, channel: str, set_forward: Callable[..., None]
@@ -287,6 +270,41 @@ async def test_what_another_worker_has_is_not_lost_because_the_clock_was_set_for
     await other.round()
     assert await attempts(pool, id) == [(1, "unknown")]
     assert (other.only.submitted, bench.only.submitted) == ([], [submission])
+
+
+async def test_an_event_that_another_worker_posts_is_not_posted_again_because_the_clock_was_set_forward(
+    pool: Pool, receiver: Receiver, set_forward: Callable[..., None]
+) -> None:
+    actor = await hooks.organization(pool)
+    await hooks.endpoint(pool, actor, receiver.url)
+    under = hooks.settings(lease_seconds=600.0)
+    outbound = HttpClient(webhook_rules(under))
+    other = Deliverer(pool, outbound, under, seal_key=endpoints.seal_key(under))
+    async with acquainted(pool, receiver, actor) as deliverer:
+        receiver.options = Options(hang=True)
+        await hooks.record(pool, actor)
+        assert await deliverer.round() == 1
+        set_forward(LONG)
+        await pool.execute(ENDED)
+        assert await other.round() == 1, "it has not noticed yet"
+        assert await other.round() == 0
+        receiver.options = Options()
+        await hooks.record(pool, actor)
+        assert await other.round() == 1, "another event"
+        await hooks.until(partial(is_left, pool, 1))
+        assert (deliverer.in_flight, receiver.counters.requests) == (1, 3)
+        # A lease later, its worker would have renewed it.
+        clock.arm("")
+        await pool.execute(ENDED)
+        assert await other.round() == 1
+        await hooks.until(lambda: is_empty(pool))
+        assert receiver.counters.requests == 4
+    await other.drain(1.0)
+    await outbound.close()
+
+
+async def is_left(pool: Pool, count: int) -> bool:
+    return await hooks.queued(pool) == count
 
 
 async def lost_answer(pool: Pool) -> tuple[Bench, UUID]:

@@ -115,7 +115,8 @@ class Lookups:
     async def round(self) -> int:
         """Send waiting look-ups to suppliers that are not being asked already; returns how many numbers were sent, once
         one of them is done."""
-        await asked.give_up(self._pool)
+        async with self._pool.acquire() as conn:
+            await asked.give_up(conn)
         for account in self._accounts:
             if account.state == "active" and account.id not in self._asking:
                 self._asking[account.id] = asyncio.create_task(self._ask(account))
@@ -130,7 +131,10 @@ class Lookups:
         if asker is None:
             return 0
         settings = account.settings
-        numbers = [] if self._stopping.is_set() else await asked.take(self._pool, account.id, limit=asker.most)
+        if self._stopping.is_set():
+            return 0
+        async with self._pool.acquire() as conn:
+            numbers = await asked.take(conn, account.id, limit=asker.most)
         if not numbers:
             return 0
         answer = await asker.ask([str(one) for one in numbers])

@@ -20,7 +20,8 @@ from uuid import UUID, uuid4
 import structlog
 
 from heliograph.base.crypto import Key
-from heliograph.base.database.pool import Pool, is_down
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool, follow_clock, is_down
 from heliograph.base.process.settings import Settings
 from heliograph.http.client import HttpClient
 from heliograph.queue import leases
@@ -45,6 +46,11 @@ HELD = 4
 HANDED = 10
 #: Pause of rows claimed for an endpoint that then began to fail.
 SHED = 1.0
+
+
+class EndedEarly(Exception):
+    """A claim may have found rows that other workers hold: the database's clock was set forward, which ended their
+    leases, and they have not been renewed yet."""
 
 
 class OwnRows(Exception):
@@ -139,13 +145,20 @@ class Deliverer:
         at = self._loop.time()
         try:
             async with self._pool.acquire() as conn, self._backlog.transaction(conn):
-                claimed = await self._backlog.claim(conn, "webhook", free, seconds=self._lease_seconds)
+                ended = clock.since_forward() > self._lease_seconds
+                claimed = await self._backlog.claim(conn, "webhook", free, seconds=self._lease_seconds, ended=ended)
                 if self._held.has_any(claimed):
                     raise OwnRows
+                if ended and any(lease.again for lease in claimed):
+                    await follow_clock(conn)
+                    if clock.since_forward() <= self._lease_seconds:
+                        raise EndedEarly
                 loaded = await attempts.load(conn, claimed) if claimed else []
         except OwnRows:
             await self._held.renew_all()
             return 1
+        except EndedEarly:
+            return 1  # the next claim leaves them for as long as a lease lasts
         except BaseException:
             self._lose(claimed)
             raise
