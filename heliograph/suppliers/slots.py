@@ -13,6 +13,7 @@ from uuid import UUID
 
 import asyncpg
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool, is_down
 
 #: Seconds after which a slot that was not renewed is free again.
@@ -27,17 +28,22 @@ IS_HELD = f"lease_until > now() AND lease_until <= now() + interval '{SLOT_LONGE
 
 # An expired lease may be taken by another worker.
 RENEW = """
-UPDATE supplier_sessions SET lease_until = now() + make_interval(secs => $2)
- WHERE (supplier_id, slot) IN (
-       SELECT supplier_id, slot FROM supplier_sessions
-        WHERE worker_id = $1 AND lease_until > now() AND lease_until <= now() + make_interval(secs => $3)
-        ORDER BY supplier_id, slot FOR UPDATE SKIP LOCKED)
+WITH renewed AS (
+    UPDATE supplier_sessions SET lease_until = now() + make_interval(secs => $2)
+     WHERE (supplier_id, slot) IN (
+           SELECT supplier_id, slot FROM supplier_sessions
+            WHERE worker_id = $1 AND lease_until > now() AND lease_until <= now() + make_interval(secs => $3)
+            ORDER BY supplier_id, slot FOR UPDATE SKIP LOCKED)
+)
+SELECT clock_timestamp()
 """
 
 
 async def renew(conn: Connection | Pool, worker_id: UUID) -> None:
-    """Renew a worker's leases that end soon; called every second."""
-    await conn.execute(RENEW, worker_id, SLOT_LEASE, SLOT_RENEWED)
+    """Renew a worker's leases that end soon, and follow the database's clock; called every second."""
+    own, asked = clock.reading()
+    there = await conn.fetchval(RENEW, worker_id, SLOT_LEASE, SLOT_RENEWED)
+    clock.note(there, own=own, asked=asked, answered=clock.reading()[1])
 
 
 @contextlib.asynccontextmanager
@@ -68,7 +74,8 @@ async def renewed(pool: Pool, worker_id: UUID) -> AsyncIterator[None]:
 
 class Leases:
     """Decides which leases of other workers count. A lease that lasts longer than any can was taken before the clock
-    was set back: a live worker renews it, and its session is taken only after a lease's time in which it was not."""
+    was set back, and one that has just ended perhaps before it was set forward: a live worker renews it, and its
+    session is taken only after a lease's time in which it was not."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -79,8 +86,9 @@ class Leases:
         """Suppliers and slots. Rows: supplier_id, slot, worker_id, mine, left (seconds that the lease still lasts)."""
         at, known, self._ahead = self._monotonic(), self._ahead, {}
         held = set()
+        may_have_ended = clock.since_forward() >= SLOT_LEASE
         for row in slots:
-            if row["mine"] or row["left"] < 0:
+            if row["mine"] or (row["left"] < 0 and may_have_ended):
                 continue
             if row["left"] > SLOT_LONGEST:
                 key = (row["supplier_id"], row["slot"], row["worker_id"])

@@ -485,6 +485,32 @@ async def test_no_other_worker_takes_a_living_ones_sessions_when_the_clock_is_se
         assert await pool.fetch(held) == before
 
 
+async def test_no_other_worker_takes_a_living_ones_sessions_when_the_clock_is_set_forward(
+    pool: Pool, set_forward: Callable[..., None]
+) -> None:
+    """The supplier would have too many for a moment, and refuse one. Neither worker seems to have been seen
+    recently."""
+    id = await add(pool, sessions=3)
+    first, second = await Ship(pool).sail(), await Ship(pool).sail()
+    for ship in (first, second, first, second):
+        await ship.refresh()
+    assert sorted(open_sessions([first, second], id)) == [1, 2]
+    held = "SELECT slot, worker_id FROM supplier_sessions ORDER BY slot"
+    before, open_before = await pool.fetch(held), open_sessions([first, second], id)
+    set_forward(3600)
+    await pool.execute("UPDATE supplier_sessions SET lease_until = lease_until - interval '1 hour'")
+    await pool.execute("UPDATE workers SET seen_at = now() - interval '1 hour'")
+    for ship in (second, first, second):
+        await ship.refresh()
+        assert open_sessions([first, second], id) == open_before
+    assert await pool.fetch(held) == before
+    # One that has died has not renewed its own a lease's time later.
+    set_forward(3600, ago=SLOT_LEASE + 1)
+    await pool.execute("UPDATE supplier_sessions SET lease_until = now() - interval '1 second'")
+    await second.refresh()
+    assert second.connector(id).sessions == 3
+
+
 async def test_what_was_leased_before_the_clock_was_set_back_is_not_shown_as_held(pool: Pool) -> None:
     id = await add(pool, sessions=2)
     ship = await Ship(pool).sail()
