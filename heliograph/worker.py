@@ -91,7 +91,7 @@ class Worker:
         #: Shared timers that this worker has taken, and whose work is not done.
         self._taken: set[str] = set()
         backlog = Backlog(cycle=settings.lease_seconds / 3, worker=self.id)
-        webhooks = WebhookWork(pool, settings, backlog)
+        webhooks = self._webhooks = WebhookWork(pool, settings, backlog)
         reader = partial(current, settings, "reader_database_url")
         made = {name: make(pool, settings, self.id, webhooks, backlog) for name, make in channels.items()}
         campaigns = CampaignWork(pool, {name: channel.queued for name, channel in made.items()})
@@ -182,8 +182,9 @@ class Worker:
         await asyncio.gather(*tasks, return_exceptions=True)
         try:
             async with asyncio.timeout(grace):
-                for part in self._parts:
-                    await _drain(part)
+                # Together: one may wait for a row that somebody keeps locked. What the others have handed over follows.
+                await asyncio.gather(*map(_drain, self._parts))
+                await _drain(self._webhooks)
                 for timer in self._taken:
                     await self._retry(timer)
                 if not self.stays:
@@ -294,7 +295,8 @@ class Worker:
 
 
 async def _drain(part: Work) -> None:
-    """Drain one part. That one fails loses none of another's answers, which exist only in this process."""
+    """Drain one part. That one fails, or waits for too long, loses none of another's answers, which exist only in this
+    process."""
     try:
         await part.drain()
     except Exception as error:

@@ -80,6 +80,29 @@ async def test_a_part_that_fails_at_the_end_costs_no_other_its_answers(
     ]
 
 
+class _Stuck(Work):
+    """A part that waits for a row that somebody keeps locked."""
+
+    async def drain(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_part_that_waits_at_the_end_costs_no_other_its_answers(pool: Pool, database_url: str) -> None:
+    other = _Draining(None)
+    worker = Worker(
+        Settings(database_url=database_url, drain_seconds=0.1),
+        pool,
+        channels={"stuck": lambda *_: _Stuck(), "other": lambda *_: other},
+    )
+    is_ready = asyncio.Event()
+    running = asyncio.create_task(worker.run(on_ready=is_ready.set))
+    async with asyncio.timeout(AMPLE):
+        await is_ready.wait()
+        worker.stop()
+        await running
+    assert other.is_drained
+
+
 async def test_a_round_that_commits_during_a_stop_is_handed_over(
     pool: Pool, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
