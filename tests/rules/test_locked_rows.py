@@ -12,8 +12,11 @@ import asyncpg
 import pytest
 
 from heliograph.base.database.pool import Connection, Pool, open_pool
+from heliograph.queue import timers
 from heliograph.sending import results
 from heliograph.simulators.receiver import Options, Receiver
+from heliograph.sms.received import inbox
+from heliograph.sms.received.reception import Reception
 from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Verdict
 from heliograph.webhooks.recording import results as deliveries
 from tests import hooks
@@ -21,7 +24,8 @@ from tests.hooks import until
 from tests.rules import whatsapp_factories
 from tests.rules.callback_factories import Meta, status, wamid
 from tests.rules.dispatching import Bench, attempts, queued
-from tests.rules.factories import message, organization, receipt, status_of
+from tests.rules.factories import message, organization, receipt, sender, status_of
+from tests.rules.test_inbound import NUMBER, handset_message, opted_out, receive
 
 LOCKED = "SELECT FROM messages WHERE id = ANY ($1) FOR UPDATE"
 
@@ -214,3 +218,30 @@ async def test_callbacks_about_others_are_processed(pool: Pool, hasty: Pool, is_
     await meta.work()
     assert {row["status"] for row in await pool.fetch("SELECT status FROM whatsapp_messages")} == {"delivered"}
     await whatsapp_factories.check_wallets(pool, [first.organization_id, other.organization_id])
+
+
+async def test_messages_of_other_handsets_are_processed_and_those_of_the_locked_one_in_order(
+    pool: Pool, hasty: Pool
+) -> None:
+    """Nobody's STOP had any effect as long as one person's opt-out was locked."""
+    actor = await organization(pool)
+    await sender(pool, actor, NUMBER)
+    async with pool.acquire() as conn:
+        await timers.ensure(conn, inbox.TIMER)
+    await receive(pool, handset_message("STOP", by="+258841110001"))
+    reception = Reception(hasty, lease_seconds=60, on_deliveries=lambda: None, on_messages=lambda: None)
+    assert await reception.round() == 1
+    first, second = "+258841110001", "+258841110002"
+    async with locking(pool) as open_session:
+        await open_session.execute("SELECT FROM opt_outs FOR UPDATE")
+        some = [("hi", second), ("START", first), ("STOP", second), ("STOP", first), ("later", second)]
+        await receive(pool, *[handset_message(text, by=by) for text, by in some])
+        with pytest.raises(asyncpg.QueryCanceledError):
+            await reception.round()
+        assert await reception.round() == 3
+        assert await opted_out(pool, actor, second)
+        assert await reception.round() == 0
+    assert await reception.round() == 2
+    assert await opted_out(pool, actor, first)
+    said = await pool.fetch("SELECT said FROM consent_history WHERE recipient = $1 ORDER BY id", first)
+    assert [row["said"] for row in said] == ["out", "in", "out"]

@@ -9,12 +9,14 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from time import monotonic
 from uuid import UUID
 
+import asyncpg
 import structlog
 
 from heliograph.base.database.batching import Batcher
-from heliograph.base.database.pool import Connection, Pool, is_down
+from heliograph.base.database.pool import BRIEFLY, ROW_LOCKED, Connection, Pool, is_down
 from heliograph.base.process import measures
 from heliograph.queue.backlog import Backlog
 from heliograph.sending.dispatch import may_be_of_one
@@ -29,6 +31,9 @@ log = structlog.get_logger()
 
 #: Wait of a message that makes its batch fail: often enough for the alert about failing steps, as in dispatch.
 SET_ASIDE = timedelta(minutes=1)
+#: Seconds for which rounds wait for locks only briefly after a batch has reached its time limit, probably waiting for a
+#: row that somebody keeps locked; and how many locks one round may meet: ten tell one message from 500 others.
+LOCKS_FOR, MOST_LOCKS = 300.0, 40
 
 ASIDE = "UPDATE inbound_messages SET due_at = now() + $2 WHERE id = $1"
 
@@ -56,6 +61,8 @@ class Reception:
         self._answered: Batcher[Sequence[UUID], None] = Batcher(self._record_answered, indivisible=is_down)
         #: The last round failed, perhaps because of one of its messages.
         self._is_wary = False
+        #: Until then, rounds wait for locks only briefly; monotonic seconds.
+        self._locks_until = 0.0
         #: Held while replies are accepted.
         self._replying = asyncio.Lock()
         self._is_stopping = False
@@ -71,12 +78,21 @@ class Reception:
 
     async def round(self) -> int:
         """Process a batch of the inbox; returns the number of rows."""
+        halving = _Halving()
+        briefly = monotonic() < self._locks_until
         try:
-            async with self._pool.acquire() as conn:
-                done = await inbox.process_due(conn, processed=_bisected if self._is_wary else None)
+            async with self._pool.acquire() as conn, conn.transaction() if briefly else contextlib.nullcontext():
+                if briefly:
+                    await conn.execute(BRIEFLY)
+                done = await inbox.process_due(conn, processed=halving.process if briefly or self._is_wary else None)
         except Exception as error:
             self._is_wary = may_be_of_one(error)
+            if isinstance(error, ROW_LOCKED):
+                self._locks_until = monotonic() + LOCKS_FOR
             raise
+        if halving.locked:
+            self._locks_until = monotonic() + LOCKS_FOR
+            log.warning("inbound messages wait for a locked row", senders=len(halving.locked))
         if done.rows:
             self._is_wary = False
         if done.deliveries:
@@ -122,20 +138,38 @@ class Reception:
         return [None] * len(answered)
 
 
-async def _bisected(conn: Connection, due: Sequence[Row], at: datetime) -> BatchResult:
-    """Process rows, and if that fails, each half of them in turn, down to a single row: it is set aside, so that
-    nobody's STOP waits for it."""
-    try:
-        async with conn.transaction():
-            return await inbox.process(conn, due, at)
-    except Exception as error:
-        if not may_be_of_one(error):
-            raise
-        if len(due) == 1:
-            log.exception("inbound message set aside", message_id=str(due[0].id))
-            measures.FAILURES.add("inbox")
-            await conn.execute(ASIDE, due[0].id, SET_ASIDE)
-            return BatchResult(1)
-    middle = len(due) // 2
-    first, second = [await _bisected(conn, half, at) for half in (due[:middle], due[middle:])]
-    return BatchResult(first.rows + second.rows, first.deliveries + second.deliveries, first.replies + second.replies)
+class _Halving:
+    """Processes rows, and if that fails, each half of them in turn, down to a single row, so that nobody's STOP waits
+    for it: it is set aside, or, if it waits for a row that somebody keeps locked, left with all that its sender wrote
+    later. Otherwise a START could be processed after the STOP that followed it."""
+
+    def __init__(self) -> None:
+        #: The senders whose messages are left.
+        self.locked: set[str] = set()
+        self._locks = 0
+
+    async def process(self, conn: Connection, due: Sequence[Row], at: datetime) -> BatchResult:
+        due = [one for one in due if one.sender not in self.locked]
+        if not due:
+            return BatchResult()
+        try:
+            async with conn.transaction():
+                return await inbox.process(conn, due, at)
+        except Exception as error:
+            is_locked = isinstance(error, asyncpg.LockNotAvailableError)
+            self._locks += is_locked
+            if self._locks > MOST_LOCKS or not (is_locked or may_be_of_one(error)):
+                raise
+            if len(due) == 1:
+                if is_locked:
+                    self.locked.add(due[0].sender)
+                    return BatchResult()
+                log.exception("inbound message set aside", message_id=str(due[0].id))
+                measures.FAILURES.add("inbox")
+                await conn.execute(ASIDE, due[0].id, SET_ASIDE)
+                return BatchResult(1)
+        middle = len(due) // 2
+        first, second = [await self.process(conn, half, at) for half in (due[:middle], due[middle:])]
+        return BatchResult(
+            first.rows + second.rows, first.deliveries + second.deliveries, first.replies + second.replies
+        )
