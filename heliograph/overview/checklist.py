@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from heliograph import traffic
 from heliograph.accounts.api_keys import issued
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.overview import messages
+from heliograph.overview.figures import ARRIVED
 from heliograph.people import invitations, memberships
 from heliograph.sms.accepting import sender_ids
 from heliograph.webhooks import catcher, endpoints
@@ -39,13 +41,19 @@ async def steps(conn: Connection, actor: Actor) -> Steps:
         for each in (test, live)
     ]
     listed = [one for found in sent for one in found.messages]
+    # Retention deletes messages: what was done stays done.
+    is_live = bool(sent[1].messages) or await traffic.ever(conn, live)
     hooks = [one for each in (test, live) for one in await endpoints.used(conn, each)]
     return Steps(
         key=any(one.status == "active" for one in keys),
-        sent=bool(listed),
-        delivered=any(one.delivered_at is not None for one in listed),
+        sent=bool(listed) or is_live or await traffic.ever(conn, test),
+        delivered=any(one.delivered_at is not None for one in listed) or await _has_delivered(conn, live, test),
         webhook=any(one.status == "active" for one in hooks) or await catcher.was_opened(conn, actor),
         sender=await sender_ids.any_approved(conn, live),
         team=await memberships.has_colleagues(conn, actor) or bool(await invitations.list_all(conn, actor)),
-        live=bool(sent[1].messages),
+        live=is_live,
     )
+
+
+async def _has_delivered(conn: Connection, *actors: Actor) -> bool:
+    return any([await traffic.ever(conn, each, statuses=ARRIVED) for each in actors])

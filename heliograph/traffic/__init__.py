@@ -11,7 +11,7 @@ written in the commit that they describe, so that roll-ups, once folded, equal a
 from heliograph.base.histogram import percentile
 from heliograph.traffic.deltas import LOST, Change, record
 from heliograph.traffic.folding import ANY, EVERY, TIMER, fold
-from heliograph.traffic.reading import Failed, Point, Query, by_sender, delivered, failures, read
+from heliograph.traffic.reading import Failed, Point, Query, by_sender, delivered, ever, failures, read
 from heliograph.traffic.reconciliation import LATE
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Query",
     "by_sender",
     "delivered",
+    "ever",
     "failures",
     "fold",
     "percentile",

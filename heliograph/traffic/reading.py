@@ -142,6 +142,20 @@ def _whole(since: datetime, until: datetime) -> tuple[datetime, datetime]:
     return first, max(first, clock.midnight(until))
 
 
+# Roll-ups outlive messages. A message that moves on leaves a count of 0. The first row that matches is enough.
+EVER = """
+SELECT EXISTS (SELECT FROM traffic_days
+                WHERE organization_id = $1 AND mode = $2 AND count > 0 AND ($3::text[] IS NULL OR status = ANY ($3)))
+"""
+
+
+async def ever(conn: Connection, actor: Actor, *, statuses: Sequence[str] | None = None) -> bool:
+    """Whether there has been a message of the actor's mode with one of these statuses, or with any, even if it has been
+    deleted since."""
+    found: bool = await conn.fetchval(EVER, actor.organization_id, actor.mode, statuses)
+    return found
+
+
 BY_SENDER = """
 SELECT sender, country, jsonb_object_agg(status, count)::text AS counts
   FROM (SELECT sender, country, status, sum(count)::bigint AS count FROM traffic_days

@@ -153,6 +153,20 @@ async def test_steps_are_ticked_by_what_happened(api: Api, pool: Pool, tenant: T
     assert "First steps" not in page.words
 
 
+async def test_what_was_done_stays_done_when_its_messages_are_deleted(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    """Whoever had sent for years was to send a first message once nothing had been sent for as long as messages are
+    kept."""
+    before = open_steps((await owner.get("/")).text)
+    id = UUID(await send(api, tenant))
+    async with pool.acquire() as conn:
+        await move_many(conn, [Move(tenant.id, id, status, clock.now()) for status in ("sent", "delivered")])
+        await traffic.fold(conn)
+    await pool.execute("DELETE FROM messages")
+    assert open_steps((await owner.get("/")).text) == before - 3
+
+
 @pytest.mark.parametrize("role", ["owner", "admin", "developer"])
 async def test_each_step_leads_to_where_it_is_done(pool: Pool, tenant: Tenant, browser: Browser, role: str) -> None:
     await pool.execute("DELETE FROM sender_ids")
