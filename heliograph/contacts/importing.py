@@ -41,6 +41,8 @@ _is_date = re.compile(
     r"|[0-3]?[0-9]/[0-3]?[0-9]/(19|20)[0-9]{2}"
     r"|(19|20)[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 ).fullmatch
+#: Cells of tags that are longer are not cached, characters: one may have a million.
+_SHORT = 256
 #: Numbers in no known range that a survey of a file lists.
 EXAMPLES = 3
 #: Columns that the file of rejected rows has before the original ones.
@@ -385,10 +387,16 @@ def _name(cell: str) -> str:
     return name if naming.is_readable(name) else ""
 
 
-# Most rows of a file have the same tags as many others.
-@lru_cache(maxsize=4096)
 def _tags(cell: str, more: tuple[str, ...]) -> tuple[str, ...]:
+    return (_known_tags if len(cell) <= _SHORT else _read_tags)(cell, more)
+
+
+def _read_tags(cell: str, more: tuple[str, ...]) -> tuple[str, ...]:
     return records.tags([*filter(naming.is_readable, split(cell, is_cell=True)), *more])
+
+
+# Most rows of a file have the same tags as many others.
+_known_tags = lru_cache(maxsize=4096)(_read_tags)
 
 
 def _joined(earlier: Entry, later: Entry) -> Entry:
