@@ -17,7 +17,7 @@ lost link would send one to somebody who said STOP.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -33,12 +33,13 @@ Link = tuple[UUID, str, str]
 # Names that are already linked, as most are, cost one look-up. A number that its person has left gets no new links:
 # its owner is unknown until somebody writes from it.
 UNKNOWN = """
-SELECT item.n FROM unnest($1::uuid[], $2::text[], $3::text[]) WITH ORDINALITY AS item (organization_id, one, other, n)
+SELECT item.n, one.is_left IS TRUE OR other.is_left IS TRUE AS is_left
+  FROM unnest($1::uuid[], $2::text[], $3::text[]) WITH ORDINALITY AS item (organization_id, one, other, n)
   LEFT JOIN LATERAL (SELECT person, left_at IS NOT NULL AS is_left FROM person_names
                       WHERE organization_id = item.organization_id AND name = item.one LIMIT 1) one ON true
   LEFT JOIN LATERAL (SELECT person, left_at IS NOT NULL AS is_left FROM person_names
                       WHERE organization_id = item.organization_id AND name = item.other LIMIT 1) other ON true
- WHERE (one.person = other.person) IS NOT TRUE AND one.is_left IS NOT TRUE AND other.is_left IS NOT TRUE
+ WHERE (one.person = other.person) IS NOT TRUE
 """
 # Two transactions that link people of one organization take turns, so that each sees all existing groups.
 TURN = "SELECT pg_advisory_xact_lock(hashtextextended('people ' || id, 0)) FROM unnest($1::text[]) AS turn (id)"
@@ -64,6 +65,11 @@ ON CONFLICT (organization_id, name) DO NOTHING
 """
 
 
+# Most new links are of two names that nobody has yet, as of somebody who is written to for the first time: it takes the
+# turns as well (people.sql).
+LINK_STRANGERS = "SELECT link_strangers($1, $2, $3, $4, $5)"
+
+
 class NewLink(msgspec.Struct, frozen=True, gc=False):
     """A new link, with keys for names."""
 
@@ -74,9 +80,17 @@ class NewLink(msgspec.Struct, frozen=True, gc=False):
     strange: tuple[str, ...]
 
 
-async def link(conn: Connection, links: Collection[Link]) -> list[NewLink]:
-    """Record that names belong to one person; returns the new links. Runs in the caller's transaction, which from then
-    on holds the locks of organizations that got a new link."""
+class Linked(msgspec.Struct, frozen=True, gc=False):
+    """What became of links that were to be recorded."""
+
+    new: list[NewLink]
+    #: False: some were not recorded, because a number's person has left it.
+    is_complete: bool = True
+
+
+async def link(conn: Connection, links: Collection[Link]) -> Linked:
+    """Record that names belong to one person. Runs in the caller's transaction, which from then on holds the locks of
+    organizations that got a new link."""
     wanted = sorted(
         {
             (organization_id, min(pair), max(pair))
@@ -86,12 +100,45 @@ async def link(conn: Connection, links: Collection[Link]) -> list[NewLink]:
         key=lambda link: (link[0].int, *link[1:]),
     )
     if not wanted:
-        return []
-    rows = await conn.fetch(UNKNOWN, *(list(column) for column in zip(*wanted, strict=True)))
-    new = [wanted[n - 1] for n in sorted(row["n"] for row in rows)]
+        return Linked([])
+    rows = await conn.fetch(UNKNOWN, *_columns(wanted))
+    new = [wanted[n - 1] for n in sorted(row["n"] for row in rows if not row["is_left"])]
+    is_complete = len(new) == len(rows)
     if not new:
+        return Linked([], is_complete)
+    often = Counter((organization_id, name) for organization_id, *pair in new for name in pair)
+    rest = await _link_strangers(conn, new, often)
+    known = await _link_groups(conn, rest) if rest else {}
+    strange = {place for place, times in often.items() if times == 1 and place not in known}
+    return Linked(
+        [
+            NewLink(
+                organization_id, one, other, tuple(name for name in (one, other) if (organization_id, name) in strange)
+            )
+            for organization_id, one, other in new
+        ],
+        is_complete,
+    )
+
+
+async def _link_strangers(conn: Connection, new: Sequence[Link], often: Counter[tuple[UUID, str]]) -> Sequence[Link]:
+    """Take the turns of these links' organizations, and link those of whose names nothing else is known; returns the
+    others."""
+    turns = list(dict.fromkeys(str(organization_id) for organization_id, *_ in new))
+    apart = [link for link in new if often[link[0], link[1]] == often[link[0], link[2]] == 1]
+    if not apart:
+        await conn.execute(TURN, turns)
+        return new
+    linked = await conn.fetchval(LINK_STRANGERS, turns, *_columns(apart), [uuid7() for _ in apart])
+    if len(linked) == len(new):
         return []
-    await conn.execute(TURN, list(dict.fromkeys(str(organization_id) for organization_id, *_ in new)))
+    done = {apart[n - 1] for n in linked}
+    return [link for link in new if link not in done]
+
+
+async def _link_groups(conn: Connection, new: Sequence[Link]) -> dict[tuple[UUID, str], UUID]:
+    """Link names that may belong to known persons, in the turns of their organizations; returns the persons that the
+    names belonged to before."""
     names = {(organization_id, name) for organization_id, *pair in new for name in pair}
     rows = await conn.fetch(GROUPS, [organization_id for organization_id, _ in names], [name for _, name in names])
     known = {(row["organization_id"], row["name"]): row["person"] for row in rows}
@@ -99,15 +146,14 @@ async def link(conn: Connection, links: Collection[Link]) -> list[NewLink]:
     for organization_id, one, other in new:
         groups.join(organization_id, one, other)
     if joined := groups.joined():
-        await conn.execute(JOIN, *(list(column) for column in zip(*joined, strict=True)))
+        await conn.execute(JOIN, *_columns(joined))
     if named := groups.named():
-        await conn.execute(NAME, *(list(column) for column in zip(*named, strict=True)))
-    often = Counter((organization_id, name) for organization_id, *pair in new for name in pair)
-    strange = {place for place, times in often.items() if times == 1 and place not in known}
-    return [
-        NewLink(organization_id, one, other, tuple(name for name in (one, other) if (organization_id, name) in strange))
-        for organization_id, one, other in new
-    ]
+        await conn.execute(NAME, *_columns(named))
+    return known
+
+
+def _columns(rows: Sequence[tuple[object, ...]]) -> list[list[object]]:
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 class _Groups:

@@ -44,3 +44,29 @@ CREATE OR REPLACE FUNCTION spellings_of(p_person text) RETURNS text[] LANGUAGE s
             WHERE person_of(one) = p_person)
            ELSE ARRAY[p_person] END
 $$;
+
+-- link_strangers: link pairs of names that belong to nobody yet, each pair to one new person; returns the positions of
+-- the pairs that it linked. In the others, a name was linked by somebody else in the meantime.
+--
+-- Each name occurs once. p_turn: the organizations, in order, whose turn the transaction takes first (`TURN` in
+-- people.py): nobody else links their people until it ends, so the names that are unknown then are still unknown when
+-- they are inserted.
+CREATE OR REPLACE FUNCTION link_strangers(
+    p_turn text[], p_organization uuid[], p_one text[], p_other text[], p_person uuid[]
+) RETURNS int[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_linked int[];
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('people ' || id, 0)) FROM unnest(p_turn) AS turn (id);
+    WITH strange AS MATERIALIZED (
+        SELECT n FROM generate_series(1, cardinality(p_one)) AS n
+         WHERE NOT EXISTS (SELECT FROM person_names WHERE organization_id = p_organization[n] AND name = p_one[n])
+           AND NOT EXISTS (SELECT FROM person_names WHERE organization_id = p_organization[n] AND name = p_other[n])
+    ), named AS (
+        INSERT INTO person_names (organization_id, name, person)
+        SELECT p_organization[n], pair.name, p_person[n]
+          FROM strange CROSS JOIN LATERAL (VALUES (p_one[n]), (p_other[n])) AS pair (name)
+    )
+    SELECT array_agg(n) INTO v_linked FROM strange;
+    RETURN coalesce(v_linked, '{}');
+END $$;

@@ -101,6 +101,9 @@ class Writer(Protocol[Report_contra]):
         those taken by `handover`. `alone`: nothing else of this channel is being written in this process; otherwise it
         may raise UnmatchedReports."""
 
+    def recorded(self, answered: Sequence[AnsweredAttempt]) -> None:
+        """Called when a batch of answers is committed, as far as is known."""
+
 
 class Results(Generic[Report]):
     """Batches answers and reports. A report is what a supplier sends later: a receipt or a status."""
@@ -348,6 +351,8 @@ class Results(Generic[Report]):
                 conn, answered, reports, prepared, handover, alone=turn is not None and not answered
             )
         crash_point(f"{self._writer.kind}.record.after_commit")
+        if answered:
+            self._writer.recorded(answered)
         if handover is not None:
             handover.deliver()
         if queued:

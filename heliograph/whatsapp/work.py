@@ -78,6 +78,7 @@ class WhatsAppWork(Work):
             on_standing=self._standing.set,
             handover=deliveries.handover,
             backlog=backlog,
+            named=self._channel.named,
         )
         backlog.on_work("whatsapp", self.wake.set)
         backlog.on_work(test_mode.KIND, self._wake_tests.set)

@@ -182,7 +182,7 @@ class Bench(dispatching.Rounds):
         """Apply statuses as a batch of callbacks does."""
         matched = [Matched(who.organization_id, who.number_id, item) for item in items]
         async with self.pool.acquire() as conn, conn.transaction():
-            found = await matching.match_statuses(conn, matched)
+            found = await matching.match_statuses(conn, matched, self.channel.named)
             moved, _ = await move_many(conn, found.moves, rates=self.rates)
             await matching.name_users(conn, found.names)
             await outcomes.apply_wider_failures(conn, found.wider_failures, moved)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from heliograph.base import phones
 from heliograph.base.actor import Actor
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import NotFound
 from heliograph.campaigns import audience
@@ -137,7 +138,7 @@ async def test_names_that_are_linked_in_any_order_are_one_person(pool: Pool, acm
         async with pool.acquire() as conn:
             for name in names:
                 assert sorted(await people.names(conn, other.organization_id, name)) == sorted(names)
-            assert await people.link(conn, [(other.organization_id, names[1], names[0])]) == []
+            assert await people.link(conn, [(other.organization_id, names[1], names[0])]) == people.Linked([])
     async with pool.acquire() as conn:
         assert await people.names(conn, acme.organization_id, names[0]) == names[:1]
 
@@ -176,6 +177,63 @@ async def test_links_of_one_batch_join_the_same_people_as_one_by_one(pool: Pool)
         assert groups[0] == groups[1]
 
 
+async def test_links_of_strangers_come_to_the_same_as_those_that_look_for_groups(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two names that nobody has, in one new link each, are linked by `link_strangers`; all other links by groups."""
+    chance = random.Random(7)
+    quick, slow = await organization(pool), await organization(pool)
+
+    async def none(conn: Any, new: Any, often: Any) -> Any:
+        await conn.execute(people.TURN, [str(slow.organization_id)])
+        return new
+
+    for count in (1, 1, 2, 3, 6, 6):
+        batch = [chance.sample("abcdefghijklmnopqrstuvwxyz", 2) for _ in range(count)]
+        found = []
+        for actor in (quick, slow):
+            async with pool.acquire() as conn, conn.transaction():
+                with monkeypatch.context() as patched:
+                    if actor is slow:
+                        patched.setattr(people, "_link_strangers", none)
+                    made = await people.link(conn, [(actor.organization_id, *pair) for pair in batch])
+            groups = await pool.fetch(
+                "SELECT array_agg(name ORDER BY name) AS names FROM person_names WHERE organization_id = $1"
+                " GROUP BY person ORDER BY 1",
+                actor.organization_id,
+            )
+            found.append((made.is_complete, [(one.one, one.other, one.strange) for one in made.new], groups))
+        assert found[0] == found[1]
+
+
+async def test_strangers_who_were_linked_while_their_turn_was_waited_for_are_found(pool: Pool, acme: Actor) -> None:
+    async with pool.acquire() as one, pool.acquire() as two:
+        first = one.transaction()
+        await first.start()
+        await people.link(one, [(acme.organization_id, "b", "c")])
+        links = [(acme.organization_id, "a", "b"), (acme.organization_id, "d", "e")]
+        waiting = asyncio.create_task(people.link(two, links))
+        await blocked(pool)
+        await first.commit()
+        made = await waiting
+        assert [(link.one, link.strange) for link in made.new] == [("a", ("a",)), ("d", ("d", "e"))]
+        assert sorted(await people.names(one, acme.organization_id, "a")) == ["a", "b", "c"]
+        assert sorted(await people.names(one, acme.organization_id, "d")) == ["d", "e"]
+
+
+async def test_a_number_that_was_left_is_linked_to_nobody_and_that_is_told(pool: Pool, acme: Actor) -> None:
+    left, moved_to = "+258841234567", "+258849999999"
+    await linked(pool, acme, left, moved_to)
+    links = [(acme.organization_id, left, "MZ.1"), (acme.organization_id, "+258847777777", "MZ.2")]
+    async with pool.acquire() as conn, conn.transaction():
+        await people.leave(conn, [people.Departure(acme.organization_id, left, moved_to, clock.now())])
+        made = await people.link(conn, links)
+        assert (made.is_complete, [link.other for link in made.new]) == (False, ["MZ.2"])
+        assert (await people.link(conn, links)).is_complete is False
+        assert (await people.link(conn, [*links[1:], (acme.organization_id, left, moved_to)])) == people.Linked([])
+        assert await people.names(conn, acme.organization_id, "MZ.1") == ["MZ.1"]
+
+
 class Compared(UUID):
     """An id that counts comparisons."""
 
@@ -193,7 +251,7 @@ async def test_a_link_costs_the_same_however_many_come_with_it(pool: Pool, acme:
     count, Compared.times = 500, 0
     links = [(Compared(str(acme.organization_id)), f"MZ.{n}", f"+25884{n:07}") for n in range(count)]
     async with pool.acquire() as conn, conn.transaction():
-        made = await people.link(conn, links)
+        made = (await people.link(conn, links)).new
     assert [(one.one, one.other) for one in made] == sorted((f"+25884{n:07}", f"MZ.{n}") for n in range(count))
     assert Compared.times < 30 * count
 

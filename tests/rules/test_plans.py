@@ -163,6 +163,8 @@ STATEMENTS = {
     ),
     "campaigns that have staged messages": (recency.STAGED, {"campaigns": "organization_id"}),
     "contacts that were written to": (recency.READ, {"contacts": "organization_id phone mode"}),
+    "names that are not linked yet": (people.UNKNOWN, {"person_names": "organization_id name"}),
+    "links of names with conversations": (conversations.ALIASED, {"whatsapp_aliases": "organization_id alias"}),
     "numbers that people left": (
         people.LEFT,
         {"person_names": "organization_id name", "former_names": "organization_id name"},

@@ -15,6 +15,7 @@ import pytest
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7, uuid7_floor
+from heliograph.consent import people
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import Pricing
 from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import parse
@@ -24,7 +25,7 @@ from heliograph.suppliers.whatsapp_cloud.graph import outcome_of
 from heliograph.whatsapp.accepting.lifetimes import lifetime
 from heliograph.whatsapp.callbacks import conversations, expiry
 from heliograph.whatsapp.callbacks.conversations import User
-from heliograph.whatsapp.callbacks.matching import WiderFailure
+from heliograph.whatsapp.callbacks.matching import NamedUsers, WiderFailure
 from heliograph.whatsapp.dispatch import holds, outcomes
 from heliograph.whatsapp.status import FAILURES
 from tests.meanwhile import begun
@@ -509,6 +510,52 @@ async def test_meta_s_names_of_a_user_lead_to_the_conversation(pool: Pool) -> No
         for name in (TO, "+25884000000", "MZ.1"):
             user = User(who.organization_id, who.number_id, name[1:] if name[0] == "+" else None, "MZ.1")
             assert await conversations.of_users(conn, [user]) == [thread]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_a_status_that_repeats_its_answer_s_names_joins_nobody_anew(pool: Pool, stored: bool) -> None:
+    """The number is somebody else's by then. `stored`: the answer's names were; its person had not left the number."""
+    who, bench = await bench_of(pool)
+    moved_to = "+258849999999"
+
+    def script(submission: CloudSubmission) -> CloudOutcome:
+        return CloudOutcome(Verdict.ACCEPTED, wamid=wamid(submission.message_id), wa_id=TO[1:], user_id="MZ.1")
+
+    async def leave() -> None:
+        async with pool.acquire() as conn, conn.transaction():
+            await people.link(conn, [(who.organization_id, TO, moved_to)])
+            await people.leave(conn, [people.Departure(who.organization_id, TO, moved_to, clock.now())])
+
+    bench.only.script = script
+    id = await message(pool, who)
+    if not stored:
+        await leave()
+    await bench.round()
+    if stored:
+        await leave()
+    async with pool.acquire() as conn, conn.transaction():
+        await people.take(conn, who.organization_id, TO, at=clock.now())
+    await bench.hear(who, status_item(who, id, "delivered", recipient=TO[1:], user_id="MZ.1"))
+    async with pool.acquire() as conn:
+        assert await people.names(conn, who.organization_id, TO) == ([TO] if stored else [TO, "MZ.1"])
+    # Another name of the same message is news.
+    await bench.hear(who, status_item(who, id, "read", recipient=TO[1:], user_id="MZ.2"))
+    async with pool.acquire() as conn:
+        assert "MZ.2" in await people.names(conn, who.organization_id, TO)
+
+
+def test_the_names_of_the_newest_answers_are_remembered() -> None:
+    named, ids = NamedUsers(10), [uuid7() for _ in range(30)]
+    for id in ids:
+        named.note(id, f"MZ.{id}")
+    said = [named.said(id, TO, TO[1:], f"MZ.{id}") for id in ids]
+    assert all(said[-5:])
+    assert not any(said[:-10])
+    assert named.said(ids[-1], TO, None, f"MZ.{ids[-1]}")
+    assert not named.said(ids[-1], TO, "258840000000", f"MZ.{ids[-1]}")
+    assert not named.said(ids[-1], TO, TO[1:], "MZ.2")
+    assert not named.said(ids[-1], TO, TO[1:], None)
+    assert not named.said(uuid7(), TO, TO[1:], None)
 
 
 async def test_fifty_callbacks_with_the_same_delivery_are_one_charge(pool: Pool) -> None:

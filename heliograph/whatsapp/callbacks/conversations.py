@@ -74,27 +74,35 @@ async def of_users(conn: Connection, users: Sequence[User]) -> list[UUID]:
     return made
 
 
-# Names found here may have a conversation of their own.
+# Links all of whose new names have a conversation. Of a new pair, a user id is looked up first, and seldom has one.
 ALIASED = """
-SELECT item.n FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS item (organization_id, alias, n)
- WHERE EXISTS (SELECT FROM whatsapp_aliases WHERE organization_id = item.organization_id AND alias = item.alias)
+SELECT item.n FROM unnest($1::uuid[], $2::text[], $3::text[]) WITH ORDINALITY
+       AS item (organization_id, last, other, n)
+ WHERE EXISTS (SELECT FROM whatsapp_aliases WHERE organization_id = item.organization_id AND alias = item.last)
+   AND (item.other IS NULL OR
+        EXISTS (SELECT FROM whatsapp_aliases WHERE organization_id = item.organization_id AND alias = item.other))
 """
 MERGE = "SELECT whatsapp_merge_conversations($1, $2)"
 
 
-async def link(conn: Connection, links: Collection[Link]) -> None:
+async def link(conn: Connection, links: Collection[Link]) -> bool:
     """Link names that, according to Meta, belong to one person, and merge their conversations. Runs in the caller's
-    transaction, after it has locked wallets."""
-    new = await people.link(conn, links)
+    transaction, after it has locked wallets. Returns whether all of them are linked now (`people.Linked`)."""
+    linked = await people.link(conn, links)
     # Most links name somebody for the first time, with nothing to merge.
-    strange = [(one.organization_id, name) for one in new for name in one.strange]
-    if strange:
-        names = [name.removeprefix("+") for _, name in strange]
-        rows = await conn.fetch(ALIASED, [organization_id for organization_id, _ in strange], names)
-        unmet = set(strange).difference(strange[row["n"] - 1] for row in rows)
-        new = [one for one in new if unmet.isdisjoint((one.organization_id, name) for name in one.strange)]
+    new = [one for one in linked.new if not one.strange]
+    if fresh := [one for one in linked.new if one.strange]:
+        names = [[name.removeprefix("+") for name in one.strange] for one in fresh]
+        rows = await conn.fetch(
+            ALIASED,
+            [one.organization_id for one in fresh],
+            [strange[-1] for strange in names],
+            [strange[0] if len(strange) > 1 else None for strange in names],
+        )
+        new += [fresh[row["n"] - 1] for row in rows]
     if new:
         await conn.execute(MERGE, [one.organization_id for one in new], [one.one for one in new])
+    return linked.is_complete
 
 
 # A call opens a window, but does not count as a message.

@@ -65,7 +65,7 @@ from heliograph.whatsapp.callbacks.dead_letters import (
     raw_of,
     store,
 )
-from heliograph.whatsapp.callbacks.matching import Found, Matched
+from heliograph.whatsapp.callbacks.matching import Found, Matched, NamedUsers
 from heliograph.whatsapp.callbacks.received import ReceivedItem
 from heliograph.whatsapp.dispatch import outcomes
 from heliograph.whatsapp.mirror import accounts, numbers, template_sync, warnings
@@ -139,10 +139,11 @@ class Inbox:
         on_standing: Callable[[], None] = lambda: None,
         handover: Callable[[], Handover | None] = lambda: None,
         backlog: Backlog | None = None,
+        named: NamedUsers | None = None,
     ) -> None:
         """`key`: from `apps.seal_key`. `on_deliveries`: called after webhook deliveries were queued; `on_standing`:
         called when a number or account may have been stopped or resumed. `handover`: from this worker's Deliverer, for
-        events committed together. `backlog`: the worker's; None: its own."""
+        events committed together. `backlog`: the worker's; None: its own. `named`: from this worker's channel."""
         self._handover = handover
         self._pool = pool
         self._key = key
@@ -151,6 +152,7 @@ class Inbox:
         self._on_deliveries = on_deliveries
         self._on_standing = on_standing
         self._backlog = backlog or Backlog(cycle=0.0)
+        self._named = named
         self._marked: dict[UUID, float] = {}
         self._sent: dict[UUID, float] = {}
         self._dropped: Counter[str] = Counter()
@@ -336,7 +338,13 @@ class Inbox:
                 counted: Counter[str] = Counter()
                 handover = self._handover()
                 deliveries = await apply(
-                    conn, works, rates=self._rates, sealing=self._sealing, dropped=counted, handover=handover
+                    conn,
+                    works,
+                    rates=self._rates,
+                    sealing=self._sealing,
+                    dropped=counted,
+                    handover=handover,
+                    named=self._named,
                 )
             dropped += counted
             if handover is not None:  # nothing is handed over from a rolled-back transaction
@@ -528,13 +536,14 @@ async def apply(
     sealing: Sealing,
     dropped: Counter[str],
     handover: Handover | None = None,
+    named: NamedUsers | None = None,
 ) -> int:
     """Apply items in the caller's transaction; returns the webhook deliveries queued in addition to those handed over.
 
     Statuses go first: messages and wallets are locked before conversations, here as in sending. Their holds go after
     users' messages: conversations are locked before accounts and numbers.
     """
-    found, moved, deliveries = await _statuses(conn, works, rates, dropped, handover)
+    found, moved, deliveries = await _statuses(conn, works, rates, dropped, handover, named)
     heard: list[ReceivedItem] = []
     for one in works:
         if isinstance(one.item, MessageItem) and one.number_id is not None:
@@ -588,7 +597,12 @@ async def _changes(conn: Connection, organization_id: UUID, account_id: UUID, wo
 
 
 async def _statuses(
-    conn: Connection, works: Sequence[Work], rates: RateBook, dropped: Counter[str], handover: Handover | None
+    conn: Connection,
+    works: Sequence[Work],
+    rates: RateBook,
+    dropped: Counter[str],
+    handover: Handover | None,
+    named: NamedUsers | None,
 ) -> tuple[Found | None, Collection[UUID], int]:
     """Apply statuses to their messages; returns what they say, which of these moved, and the webhook deliveries
     queued."""
@@ -601,7 +615,7 @@ async def _statuses(
                 matched.append(Matched(one.organization_id, one.number_id, one.item))
     if not matched:
         return None, (), 0
-    found = await matching.match_statuses(conn, matched)
+    found = await matching.match_statuses(conn, matched, named)
     announce = await matching.announced(conn, found.moves)
     referred = await conversations.any_referred(conn)
     # From here on wallets are locked and their organizations' sends wait: no unnecessary queries.

@@ -77,6 +77,29 @@ class Found(msgspec.Struct, frozen=True, gc=False):
         return [move for move in self.moves if not move.unsent]
 
 
+class NamedUsers:
+    """The users' names in recent answers, whose links were recorded with them: most statuses repeat their message's
+    answer, and say nothing new. One per worker, since a message's statuses mostly come to the worker that sent it."""
+
+    def __init__(self, most: int = 10_000) -> None:
+        """`most`: at least half as many answers are remembered."""
+        self._half = most // 2
+        #: By message id, the user id.
+        self._recent: dict[UUID, str] = {}
+        self._older: dict[UUID, str] = {}
+
+    def note(self, message_id: UUID, user_id: str) -> None:
+        """Remember an answer that named the user's number as we wrote it, with a user id."""
+        if len(self._recent) >= self._half:
+            self._older, self._recent = self._recent, {}
+        self._recent[message_id] = user_id
+
+    def said(self, message_id: UUID, recipient: str, digits: str | None, user_id: str | None) -> bool:
+        """Whether the answer gave the message's user the names that a status does."""
+        known = self._recent.get(message_id) or self._older.get(message_id)
+        return known is not None and known == user_id and (digits is None or recipient == f"+{digits}")
+
+
 MATCH = """
 SELECT m.organization_id, m.id, m.recipient, w.message_id IS NOT NULL AS known
   FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::uuid[], $5::date[], $6::date[]) WITH ORDINALITY
@@ -114,9 +137,10 @@ ON CONFLICT DO NOTHING
 """
 
 
-async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
+async def match_statuses(conn: Connection, items: Sequence[Matched], named: NamedUsers | None = None) -> Found:
     """The moves that follow from statuses, to be made by the caller in the same transaction, and the names to keep
-    after them (`name_users`). A status without a message is kept for the answer that may still arrive."""
+    after them (`name_users`), except those that answers gave (`named`). A status without a message is kept for the
+    answer that may still arrive."""
     said = [one for one in items if one.item.status in STATUSES and not one.item.group]
     if not said:
         return Found([], set(), [])
@@ -153,7 +177,7 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
             wider_failures.append(WiderFailure(organization_id, one.number_id, id, _fault(item), when))
         if not is_known:
             bound[found.number_id, item.wamid] = (organization_id, id)
-        if item.user_id or not is_known:
+        if not is_known or (item.user_id and not (named and named.said(id, recipient, item.recipient, item.user_id))):
             names |= links(organization_id, recipient, item.recipient, item.user_id)
     if early:
         await conn.execute(EARLY, *_columns(early))
@@ -222,10 +246,11 @@ def links(organization_id: UUID, recipient: str, digits: str | None, user_id: st
     return {(organization_id, recipient, name) for name in names if name and name != recipient}
 
 
-async def name_users(conn: Connection, names: Collection[Link]) -> None:
-    """Store Meta's names for users. Runs after the moves: code that accepts a message locks the wallet first, and then
-    waits for conversations that others are about to merge."""
-    await conversations.link(conn, names)
+async def name_users(conn: Connection, names: Collection[Link]) -> bool:
+    """Store Meta's names for users; returns whether all are stored, as in `conversations.link`. Runs after the moves:
+    code that accepts a message locks the wallet first, and then waits for conversations that others are about to
+    merge."""
+    return await conversations.link(conn, names)
 
 
 async def bind(conn: Connection, bound: dict[tuple[UUID, str], tuple[UUID, UUID]]) -> None:

@@ -34,7 +34,7 @@ from heliograph.suppliers.whatsapp_cloud.bodies import template_body, text_body
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
 from heliograph.webhooks.recording.events import Subscriptions
 from heliograph.webhooks.recording.handover import Handover
-from heliograph.whatsapp.callbacks.matching import KIND
+from heliograph.whatsapp.callbacks.matching import KIND, NamedUsers
 from heliograph.whatsapp.dispatch import claimed, held, holds, messaging_limits, outcomes, parking, test_mode
 from heliograph.whatsapp.dispatch import lost as lost_answers
 from heliograph.whatsapp.dispatch.claimed import ClaimedMessage, Content, Template, load_templates
@@ -105,6 +105,9 @@ class WhatsAppChannel:
         self._slots = slots
         self._limits = messaging_limits.MessagingLimits()
         self._subscriptions = Subscriptions(pool)
+        #: Who Meta says that recent messages were sent to; whether that is recorded of the answers written last.
+        self.named = NamedUsers()
+        self._are_named = False
         self._rates = RateBook(pool)
         #: The lines of the current round.
         self._now: dict[UUID, PooledNumber] = {}
@@ -399,9 +402,18 @@ class WhatsAppChannel:
         moves = [*found.moves, *reports] if found else reports
         moved, deliveries = await move_many(conn, moves, rates=self._rates, announce=prepared, handover=handover)
         if found:
-            deliveries += await outcomes.follow(conn, answered)
+            queued, self._are_named = await outcomes.follow(conn, answered)
+            deliveries += queued
             deliveries += await outcomes.apply_wider_failures(conn, found.wider_failures, moved, heard=found.heard)
         return deliveries
+
+    def recorded(self, answered: Sequence[AnsweredAttempt]) -> None:
+        if not self._are_named:
+            return
+        for one in answered:
+            outcome: CloudOutcome = one.outcome
+            if outcome.user_id and outcome.wa_id and one.attempt.submission.recipient == f"+{outcome.wa_id}":
+                self.named.note(one.attempt.lease.id, outcome.user_id)
 
 
 def _home(due: ClaimedMessage) -> UUID:

@@ -161,10 +161,10 @@ async def _outbound(
         )
 
 
-async def follow(conn: Connection, answered: Sequence[AnsweredAttempt]) -> int:
+async def follow(conn: Connection, answered: Sequence[AnsweredAttempt]) -> tuple[int, bool]:
     """The effects of answers beyond their messages: names of users, last contact, holds, ended holds, windows. Runs
     after the moves, in their transaction: code that accepts a message locks the wallet first and then its conversation.
-    Returns the number of webhook deliveries queued."""
+    Returns the number of webhook deliveries queued, and whether all names are stored."""
     live = [one for one in answered if _context(one).account_id is not None]
     accepted = [one for one in answered if one.outcome.verdict is Verdict.ACCEPTED]
     names = {
@@ -174,7 +174,7 @@ async def follow(conn: Connection, answered: Sequence[AnsweredAttempt]) -> int:
             _organization(one), one.attempt.submission.recipient, one.outcome.wa_id, one.outcome.user_id
         )
     }
-    await matching.name_users(conn, names)
+    are_named = await matching.name_users(conn, names)
     reached = {(_organization(one), one.attempt.message.conversation_id) for one in accepted}
     counts: Counter[tuple[UUID, UUID]] = Counter()
     refused: dict[tuple[UUID, UUID], float] = {}
@@ -212,7 +212,7 @@ async def follow(conn: Connection, answered: Sequence[AnsweredAttempt]) -> int:
             await holds.unanswered(conn, _organization(one), one.attempt.lease.id)
         else:
             await holds.undecided(conn, _organization(one), [one.attempt.lease.id])
-    return deliveries + await note(conn, failures)
+    return deliveries + await note(conn, failures), are_named
 
 
 class ScopedFailure(msgspec.Struct, frozen=True, gc=False):
