@@ -41,8 +41,6 @@ _is_date = re.compile(
     r"|[0-3]?[0-9]/[0-3]?[0-9]/(19|20)[0-9]{2}"
     r"|(19|20)[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 ).fullmatch
-#: Cells of tags that are longer are not cached, characters: one may have a million.
-_SHORT = 256
 #: Numbers in no known range that a survey of a file lists.
 EXAMPLES = 3
 #: Columns that the file of rejected rows has before the original ones.
@@ -317,8 +315,7 @@ class _Rejects:
 
 def _next_batch(reader: Reader, layout: Layout, options: Options) -> Batch:
     """The next rows as entries. Runs in a thread."""
-    rows = reader.take(options.batch)
-    return batch_of(rows, layout, options, reader.position)
+    return batch_of(reader.take(options.batch), layout, options, reader.position)
 
 
 def batch_of(rows: list[Row], layout: Layout, options: Options, position: int) -> Batch:
@@ -355,7 +352,8 @@ def _entry(phone: str, name: str, first: str, last: str, tags: str, options: Opt
     whole = name or records.full_name(first, last)
     if max(len(whole or ""), len(first), len(last)) > MAX_NAME:
         raise Invalid(("name", "length", LONG_NAME))
-    all_tags = _tags(tags, options.tags) if tags else options.tags
+    read_tags = _tags if len(tags) <= 256 else _tags.__wrapped__
+    all_tags = read_tags(tags, options.tags) if tags else options.tags
     return Entry(number, whole, first or None, last or None, all_tags)
 
 
@@ -387,16 +385,10 @@ def _name(cell: str) -> str:
     return name if naming.is_readable(name) else ""
 
 
+# Most rows of a file have the same tags as many others. Only short cells are cached: one may have a million characters.
+@lru_cache(maxsize=4096)
 def _tags(cell: str, more: tuple[str, ...]) -> tuple[str, ...]:
-    return (_known_tags if len(cell) <= _SHORT else _read_tags)(cell, more)
-
-
-def _read_tags(cell: str, more: tuple[str, ...]) -> tuple[str, ...]:
     return records.tags([*filter(naming.is_readable, split(cell, is_cell=True)), *more])
-
-
-# Most rows of a file have the same tags as many others.
-_known_tags = lru_cache(maxsize=4096)(_read_tags)
 
 
 def _joined(earlier: Entry, later: Entry) -> Entry:
