@@ -26,8 +26,11 @@ TAKEN = timedelta(minutes=2)
 NOBODY = timedelta(minutes=10)
 #: How many numbers may wait to be looked up; beyond that, messages are routed by the number's range.
 MOST_OPEN = 1_000
+#: SQL condition on a row: it may be taken. One that was requested in times to come, before the clock was set back,
+#: would wait until that time comes again.
+_DUE = f"(coalesce(taken_until, asked_at) <= now() OR (taken_until IS NULL AND asked_at > {clock.LATEST}))"
 #: SQL condition: there are numbers to look up.
-ANY = "EXISTS (SELECT FROM number_lookups WHERE state = 'asked' AND coalesce(taken_until, asked_at) <= now())"
+ANY = f"EXISTS (SELECT FROM number_lookups WHERE state = 'asked' AND {_DUE})"
 
 
 class State(msgspec.Struct, frozen=True):
@@ -104,11 +107,10 @@ async def ask(conn: Connection, some: Mapping[int, UUID]) -> set[int]:
     return set(numbers)
 
 
-TAKE = """
+TAKE = f"""
 UPDATE number_lookups l SET taken_until = now() + $3::interval
   FROM (SELECT number, asked_on FROM number_lookups
-         WHERE supplier_id = $1 AND state = 'asked' AND coalesce(taken_until, asked_at) <= now()
-           AND (taken_until IS NULL OR $4)
+         WHERE supplier_id = $1 AND state = 'asked' AND {_DUE} AND (taken_until IS NULL OR $4)
          ORDER BY asked_at LIMIT $2 FOR UPDATE SKIP LOCKED) AS taken
  WHERE l.number = taken.number AND l.asked_on = taken.asked_on
 RETURNING l.number

@@ -217,6 +217,22 @@ async def test_a_look_up_under_way_is_not_paid_twice_because_the_clock_was_set_f
     await other.close()
 
 
+async def test_after_the_clock_was_set_back_nobody_waits_for_what_was_requested_before(
+    looking: Looking, pool: Pool
+) -> None:
+    """Messages to such a number waited for as long as the clock had been ahead."""
+    await looking.add()
+    actor = await organization(pool)
+    first = await message(pool, actor, to=PORTED)
+    await looking.bench.round()
+    await pool.execute("UPDATE number_lookups SET asked_at = now() + interval '1 hour'")
+    later = await message(pool, actor, to=PORTED)
+    await looking.rounds()
+    assert [sorted(some) for some in looking.sent()] == [[], sorted([first, later])], "by its range"
+    assert await looking.lookups.round() == 1
+    assert await looking.rows() == [(int(PORTED[1:]), "found", "643-03", 1, 3_000, "EUR")]
+
+
 async def test_a_supplier_that_fails_delays_nobody_for_long_and_is_asked_again_after_an_hour(
     looking: Looking, pool: Pool
 ) -> None:

@@ -14,6 +14,7 @@ from uuid import UUID
 import structlog
 
 from heliograph.base.crypto import Key, Unsealable
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid
 from heliograph.networks import asked, learned, plan
@@ -101,6 +102,7 @@ class Lookups:
         begun = await asked.ask(conn, new) if new else set()
         if begun:
             self.wake.set()
+        ahead = clock.AHEAD.total_seconds()
         waiting: dict[UUID, float] = {}
         for id, number in of.items():
             state, longest = known.get(number), wanted[number].settings.wait_seconds
@@ -108,8 +110,11 @@ class Lookups:
                 waiting[id] = min(STEP, longest)
             elif state is not None and state.state == "found":
                 self._directory.hear(LearnedNetwork(number, state.network, LOOKUP))
-            elif state is not None and state.state == "asked" and (left := longest - state.age.total_seconds()) > 0:
-                waiting[id] = min(STEP, left)
+            elif state is not None and state.state == "asked":
+                # One that was requested in times to come, before the clock was set back, is not waited for.
+                left = longest - state.age.total_seconds()
+                if 0 < left <= longest + ahead:
+                    waiting[id] = min(STEP, left)
         return waiting
 
     async def round(self) -> int:
