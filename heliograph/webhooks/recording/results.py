@@ -177,7 +177,8 @@ class Record:
     async def _run_aside(self, line: UUID) -> None:
         try:
             while items := self._aside[line][:BATCH]:
-                await self._commit(items, briefly=True, is_aside=True)
+                # A commit that hung may have been the one that held the lock.
+                await self._commit(items, is_repeated=True, briefly=True, is_aside=True)
                 del self._aside[line][: len(items)]
         finally:
             del self._aside[line], self._runs_aside[line]
