@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from heliograph.networks import asked
 from heliograph.networks.directory import Directory
 from heliograph.routes.lookup import Choice, Route
 from heliograph.simulators.aggregators.simulator import Aggregator, Options
-from heliograph.sms.lookups import accounts
+from heliograph.sms.lookups import accounts, asking
 from heliograph.sms.lookups.asking import Lookups
 from heliograph.suppliers.http.kind import SECRET
 from heliograph.suppliers.lookups.kind import LookupAnswer
@@ -59,8 +60,8 @@ async def test_an_answer_that_comes_during_a_stop_is_stored(
     answered, goes_on = asyncio.Event(), asyncio.Event()
     original = LookupClient.ask
 
-    async def slow(self: LookupClient, numbers: Sequence[str]) -> LookupAnswer:
-        found = await original(self, numbers)
+    async def slow(self: LookupClient, numbers: Sequence[str], **also: Any) -> LookupAnswer:
+        found = await original(self, numbers, **also)
         answered.set()
         await goes_on.wait()
         return found
@@ -110,3 +111,16 @@ async def test_nothing_is_asked_after_a_stop(pool: Pool, aggregator: Aggregator)
     await lookups.close()
     assert aggregator.looked_up == []
     assert (await row(pool))[0] == "asked"
+
+
+async def test_a_worker_that_stood_still_leaves_its_numbers_to_others(
+    pool: Pool, aggregator: Aggregator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker looks them up by then, and both are paid for."""
+    lookups = await ready(pool, aggregator)
+    times = itertools.chain([0.0], itertools.repeat(asked.TAKEN.total_seconds() + 1))
+    monkeypatch.setattr(asking, "monotonic", lambda: next(times))
+    assert await lookups.round() == 1
+    await lookups.close()
+    assert aggregator.looked_up == []
+    assert await row(pool) == ("asked", "", 0, 0)

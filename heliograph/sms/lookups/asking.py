@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
+from time import monotonic
 from uuid import UUID
 
 import structlog
@@ -138,11 +139,14 @@ class Lookups:
         settings = account.settings
         if self._stopping.is_set():
             return 0
+        began, lasts = monotonic(), asked.TAKEN.total_seconds()
         async with self._pool.acquire() as conn:
             numbers = await asked.take(conn, account.id, limit=asker.most)
         if not numbers:
             return 0
-        answer = await asker.ask([str(one) for one in numbers])
+        answer = await asker.ask([str(one) for one in numbers], wanted=lambda: monotonic() - began < lasts / 2)
+        if not answer.told and monotonic() - began > lasts:
+            return len(numbers)  # this process stood still, and another worker may be asking
         told = {int(number): network_of(network) for number, network in answer.told.items()}
         await self._store(account, numbers, told, error=answer.error)
         if answer.error:

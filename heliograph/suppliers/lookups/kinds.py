@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -60,11 +60,12 @@ class LookupClient:
             )
         )
 
-    async def ask(self, numbers: Sequence[str]) -> LookupAnswer:
-        """Look up numbers (digits), at most `most` of them. On any failure the answer is empty, with the reason."""
+    async def ask(self, numbers: Sequence[str], *, wanted: Callable[[], bool] = lambda: True) -> LookupAnswer:
+        """Look up numbers (digits), at most `most` of them. On any failure the answer is empty, with the reason.
+        `wanted`: whether they are still to be looked up, asked right before the first byte (`HttpClient.post`)."""
         try:
             made = self._kind.request(self._settings, self._secrets, numbers)
-            found = await self._client.request(made.method, made.url, made.body, made.headers)
+            found = await self._client.request(made.method, made.url, made.body, made.headers, wanted=wanted)
             if isinstance(found, Failure):
                 return LookupAnswer({}, f"{found.kind}: {found.detail}".rstrip(": "))
             return self._kind.answer(self._settings, numbers, Answer(found.status, found.body, found.retry_after))
