@@ -73,6 +73,13 @@ WIDE = """() => [...document.querySelectorAll('.table')].filter((one) => one.scr
   .map((one) => one.innerText.slice(0, 60))"""
 SHORTENED = """() => [...document.querySelectorAll('.rail .groups .word')]
   .filter((one) => one.checkVisibility() && one.scrollWidth > one.clientWidth).map((one) => one.innerText)"""
+#: Whether all of an installation's name is in sight, above the list of pages.
+NAMED = """(name) => {
+  const [rail, word, pages] = ['.rail', '.rail .word', '.rail .brand + *'].map((one) => document.querySelector(one));
+  word.textContent = name;
+  const box = word.getBoundingClientRect();
+  return box.top >= 0 && box.bottom <= pages.getBoundingClientRect().top && rail.scrollWidth === rail.clientWidth;
+}"""
 #: Whether there is a line around what is chosen.
 OUTLINED = """(chosen) => [...document.querySelectorAll(chosen)].map((one) => getComputedStyle(one).outlineStyle)"""
 
@@ -137,6 +144,9 @@ async def test_a_name_without_spaces_leaves_the_other_columns_in_sight(site: Sit
     await page.goto(site.base + "/contacts")
     await page.get_by_text("n" * 200, exact=True).wait_for()
     assert await page.evaluate(LAST_IN_SIGHT)
+    # The longest that an installation can have.
+    for name in ("Comunicações Municipais de Moçambique SA", "n" * 40):
+        assert await page.evaluate(NAMED, name), name
 
 
 @pytest.mark.lasts(10)
