@@ -141,8 +141,8 @@ def _unreached(error: Sentence) -> Sentence:
     the number of sessions explain; otherwise ""."""
     if english(error) == "cannot connect: %(why)s":
         return said(
-            "Check its host, port and TLS settings, and whether the supplier allows this machine's address: *Test the "
-            "connection* on its page shows which step fails."
+            "Check its host, port and TLS settings, and whether the supplier allows this machine's address: “Test the "
+            "connection” on its page shows which step fails."
         )
     if english(error) == "%(setting)s cannot be used: %(why)s":
         return said("Correct the setting, or the file.")
