@@ -156,7 +156,9 @@ class Dispatcher(Generic[Message, Report]):
                         await conn.execute(BRIEFLY)
                     picked = await channel.pick(conn, limit=limit)
                     if briefly:  # those of an organization may be left together
-                        picked.sort(key=lambda one: one.organization_id.int)
+                        picked.sort(key=lambda one: (one.lane, one.organization_id.int))
+                    if self._results.aside:
+                        picked = await self._without_aside(conn, picked)
                     decide = self._bisect if self._is_wary or briefly else self._decide
                     outgoing = await decide(conn, picked) if picked else []
         except asyncpg.DeadlockDetectedError:
@@ -276,9 +278,20 @@ class Dispatcher(Generic[Message, Report]):
         organization = str(picked[0].organization_id)
         log.warning("messages wait for a locked row", channel=self._channel.kind, organization_id=organization)
         if under_way := [one for one in picked if one.begun_at is not None]:
-            await leases.renew_picked(conn, under_way, seconds=LOCKED_PAUSE)
-        free = [Postponed(one, LOCKED_PAUSE, one.line, counts=False) for one in picked if one.begun_at is None]
-        await leases.postpone_picked(conn, free)
+            await leases.renew_picked(conn, under_way, seconds=self._lease_seconds)
+        await self._leave(conn, [one for one in picked if one.begun_at is None])
+
+    async def _without_aside(self, conn: Connection, picked: list[Lease]) -> list[Lease]:
+        """These without new messages of organizations whose answers cannot be recorded now: they would pile up."""
+        aside = [one for one in picked if one.begun_at is None and one.organization_id in self._results.aside]
+        await self._leave(conn, aside)
+        ids = {one.id for one in aside}
+        return [one for one in picked if one.id not in ids]
+
+    async def _leave(self, conn: Connection, picked: Sequence[Lease]) -> None:
+        back = [Postponed(one, LOCKED_PAUSE, one.line, counts=False) for one in picked]
+        if back:
+            await leases.postpone_picked(conn, back)
 
     async def _set_aside(self, conn: Connection, lease: Lease) -> None:
         if lease.begun_at is not None:  # an attempt that was under way is not forgotten with its lease

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import groupby
 from time import monotonic
@@ -142,6 +142,11 @@ class Results(Generic[Report]):
     def waiting(self) -> int:
         """The number of answers, and of reports that arrived together, not yet in a batch."""
         return self._answers.waiting + self._reports.waiting + sum(one.waiting for one in self._aside.values())
+
+    @property
+    def aside(self) -> Collection[UUID]:
+        """Organizations whose answers wait because rows of them are locked."""
+        return self._aside.keys()
 
     def answer(self, answered: AnsweredAttempt) -> None:
         """Record the outcome of an attempt; `landed` is called once it is committed."""
