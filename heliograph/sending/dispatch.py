@@ -146,7 +146,7 @@ class Dispatcher(Generic[Message, Report]):
         limit = min(self._claim_limit, UNRECORDED_CLAIMS * self._claim_limit - unrecorded)
         outgoing: list[Attempt[Message]] = []
         self._found.clear()
-        briefly, self._locks = monotonic() < self._locks_until, 0
+        briefly, self._locks = 0.0 < self._locks_until > monotonic(), 0
         crash_point(f"{channel.kind}.dispatch.before_commit")
         try:
             async with self._pool.acquire() as conn:
