@@ -8,10 +8,13 @@ exactly once.
 from __future__ import annotations
 
 import calendar
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
+import asyncpg
 import msgspec
+import structlog
 
 from heliograph.accounts import quota
 from heliograph.accounts.organizations import Organization
@@ -19,8 +22,10 @@ from heliograph.accounts.quota import Reset
 from heliograph.audit import recording as audit
 from heliograph.base import naming
 from heliograph.base.actor import SYSTEM, Principal
-from heliograph.base.database.pool import Connection
+from heliograph.base.database.pool import BRIEFLY, ROW_LOCKED, Connection
 from heliograph.base.errors import NotFound, Problems
+
+log = structlog.get_logger()
 
 #: Longest name of a plan, characters.
 MAX_NAME = 100
@@ -170,7 +175,7 @@ async def unsubscribe(conn: Connection, organization_id: UUID, *, by: Principal 
 # The first to lock a row advances it; for the others it is then no longer due. A closed organization is not renewed.
 DUE = """
 SELECT id, plan, allowance, period_anchor, period_months FROM organizations
- WHERE period_anchor IS NOT NULL AND period_end <= $1 AND state <> 'closed'
+ WHERE period_anchor IS NOT NULL AND period_end <= $1 AND state <> 'closed' AND id <> ALL ($3)
  ORDER BY period_end LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
 """
 
@@ -190,31 +195,51 @@ async def renew(conn: Connection, *, now: datetime | None = None) -> int:
     if now is None:
         now = (await conn.fetchval("SELECT now()")).astimezone(UTC)
     began = 0
+    most = BATCH
+    #: Those whose quota is locked, as by an open session: it is their turn again the next time.
+    left: list[UUID] = []
     while True:
-        async with conn.transaction():
-            rows = await conn.fetch(DUE, now, BATCH)
-            spans = [period(row["period_anchor"], row["period_months"], now) for row in rows]
-            ends = [end for _, end in spans]
-            await conn.execute(RENEW, [row["id"] for row in rows], [start for start, _ in spans], ends)
-            resets = [
-                Reset(row["id"], row["allowance"], end)
-                for row, end in zip(rows, ends, strict=True)
-                if row["allowance"] is not None
-            ]
-            await quota.reset_many(conn, resets, reason="new period")
-            begun = [
-                audit.Entry(
-                    action="organization.period_begun",
-                    object_id=str(row["id"]),
-                    organization_id=row["id"],
-                    after={"plan": row["plan"], "allowance": row["allowance"], "start": start, "end": end},
-                )
-                for row, (start, end) in zip(rows, spans, strict=True)
-            ]
-            await audit.record_many(conn, SYSTEM, begun)
+        ids: list[UUID] = []
+        try:
+            async with conn.transaction():
+                if most == 1:
+                    await conn.execute(BRIEFLY)
+                rows = await conn.fetch(DUE, now, most, left)
+                ids = [row["id"] for row in rows]
+                await _begin(conn, rows, now)
+        except ROW_LOCKED as error:
+            if most == 1 and not ids:
+                raise
+            if most == 1:
+                log.warning("plan waits for a locked row", organization_id=str(ids[0]), error=type(error).__name__)
+                left += ids
+            most = 1  # one at a time, so that others do not wait
+            continue
         began += len(rows)
-        if len(rows) < BATCH:
+        if len(rows) < most:
             return began
+
+
+async def _begin(conn: Connection, rows: Sequence[asyncpg.Record], now: datetime) -> None:
+    spans = [period(row["period_anchor"], row["period_months"], now) for row in rows]
+    ends = [end for _, end in spans]
+    await conn.execute(RENEW, [row["id"] for row in rows], [start for start, _ in spans], ends)
+    resets = [
+        Reset(row["id"], row["allowance"], end)
+        for row, end in zip(rows, ends, strict=True)
+        if row["allowance"] is not None
+    ]
+    await quota.reset_many(conn, resets, reason="new period")
+    begun = [
+        audit.Entry(
+            action="organization.period_begun",
+            object_id=str(row["id"]),
+            organization_id=row["id"],
+            after={"plan": row["plan"], "allowance": row["allowance"], "start": start, "end": end},
+        )
+        for row, (start, end) in zip(rows, spans, strict=True)
+    ]
+    await audit.record_many(conn, SYSTEM, begun)
 
 
 async def _lock(conn: Connection, organization_id: UUID) -> dict[str, object]:

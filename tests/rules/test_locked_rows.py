@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 import pytest
 
+from heliograph.accounts import plans
+from heliograph.accounts.plans import Terms
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool, open_pool
 from heliograph.queue import timers
 from heliograph.sending import results
@@ -256,3 +260,19 @@ async def test_messages_of_other_handsets_are_processed_and_those_of_the_locked_
     assert await opted_out(pool, actor, first)
     said = await pool.fetch("SELECT said FROM consent_history WHERE recipient = $1 ORDER BY id", first)
     assert [row["said"] for row in said] == ["out", "in", "out"]
+
+
+async def test_plans_of_other_organizations_are_renewed(pool: Pool, hasty: Pool) -> None:
+    """None was, so that at the beginning of a month, nobody could send."""
+    ids = [(await organization(pool)).organization_id for _ in range(3)]
+    async with pool.acquire() as conn:
+        for id in ids:
+            await plans.subscribe(conn, id, Terms("business", 100), now=clock.now() - timedelta(days=40))
+    began = "SELECT id FROM organizations WHERE period_end > now()"
+    async with locking(pool) as open_session, hasty.acquire() as conn:
+        await open_session.execute("SELECT FROM quotas WHERE organization_id = $1 FOR UPDATE", ids[1])
+        assert await plans.renew(conn) == 2
+        assert {row["id"] for row in await pool.fetch(began)} == {ids[0], ids[2]}
+    async with pool.acquire() as conn:
+        assert await plans.renew(conn) == 1
+        assert await plans.renew(conn) == 0
