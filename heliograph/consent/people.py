@@ -200,7 +200,7 @@ class DepartedNumber(msgspec.Struct, frozen=True):
     """A number that its person moved away from."""
 
     left_at: datetime
-    #: E.164.
+    #: A number in E.164, or their new user id if the number is not known.
     moved_to: str
     #: Somebody else has used it since.
     is_taken: bool
@@ -239,7 +239,8 @@ async def persons(conn: Connection, names: Collection[tuple[UUID, str]]) -> dict
 
 
 class Departure(msgspec.Struct, frozen=True):
-    """A person moved from one number to another one, which is linked to it already. Both in E.164."""
+    """A person moved from one number to another one, both in E.164, which are linked already; or to one that is not
+    known, under a new user id."""
 
     organization_id: UUID
     number: str

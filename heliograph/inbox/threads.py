@@ -111,12 +111,11 @@ class PeerMoved(msgspec.Struct, frozen=True):
     at: datetime
 
 
-# A peer who wrote later did so from an address that is newer still. A user id does not replace a number.
+# A peer who wrote later did so from an address that is newer still.
 MOVE = """
 UPDATE inbox_threads t SET peer = v.peer
   FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[]) AS v (organization_id, id, peer, at)
  WHERE t.organization_id = v.organization_id AND t.id = v.id AND t.heard_at <= v.at
-   AND (v.peer LIKE '+%' OR t.peer NOT LIKE '+%')
 """
 
 

@@ -901,7 +901,7 @@ CREATE TABLE person_names (
 );
 CREATE INDEX person_names_by_person ON person_names (organization_id, person) WHERE person IS NOT NULL;
 COMMENT ON TABLE person_names IS 'tenant: names (keys of numbers, user ids) that Meta attributes to one person; people with a single name are not listed, unless a number changed hands';
-COMMENT ON COLUMN person_names.left_at IS 'when, according to Meta, the person moved from this number to the one in moved_to; nobody else has used it since. NULL: it is theirs';
+COMMENT ON COLUMN person_names.left_at IS 'when, according to Meta, the person moved from this number to the one in moved_to (a user id: to one that is not known); nobody else has used it since. NULL: it is theirs';
 
 CREATE TABLE former_names (
     organization_id uuid NOT NULL,
@@ -914,7 +914,7 @@ CREATE TABLE former_names (
 );
 CREATE INDEX former_names_by_person ON former_names (organization_id, person);
 COMMENT ON TABLE former_names IS 'tenant: former numbers of people that now belong to somebody else, one row for each former owner; person is that of person_names';
-COMMENT ON COLUMN former_names.left_at IS 'when, according to Meta, the person moved from it to the number in moved_to';
+COMMENT ON COLUMN former_names.left_at IS 'when, according to Meta, the person moved from it to the number in moved_to (a user id: to one that is not known)';
 COMMENT ON COLUMN former_names.taken_at IS 'since when it has belonged to the next owner: from their first message, as far as is known';
 
 

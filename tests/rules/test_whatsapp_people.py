@@ -123,14 +123,15 @@ async def test_a_change_of_user_id_is_read_whether_or_not_it_says_who(pool: Pool
 async def test_a_conversation_has_the_user_id_that_can_be_answered(
     pool: Pool, acme: Made, meta: Meta, by: str | None
 ) -> None:
-    """It kept the one that its user no longer has, which Meta refuses."""
+    """It kept the one that its user no longer has, or the number, and so did the inbox."""
     await meta.say(acme, message(acme, by=by, user_id="MZ.1", at=ago(minutes=3)))
     await meta.say(acme, changed_user_id(acme, ago(minutes=2)))
+    assert await pool.fetchval("SELECT peer FROM inbox_threads") == "MZ.2"
     for user_id, minutes in ((None, 0), ("MZ.2", 1), ("MZ.1", 4)):
         if user_id is not None:
             await meta.say(acme, message(acme, by=None, user_id=user_id, at=ago(minutes=minutes)))
         rows = await pool.fetch("SELECT recipient, user_id FROM whatsapp_conversations WHERE merged_into IS NULL")
-        assert [tuple(row) for row in rows] == [(by or "MZ.2", "MZ.2")]
+        assert [tuple(row) for row in rows] == [("MZ.2", "MZ.2")]
 
 
 @pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
@@ -406,6 +407,40 @@ async def test_who_comes_back_to_their_old_number_is_known_by_the_user_id(pool: 
     await meta.say(acme, message(acme, "Me again", ago(hours=2), user_id="MZ.1"), message(acme, "I am", last))
     (place,) = (await places(pool)).values()
     assert place == (last, 3)
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_whoever_gets_the_number_of_a_user_whose_new_one_is_not_told_is_somebody_else(
+    pool: Pool, acme: Made, meta: Meta, together: bool
+) -> None:
+    """They were joined to the conversation of the user who had left it, with its texts and open window."""
+    moved, late, later = ago(hours=50), ago(hours=55), ago(minutes=1)
+    await meta.say(acme, message(acme, "STOP", at=ago(hours=60), user_id="MZ.1"))
+    said = [changed_user_id(acme, moved), changed_user_id(acme, moved),
+            message(acme, "Good day", later, user_id="MZ.9"), message(acme, "Late", late)]  # fmt: skip
+    for some in [said] if together else [[one] for one in said]:
+        await meta.say(acme, *some)
+    assert await places(pool) == {"MZ.2": (late, 2), TO: (later, 1)}
+    async with pool.acquire() as conn:
+        assert sorted(await people.names(conn, acme.organization_id, TO)) == [TO, "MZ.9"]
+        assert sorted(await people.names(conn, acme.organization_id, "MZ.2")) == ["MZ.1", "MZ.2"]
+        owned = {one.name for one in await people.owned(conn, acme.organization_id, "MZ.2")}
+        assert owned == {"MZ.1", "MZ.2", TO}
+    assert sorted(row[0] for row in await pool.fetch("SELECT peer FROM inbox_threads")) == [TO, "MZ.2"]
+    assert await out(pool, acme, TO, "MZ.2") == [True, True]
+    await meta.say(acme, message(acme, "START", by=TO))
+    assert await out(pool, acme, TO, "MZ.2") == [False, True]
+
+
+async def test_who_has_a_new_user_id_with_the_old_number_is_known_by_it(pool: Pool, acme: Made, meta: Meta) -> None:
+    last = ago(hours=1)
+    await meta.say(acme, message(acme, at=ago(hours=60), user_id="MZ.1"), changed_user_id(acme, ago(hours=50)))
+    assert set(await places(pool)) == {"MZ.2"}
+    await meta.say(acme, message(acme, "Me again", ago(hours=2), user_id="MZ.2"), message(acme, "I am", last))
+    assert await places(pool) == {TO: (last, 3)}
+    # A notice that arrives late says nothing about who uses the number now.
+    await meta.say(acme, changed_user_id(acme, ago(hours=50)), message(acme, "Hm", last))
+    assert await places(pool) == {TO: (last, 4)}
 
 
 async def test_a_status_of_a_message_to_a_number_that_was_left_links_nobody(pool: Pool, acme: Made, meta: Meta) -> None:

@@ -140,16 +140,15 @@ class Renamed(msgspec.Struct, frozen=True, gc=False):
     """A notice that the user of a conversation has another number, user id or both."""
 
     conversation_id: UUID
-    #: The new names; None: unchanged.
+    #: The new names; no digits: the number is not told; no user id: unchanged.
     user: User
     at: datetime
 
 
-# A notice may arrive after messages under names that are newer still. A number is kept if the notice gives none.
+# A notice may arrive after messages under names that are newer still.
 RENAME = """
 UPDATE whatsapp_conversations c
-   SET recipient = coalesce(v.recipient, CASE WHEN c.recipient NOT LIKE '+%' THEN v.user_id END, c.recipient),
-       user_id = coalesce(v.user_id, c.user_id)
+   SET recipient = v.recipient, user_id = coalesce(v.user_id, c.user_id)
   FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::timestamptz[])
        AS v (organization_id, id, recipient, user_id, at)
  WHERE c.organization_id = v.organization_id AND c.id = v.id AND c.last_inbound_at <= v.at
@@ -161,7 +160,7 @@ async def rename(conn: Connection, renamed: Sequence[Renamed]) -> None:
     notices, the last one counts."""
     last = {one.conversation_id: one for one in renamed}
     rows = [
-        (one.user.organization_id, id, one.user.recipient if one.user.digits else None, one.user.user_id, one.at)
+        (one.user.organization_id, id, one.user.recipient, one.user.user_id, one.at)
         for id, one in sorted(last.items(), key=lambda pair: pair[0].int)
     ]
     if rows:

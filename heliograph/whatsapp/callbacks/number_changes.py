@@ -4,6 +4,9 @@
     written after it                    is another person's, with a conversation, a window and a user id of their own
     after it, with a known user id      is the previous owner's, who uses the old number again
 
+A user id changes with the number. Of a user who hides theirs, only the new user id is told: that they left the number
+known here, and not for which one.
+
 The rule nobody may break: nobody sees, answers or opens the conversation of another person who once had their number.
 """
 
@@ -36,6 +39,8 @@ class UserEvent(msgspec.Struct, frozen=True, gc=False):
     at: datetime
     #: The user's new number, in E.164; None: it is not such a notice.
     moved_to: str | None = None
+    #: The new user id of a user whose new number is not told; None: it is not such a notice.
+    hidden_as: str | None = None
 
 
 class Author(msgspec.Struct, frozen=True, gc=False):
@@ -55,6 +60,7 @@ async def authors(conn: Connection, written: Sequence[UserEvent]) -> tuple[list[
     separates numbers from people who have left them.
     """
     handovers: list[Handover] = []
+    await _leave_hidden(conn, [one for one in written if one.hidden_as is not None])
     users = [one.user for one in written]
     moved = [one.moved_to for one in written]
     done = await _simple(conn, written)
@@ -75,6 +81,37 @@ async def authors(conn: Connection, written: Sequence[UserEvent]) -> tuple[list[
     if left:
         users = [await _author(conn, one, user, left, handovers) for one, user in zip(written, users, strict=True)]
     return [Author(user, to) for user, to in zip(users, moved, strict=True)], handovers
+
+
+# The number that is known of somebody by a user id, unless they have left it.
+KNOWN_NUMBERS = """
+SELECT item.n, other.name
+  FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS item (organization_id, user_id, n) CROSS JOIN LATERAL (
+       SELECT person FROM person_names
+        WHERE organization_id = item.organization_id AND name = item.user_id LIMIT 1) known CROSS JOIN LATERAL (
+       SELECT name FROM person_names
+        WHERE organization_id = item.organization_id AND person = known.person AND name LIKE '+%' AND left_at IS NULL
+        LIMIT 100) other
+ ORDER BY item.n
+"""
+
+
+async def _leave_hidden(conn: Connection, notices: Sequence[UserEvent]) -> None:
+    """Record that users left the numbers known of them for others that are not told."""
+    if not notices:
+        return
+    named = [(one.user.organization_id, one.user.recipient, one.hidden_as or "") for one in notices]
+    # Before any name is locked, as whoever links names locks their organization first.
+    await conversations.link(conn, named)
+    names = [whose for whose, *_ in named], [was for _, was, _ in named]
+    left: dict[tuple[UUID, str], Departure] = {}
+    for n, number in await conn.fetch(KNOWN_NUMBERS, *names):
+        whose, _, new = named[n - 1]
+        left.setdefault((whose, number), Departure(whose, number, new, notices[n - 1].at))
+    # Of a late notice: somebody has used the number since.
+    departures = list(left.values())
+    used = await conversations.used_since(conn, [(one.organization_id, one.number, one.at) for one in departures])
+    await people.leave(conn, [one for one, is_used in zip(departures, used, strict=True) if not is_used])
 
 
 async def _simple(conn: Connection, written: Sequence[UserEvent]) -> set[int]:
@@ -188,8 +225,11 @@ async def _author(
     return user
 
 
-def _under(number: str, user: User) -> User:
-    return msgspec.structs.replace(user, digits=number.removeprefix("+"))
+def _under(name: str, user: User) -> User:
+    """The user, under a number or a user id."""
+    if not name.startswith("+"):
+        return msgspec.structs.replace(user, digits=None, user_id=name)
+    return msgspec.structs.replace(user, digits=name.removeprefix("+"))
 
 
 async def _take(conn: Connection, user: User, known: DepartedNumber, at: datetime) -> list[Handover]:

@@ -156,7 +156,8 @@ async def receive(conn: Connection, received: Sequence[ReceivedItem], *, sealing
 def _written(one: ReceivedItem) -> UserEvent:
     user = User(one.organization_id, one.number_id, one.item.sender, one.item.user_id)
     moved_to = f"+{one.item.new_sender}" if one.item.new_sender else None
-    return UserEvent(user, min(one.item.at, one.at), moved_to)
+    hidden_as = one.item.new_user_id if one.item.sender is None and moved_to is None else None
+    return UserEvent(user, min(one.item.at, one.at), moved_to, hidden_as)
 
 
 def _was_referred(message: _Message) -> bool:
@@ -245,7 +246,7 @@ def _renamed(messages: Sequence[_Message]) -> list[Renamed]:
     for one in messages:
         new_user_id, user = one.received.item.new_user_id, one.user
         if one.moved_to or new_user_id:
-            digits = one.moved_to and one.moved_to.removeprefix("+")
+            digits = one.moved_to.removeprefix("+") if one.moved_to else user.digits
             names = User(user.organization_id, user.number_id, digits, new_user_id)
             found.append(Renamed(one.conversation_id, names, one.at))
     return found
