@@ -163,7 +163,10 @@ class Table:
         self.places = frozenset(route.path.split("/")[1] for route in routes) - {""}
 
     def find(self, path: str) -> tuple[Mapping[str, Route], dict[str, str]]:
-        """(routes by method, path parameters); empty if there are none."""
+        """(routes by method, path parameters); empty if there are none, as for a path with NUL, which no name has and
+        the database refuses."""
+        if "\0" in path:
+            return {}, {}
         exact = self._exact.get(path)
         if exact is not None:
             return exact, {}

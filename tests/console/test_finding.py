@@ -6,6 +6,7 @@ import urllib.parse
 import uuid
 
 import pytest
+from yarl import URL
 
 from heliograph.base.actor import SYSTEM
 from heliograph.base.crypto import derive_key
@@ -115,6 +116,9 @@ async def test_a_link_by_id_alone_leads_where_the_palette_does(pool: Pool, tenan
         where = f"{root.base_url}/console/go/{urllib.parse.quote(pasted)}"
         async with root.session.get(where, allow_redirects=False) as answer:
             assert (answer.status, answer.headers["location"]) == (303, await palette_target(root, pasted))
+    # No name has NUL, which the database refuses.
+    async with root.session.get(URL(f"{root.base_url}/console/go/%00", encoded=True)) as answer:
+        assert answer.status == 404
 
 
 async def test_a_sender_leads_to_those_who_have_it(pool: Pool, tenant: Tenant, root: Browser) -> None:
