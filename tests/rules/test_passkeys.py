@@ -114,6 +114,18 @@ def test_what_is_nested_deeper_than_any_reader_goes_is_no_new_passkey() -> None:
             ceremony.registered(HERE, asked(), given)
 
 
+@pytest.mark.parametrize("key", [[], "x", b"x", {}, 7])
+def test_what_has_no_key_is_no_new_passkey(key: object) -> None:
+    challenge = asked()
+    said = {"type": "webauthn.create", "challenge": text(challenge), "origin": HERE.origin}
+    data = hashlib.sha256(HERE.name.encode()).digest() + b"\x45" + bytes(20) + b"\0\x09passkey-1" + cbor2.dumps(key)
+    made = cbor2.dumps({"fmt": "none", "attStmt": {}, "authData": data})
+    response = {"clientDataJSON": text(msgspec.json.encode(said)), "attestationObject": text(made)}
+    answer = {"id": text(b"passkey-1"), "rawId": text(b"passkey-1"), "type": "public-key", "response": response}
+    with pytest.raises(PasskeyRefused):
+        ceremony.registered(HERE, challenge, msgspec.json.encode(answer).decode())
+
+
 async def test_a_person_has_several_with_names_and_not_any_number(pool: Pool) -> None:
     ana = await person(pool)
     async with pool.acquire() as conn:

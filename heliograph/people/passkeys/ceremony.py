@@ -24,7 +24,15 @@ from heliograph.people.passkeys.challenges import PasskeyRefused, Site, StoredPa
 
 #: Maximum characters of what a browser sends, and what reading it may raise: RecursionError is the limit on nesting.
 LONGEST = 20_000
-_UNREADABLE = (WebAuthnException, msgspec.MsgspecError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_UNREADABLE = (
+    WebAuthnException,
+    msgspec.MsgspecError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+)
 
 
 def registration_options(
