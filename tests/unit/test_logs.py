@@ -17,6 +17,8 @@ from typing import Any
 import msgspec
 import pytest
 import structlog
+from python_multipart.exceptions import MultipartParseError
+from python_multipart.multipart import MultipartParser
 from structlog.testing import capture_logs
 
 from heliograph.base.process.logs import Sparse, _Stderr, clean, cleaned, configure
@@ -163,6 +165,14 @@ def test_a_traceback_shows_no_variables(log_format: str) -> None:
     assert "ZeroDivisionError" in line
     assert "Credential" in line
     assert "geheim" not in line
+
+
+def test_nobody_fills_the_log_with_malformed_uploads() -> None:
+    with configured("text") as told:
+        form = MultipartParser(b"x")
+        with pytest.raises(MultipartParseError):
+            form.write(b"nonsense")
+    assert told.getvalue() == ""
 
 
 @pytest.mark.parametrize("log_format", ["json", "text"])

@@ -213,6 +213,8 @@ def configure(settings: Settings) -> None:
     logging.basicConfig(handlers=[handler], level=max(logging.WARNING, LEVELS[settings.log_level]), force=True)
     # asyncpg logs a traceback whenever the pool cannot connect; the code that requested the connection logs one line.
     logging.getLogger("asyncpg").setLevel(logging.ERROR)
+    # It warns of each upload that is malformed, which whoever sends it is told.
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 
 def clean(logger: Any, method: str, entry: Any) -> Any:
