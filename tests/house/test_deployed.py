@@ -190,6 +190,12 @@ def test_units_are_started_again_however_often_they_failed(unit: Path) -> None:
     assert bool(re.search(r"^After=.*\bpostgresql\.service\b", begin, re.MULTILINE)) == at_boot
 
 
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_units_leave_no_core_files(unit: Path) -> None:
+    """Where systemd-coredump is installed, it keeps those of all services otherwise."""
+    assert "\nLimitCORE=0\n" in unit.read_text().partition("[Service]")[2]
+
+
 def test_credentials_of_units_are_secrets_that_are_read() -> None:
     named = {name for unit in UNITS for name in re.findall(r"LoadCredential=heliograph_(\w+):", unit.read_text())}
     assert named <= set(settings.SECRETS)
