@@ -293,6 +293,27 @@ class TestMessages:
         assert (item.new_sender, item.opens_window) == ("212600000099", False)
         assert item.content == {"kind": "user_changed_number", "body": "changed"}
 
+    @pytest.mark.parametrize(
+        ("told", "by", "old"),
+        [
+            ({"previous_user_id": "MA.1"}, "MA.2", "MA.1"),
+            ({"previous_user_id": "MA.1", "body": "User A changed from MA.3 to MA.2"}, None, "MA.1"),
+            ({"body": "User A changed from MA.1 to MA.2"}, "MA.2", "MA.1"),
+            ({"body": "User A changed from MA.1 to MA.2"}, None, "MA.1"),
+            ({"body": "User A changed from MA.9 to B changed from MA.1 to MA.2"}, None, "MA.1"),
+            ({"body": "User A changed"}, "MA.1", "MA.1"),
+            ({"body": "User A changed"}, "MA.2", "MA.2"),
+        ],
+    )
+    def test_the_user_id_that_changed_is_the_old_one(self, told: dict[str, str], by: str | None, old: str) -> None:
+        """Notices may come from the new one."""
+        inner = {"type": "user_changed_user_id", "user_id": "MA.2", **told}
+        item = message(**{"type": "system", "from": None, "from_user_id": by, "system": inner})
+        assert (item.user_id, item.new_user_id) == (old, "MA.2")
+        number = inner | {"type": "user_changed_number", "wa_id": "212600000099", "previous_user_id": "MA.1"}
+        item = message(type="system", from_user_id=by, system=number)
+        assert (item.user_id, item.new_user_id, item.new_sender) == ("MA.1", "MA.2", "212600000099")
+
     @pytest.mark.parametrize("kind", [[], {}, ["user_changed_number"], 7, None])
     def test_a_notice_of_a_kind_that_is_no_word_is_kept(self, kind: Any) -> None:
         item = message(type="system", system={"type": kind, "body": "changed"})

@@ -269,7 +269,9 @@ def _message(
     new_sender = digits_of(inner.get("wa_id")) if is_change else None
     new_user_id = text_id(inner.get("user_id")) if is_change else None
     sender = digits_of(message.get("from"))
-    user_id = text_id(message.get("from_user_id")) or (_previous(inner) if is_change else None)
+    user_id = text_id(message.get("from_user_id"))
+    if is_change:
+        user_id = _previous(inner, user_id, new_user_id)
     if sender is None and user_id is None:
         user_id = text_id(message.get("from"))
     if sender is None and user_id is None:
@@ -300,13 +302,14 @@ def _message(
     )
 
 
-def _previous(system: Mapping[str, Any]) -> str | None:
-    """The user id that was replaced. It may appear only in the text."""
+def _previous(system: Mapping[str, Any], user_id: str | None, new_user_id: str | None) -> str | None:
+    """The user id that was replaced. `user_id`, whose notice it is, may be the new one; the text may say more."""
     told = text_id(system.get("previous_user_id"))
-    if told or system.get("type") != "user_changed_user_id":
-        return told
-    found = _FROM_USER_ID.search(words(system.get("body")) or "")
-    return found[1] if found else None
+    if told or system.get("type") != "user_changed_user_id" or (user_id is not None and user_id != new_user_id):
+        return told or user_id
+    # What looks the same before it is the user's name.
+    found = _FROM_USER_ID.findall(words(system.get("body")) or "")
+    return found[-1] if found else user_id
 
 
 class _Contacts:
