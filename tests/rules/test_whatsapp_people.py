@@ -432,6 +432,30 @@ async def test_whoever_gets_the_number_of_a_user_whose_new_one_is_not_told_is_so
     assert await out(pool, acme, TO, "MZ.2") == [False, True]
 
 
+async def test_a_notice_of_a_new_number_need_not_tell_the_old_one(pool: Pool, acme: Made, meta: Meta) -> None:
+    """The next owner of the old number was joined to the user's conversation."""
+    last, later = ago(hours=60), ago(minutes=1)
+    await meta.say(acme, message(acme, at=last, user_id="MZ.1"))
+    system = {"type": "user_changed_number", "wa_id": NEW[1:], "previous_user_id": "MZ.1", "user_id": "MZ.2"}
+    notice = message(acme, type="system", by=None, user_id="MZ.2", at=ago(hours=50), system=system)
+    for said in ([notice], [notice, message(acme, "Good day", later)]):
+        await meta.say(acme, *said)
+    assert await places(pool) == {NEW: (last, 1), TO: (later, 1)}
+    async with pool.acquire() as conn:
+        assert sorted(await people.names(conn, acme.organization_id, NEW)) == [NEW, "MZ.1", "MZ.2"]
+        assert sorted(await people.names(conn, acme.organization_id, TO)) == [TO]
+
+
+async def test_a_notice_without_the_old_user_id_says_nothing_about_the_number(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    await meta.say(acme, message(acme, at=ago(hours=60), user_id="MZ.2"))
+    system = {"type": "user_changed_user_id", "body": "changed", "user_id": "MZ.2"}
+    await meta.say(acme, message(acme, type="system", by=None, user_id="MZ.2", at=ago(hours=50), system=system))
+    await meta.say(acme, message(acme, "Me again", at=(last := ago(minutes=1))))
+    assert await places(pool) == {TO: (last, 2)}
+
+
 async def test_who_has_a_new_user_id_with_the_old_number_is_known_by_it(pool: Pool, acme: Made, meta: Meta) -> None:
     last = ago(hours=1)
     await meta.say(acme, message(acme, at=ago(hours=60), user_id="MZ.1"), changed_user_id(acme, ago(hours=50)))

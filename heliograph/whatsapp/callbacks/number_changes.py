@@ -61,6 +61,7 @@ async def authors(conn: Connection, written: Sequence[UserEvent]) -> tuple[list[
     """
     handovers: list[Handover] = []
     await _leave_hidden(conn, [one for one in written if one.hidden_as is not None])
+    written = await _numbered(conn, written)
     users = [one.user for one in written]
     moved = [one.moved_to for one in written]
     done = await _simple(conn, written)
@@ -100,18 +101,42 @@ async def _leave_hidden(conn: Connection, notices: Sequence[UserEvent]) -> None:
     """Record that users left the numbers known of them for others that are not told."""
     if not notices:
         return
-    named = [(one.user.organization_id, one.user.recipient, one.hidden_as or "") for one in notices]
-    # Before any name is locked, as whoever links names locks their organization first.
-    await conversations.link(conn, named)
-    names = [whose for whose, *_ in named], [was for _, was, _ in named]
     left: dict[tuple[UUID, str], Departure] = {}
-    for n, number in await conn.fetch(KNOWN_NUMBERS, *names):
-        whose, _, new = named[n - 1]
-        left.setdefault((whose, number), Departure(whose, number, new, notices[n - 1].at))
+    # Of the old user ids alone: read before these are linked to the new ones.
+    for one, numbers in zip(notices, await _known_numbers(conn, [one.user for one in notices]), strict=True):
+        for number in numbers:
+            departure = Departure(one.user.organization_id, number, one.hidden_as or "", one.at)
+            left.setdefault((departure.organization_id, number), departure)
+    # Before any name is locked, as whoever links names locks their organization first.
+    named = [(one.user.organization_id, one.user.recipient, one.hidden_as or "") for one in notices]
+    await conversations.link(conn, named)
     # Of a late notice: somebody has used the number since.
     departures = list(left.values())
     used = await conversations.used_since(conn, [(one.organization_id, one.number, one.at) for one in departures])
     await people.leave(conn, [one for one, is_used in zip(departures, used, strict=True) if not is_used])
+
+
+async def _numbered(conn: Connection, written: Sequence[UserEvent]) -> Sequence[UserEvent]:
+    """The same, with the old number that is known here in each notice of a new one that does not tell the old one."""
+    asked = [n for n, one in enumerate(written) if one.moved_to is not None and one.user.digits is None]
+    if not asked:
+        return written
+    found = list(written)
+    for n, numbers in zip(asked, await _known_numbers(conn, [written[n].user for n in asked]), strict=True):
+        one = written[n]
+        others = [number for number in numbers if number != phones.person(one.moved_to or "")]
+        if len(others) == 1:
+            found[n] = msgspec.structs.replace(one, user=_under(others[0], one.user))
+    return found
+
+
+async def _known_numbers(conn: Connection, users: Sequence[User]) -> list[list[str]]:
+    """The numbers, as keys, that are known of each of these users, who are given by their user ids."""
+    columns = [user.organization_id for user in users], [user.recipient for user in users]
+    found: list[list[str]] = [[] for _ in users]
+    for n, number in await conn.fetch(KNOWN_NUMBERS, *columns):
+        found[n - 1].append(number)
+    return found
 
 
 async def _simple(conn: Connection, written: Sequence[UserEvent]) -> set[int]:
