@@ -17,7 +17,7 @@ from uuid import UUID
 
 import asyncpg
 
-from heliograph.base.database.pool import Connection
+from heliograph.base.database.pool import ROW_LOCKED, Connection
 from heliograph.campaigns import plan
 from heliograph.campaigns.channels.contract import DueCampaign
 from heliograph.campaigns.channels.table import CHANNELS
@@ -65,31 +65,54 @@ LOCK = """
 SELECT organization_id, id, channel FROM campaigns c
  WHERE (organization_id, id) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[])) ORDER BY organization_id, id FOR UPDATE
 """
+LOCK_FREE = LOCK.replace("FOR UPDATE", "FOR UPDATE SKIP LOCKED")
+# The chunks of a campaign that stays locked would otherwise take up all of a batch, each time.
+PUT_OFF = """
+UPDATE campaign_chunks c SET count_at = now() + $4::interval
+  FROM (SELECT organization_id, campaign_id, first_id
+          FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS item (organization_id, campaign_id, first_id)
+               CROSS JOIN LATERAL (
+               SELECT FROM campaign_chunks c WHERE c.organization_id = item.organization_id
+                  AND c.campaign_id = item.campaign_id AND c.first_id = item.first_id FOR UPDATE SKIP LOCKED) free) v
+ WHERE c.organization_id = v.organization_id AND c.campaign_id = v.campaign_id AND c.first_id = v.first_id
+"""
 
 
 async def count_all_due(conn: Connection, *, most: int = MOST) -> int:
-    """Count the chunks that are due, as many as a run may; each transaction is a commit. Returns how many."""
-    counted, deadline = 0, monotonic() + SECONDS
+    """Count the chunks that are due, as many as a run may; each transaction is a commit. Returns how many. A campaign
+    that somebody keeps locked, as in an open session, is waited for once, and then counted later than others."""
+    counted, deadline, waits = 0, monotonic() + SECONDS, True
     for _ in range(most):
-        async with conn.transaction():
-            done = await count_due(conn)
+        try:
+            async with conn.transaction():
+                done = await count_due(conn, waits=waits)
+        except ROW_LOCKED:
+            if not waits:
+                raise
+            waits, deadline = False, monotonic() + SECONDS
+            continue
         counted += done
         if done < CHUNKS or monotonic() >= deadline:
             break
     return counted
 
 
-async def count_due(conn: Connection) -> int:
+async def count_due(conn: Connection, *, waits: bool = True) -> int:
     """Count the chunks that are due, and complete campaigns that have nothing left to do; returns how many chunks were
-    counted. Runs in the caller's transaction."""
+    counted, or put off because their campaign is locked, if it `waits` for none. Runs in the caller's transaction."""
     due = await conn.fetch(DUE, CHUNKS)
     if due:
         of = sorted({(row["organization_id"], row["campaign_id"]) for row in due})
-        locked = await conn.fetch(LOCK, [organization_id for organization_id, _ in of], [id for _, id in of])
+        lock = LOCK if waits else LOCK_FREE
+        locked = await conn.fetch(lock, [organization_id for organization_id, _ in of], [id for _, id in of])
         by_channel: dict[str, list[tuple[UUID, UUID, UUID]]] = {}
         channels = {(row["organization_id"], row["id"]): row["channel"] for row in locked}
+        later = [tuple(chunk) for chunk in due if tuple(chunk)[:2] not in channels]
+        if later:
+            await conn.execute(PUT_OFF, *(list(column) for column in zip(*later, strict=True)), LATEST_SENT)
         for chunk in due:
-            by_channel.setdefault(channels[tuple(chunk)[:2]], []).append(tuple(chunk))
+            if (channel := channels.get(tuple(chunk)[:2])) is not None:
+                by_channel.setdefault(channel, []).append(tuple(chunk))
         for channel, chunks in by_channel.items():
             await recount(conn, channel, chunks)
     return len(due)

@@ -16,6 +16,7 @@ from heliograph.accounts import plans
 from heliograph.accounts.plans import Terms
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool, open_pool
+from heliograph.campaigns import counting
 from heliograph.queue import timers
 from heliograph.sending import results
 from heliograph.sending.dispatch import LOCKED_PAUSE
@@ -29,7 +30,8 @@ from tests.hooks import until
 from tests.rules import whatsapp_factories
 from tests.rules.callback_factories import Meta, status, wamid
 from tests.rules.dispatching import Bench, attempts, pause_of, queued
-from tests.rules.factories import message, organization, receipt, sender, status_of
+from tests.rules.factories import TO, message, organization, receipt, sender, status_of
+from tests.rules.test_campaigns import create, end, run
 from tests.rules.test_inbound import NUMBER, handset_message, opted_out, receive
 
 LOCKED = "SELECT FROM messages WHERE id = ANY ($1) FOR UPDATE"
@@ -276,3 +278,28 @@ async def test_plans_of_other_organizations_are_renewed(pool: Pool, hasty: Pool)
     async with pool.acquire() as conn:
         assert await plans.renew(conn) == 1
         assert await plans.renew(conn) == 0
+
+
+async def test_campaigns_of_others_are_counted(pool: Pool, hasty: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None was completed. The chunks of a locked one do not take up each batch."""
+    monkeypatch.setattr(counting, "CHUNKS", 1)
+    monkeypatch.setattr(counting, "SECONDS", 3600.0)
+    locked, other = [await create(pool, await organization(pool), recipients=[to]) for to in ("+258841110001", TO)]
+    await run(pool)
+    await end(pool, "delivered")
+    for n, campaign in enumerate((locked, other)):
+        await pool.execute(
+            "UPDATE campaign_chunks SET count_at = now() + make_interval(secs => $2) - interval '1 minute'"
+            " WHERE campaign_id = $1",
+            campaign.id,
+            float(n),
+        )
+    delivered = "SELECT array_agg(delivered ORDER BY id) FROM campaigns"
+    async with locking(pool) as open_session, hasty.acquire() as conn:
+        await open_session.execute("SELECT FROM campaigns WHERE id = $1 FOR UPDATE", locked.id)
+        assert await counting.count_all_due(conn) == 2
+        assert await pool.fetchval(delivered) == [0, 1]
+    await pool.execute("UPDATE campaign_chunks SET count_at = now() WHERE campaign_id = $1", locked.id)
+    async with pool.acquire() as conn:
+        await counting.count_all_due(conn)
+    assert await pool.fetchval(delivered) == [1, 1]
