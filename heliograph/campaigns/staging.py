@@ -36,8 +36,8 @@ from heliograph.contacts import recency
 
 log = structlog.get_logger()
 
-#: Pause after a failed step.
-FAILED = timedelta(seconds=30)
+#: Pause after a failed step, and after one whose organization's balance somebody keeps locked.
+FAILED, LOCKED = timedelta(seconds=30), timedelta(seconds=5)
 #: How long prefetched recipients may be used, in seconds: somebody may have opted out since.
 FRESH = 1.0
 #: gather_tag of a campaign whose audience is complete.
@@ -100,14 +100,15 @@ class Stager:
                 staged = await self._step(conn, due)
                 crash_point("campaign.before_commit")
             crash_point("campaign.after_commit")
-        except (plan.StepOutdated, asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
+        except (plan.StepOutdated, asyncpg.DeadlockDetectedError):
             return 1
         except Exception as error:
             if is_down(error) or due is None:
                 raise
-            # A campaign that fails must not block the others.
-            log.exception("campaign step failed", campaign_id=str(due.id))
-            await self._pool.execute(LATER, due.organization_id, due.id, FAILED)
+            # A campaign that fails must not block the others, nor one that waits for its organization's balance.
+            if not (is_locked := isinstance(error, asyncpg.LockNotAvailableError)):
+                log.exception("campaign step failed", campaign_id=str(due.id))
+            await self._pool.execute(LATER, due.organization_id, due.id, LOCKED if is_locked else FAILED)
             return 1
         if self._done is not None:
             self._done.count(due.channel)
@@ -160,8 +161,7 @@ class Stager:
             self._read_ahead(_Wanted(due, batch, chunk.last, limit))
         if due.status == "paused":
             await plan.move(conn, *campaign, "running", was=due.status)
-        count = len(chunk.recipients)
-        if count:
+        if count := len(chunk.recipients):
             due_at = [] if each is None else [base + each * n for n in range(count)]
             await _accept(conn, due, batch, chunk, due_at=due_at)
         await skipped.keep(conn, *campaign, chunk.skipped)

@@ -17,6 +17,7 @@ from heliograph.accounts.plans import Terms
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool, open_pool
 from heliograph.campaigns import counting
+from heliograph.campaigns.staging import Stager
 from heliograph.queue import timers
 from heliograph.sending import results
 from heliograph.sending.dispatch import LOCKED_PAUSE
@@ -303,3 +304,20 @@ async def test_campaigns_of_others_are_counted(pool: Pool, hasty: Pool, monkeypa
     async with pool.acquire() as conn:
         await counting.count_all_due(conn)
     assert await pool.fetchval(delivered) == [1, 1]
+
+
+async def test_a_campaign_whose_balance_is_locked_is_not_tried_at_each_turn(pool: Pool) -> None:
+    """Each step of the others waited for it."""
+    actor = await organization(pool)
+    campaign = await create(pool, actor, recipients=[TO])
+    stager = Stager(pool)
+    async with locking(pool) as open_session:
+        await open_session.execute("SELECT FROM quotas WHERE organization_id = $1 FOR UPDATE", actor.organization_id)
+        turns = 0
+        while await stager.round():
+            turns += 1
+        assert turns <= 4
+    assert await pool.fetchval("SELECT step_at > now() FROM campaigns WHERE id = $1", campaign.id)
+    await pool.execute("UPDATE campaigns SET step_at = now()")
+    await run(pool)
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 1
