@@ -283,6 +283,8 @@ async def test_name_language_and_zone_are_the_operators_own(pool: Pool, root: Br
     page = await root.get("/console/account")
     wrong = await root.submit(page, "/console/account", name="Eva Lima", time_zone="Mars/Olympus")
     assert (wrong.status, "There is no such time zone" in wrong.words) == (422, True)
+    wrong = await root.submit(page, "/console/account", name="", time_zone="Mars/Olympus")
+    assert ('id="name-wrong"' in wrong.text, 'id="time_zone-wrong"' in wrong.text) == (True, True)
     page = await root.submit(page, "/console/account", name="Eva Lima", time_zone="Africa/Maputo", language="pt")
     assert page.path == "/console/account"
     assert "A minha conta" in page.words

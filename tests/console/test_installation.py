@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -56,6 +57,10 @@ async def test_what_is_wrong_is_named_and_nothing_is_set(pool: Pool, root: Brows
         wrong = await root.submit(page, "/console/settings", **{name: "x" * 301})
         assert longest in wrong.words
     assert 'value="many"' in page.text
+    late = {"announcement_until": "9999-99-99T00:00", "privacy_url": "x", "new_quota": "many"}
+    wrong = await root.submit(page, "/console/settings", **late)
+    assert "This is not a date and time." in wrong.words
+    assert set(re.findall(r'href="#(\w+)"', wrong.text)) >= late.keys()
     assert await installation.load(pool) == installation.Installation()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 from uuid import UUID
 
@@ -113,6 +114,11 @@ async def test_refusals_stand_at_their_fields_with_what_was_typed(
         assert page.status == 422, typed
         assert f'href="#{field}"' in page.text, (typed, page.words)
         assert f'id="{field}"' in page.text, typed
+    # All of them at once; a supplier whose priority cannot be read is not a missing one.
+    typed = {"name": "", "prefix": "+abc", "country": "XX", "organization": "Nobody", "note": "x" * 501} | at(main, -1)
+    page = await root.submit(form, NEW, **typed)
+    named = {"name", "prefix", "country", "organization", "note", f"place-{main}"}
+    assert set(re.findall(r'href="#([^"]+)"', page.text)) & {*named, "supplier"} == named
     for network, said in (("643", "such as 643-04 or 334-020"), ("643-4", "did you mean 643-04?")):
         page = await root.submit(form, NEW, **good | {"network": network, "country": ""})
         assert said in page.words, page.words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from uuid import uuid4
 
 from heliograph.base.database.pool import Pool
@@ -103,6 +104,10 @@ async def test_refusals_stand_at_their_fields(pool: Pool, root: Browser, setting
         for typed, field, said in cases:
             page = await root.submit(form, f"{HERE}/{kind}", **good | typed)
             assert (page.status, f'id="{field}-wrong"' in page.text, said in page.words) == (422, True, True), typed
+    # All of them at once; a numbering that cannot be read is not a missing one.
+    typed = {"supplier": main, "prefix": "+549", "numbering": "two", "sender_numbering": "1/300", "note": "x" * 501}
+    page = await root.submit(await root.get(f"{HERE}/number"), f"{HERE}/number", **typed)
+    assert set(re.findall(r'id="(\w+)-wrong"', page.text)) == typed.keys() - {"supplier"}
 
 
 async def test_who_only_looks_sees_rules_and_no_form(pool: Pool, browser: Browser) -> None:

@@ -61,6 +61,8 @@ async def test_a_refused_form_keeps_what_was_typed(pool: Pool, tenant: Tenant, o
         assert (refused.status, said in refused.words) == (422, True), (typed, refused.words)
         assert all(value in refused.text for value in typed.values()), typed
         assert await stored(pool, tenant) == before
+    both = await owner.submit(page, "/settings/general", name=" ", time_zone="Mars/Base")
+    assert all(one in both.words for one in ("A name must have 1 to", "Choose one of the time zones.")), both.words
 
 
 async def test_a_second_factor_is_demanded_and_sessions_end(

@@ -34,6 +34,7 @@ WRONG: Mapping[str | tuple[str, str], str] = {
         ("terms_url", "privacy_url"),
         "Enter an address that begins with http:// or https://, of at most 300 characters.",
     ),
+    ("announcement_until", "format"): "This is not a date and time.",
     ("announcement_until", "past"): "Choose a time in the future.",
     "new_quota": "Enter a number of messages of at most 9 digits.",
 }
@@ -76,7 +77,7 @@ async def send_mail(request: Request) -> Answer:
 
 
 def _given(request: Request) -> dict[str, str]:
-    """The fields of the form, as `installation.change` expects them. Raises Invalid."""
+    """The fields of the form, as `installation.change` expects them."""
     form = request.form
     given = {name: form.get(name, "") for name in installation.NAMES}
     given |= {name: "true" if form.get(name) else "false" for name in ("four_eyes", "receipts_mail")}
@@ -86,7 +87,7 @@ def _given(request: Request) -> dict[str, str]:
         try:
             given["announcement_until"] = ranges.moment(until, ZoneInfo(request.locale.zone), is_end=True).isoformat()
         except (ValueError, OverflowError):
-            raise Invalid(("announcement_until", "format", "This is not a date and time.")) from None
+            given["announcement_until"] = "-"  # refused along with whatever else is wrong
     return given
 
 

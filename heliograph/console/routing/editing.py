@@ -11,7 +11,7 @@ import msgspec
 
 from heliograph.accounts import organizations
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid, NotFound, Problems
 from heliograph.console.routing.changing import previewed
 from heliograph.console.routing.descriptions import network_error
 from heliograph.console.routing.listing import HERE
@@ -139,8 +139,8 @@ async def _write(conn: Connection, request: Request, one: StoredRoute | None, wa
 
 
 async def _read(conn: Connection, one: StoredRoute | None, given: Given, known: Sequence[Supplier]) -> Route:
-    """The route as typed. Raises Invalid with everything that is wrong, apart from what the rules check."""
-    wrong: list[tuple[str, str, str]] = []
+    """The route as typed. Raises Invalid with everything that is wrong."""
+    wrong = Problems()
     choices = []
     for two in known:
         place, weight = (given.get(part + str(two.id), "") for part in (PLACE, WEIGHT))
@@ -148,22 +148,19 @@ async def _read(conn: Connection, one: StoredRoute | None, given: Given, known: 
             continue
         at, share = _number(place, 0), _number(weight or "1", 1)
         if at is None:
-            wrong.append((PLACE + str(two.id), "range", WRONG["priority", "range"]))
+            wrong.add(PLACE + str(two.id), "range", WRONG["priority", "range"])
         if share is None:
-            wrong.append((WEIGHT + str(two.id), "range", WRONG["weight", "range"]))
-        if at is not None and share is not None:
-            choices.append(Choice(two.id, at, share))
+            wrong.add(WEIGHT + str(two.id), "range", WRONG["weight", "range"])
+        choices.append(Choice(two.id, at or 0, share or 1))
     priority = _number(given.get("priority", ""), 0)
     if priority is None:
-        wrong.append(("priority", "range", WRONG["priority", "range"]))
+        wrong.add("priority", "range", WRONG["priority", "range"])
     organization_id = None
     if given.get("organization"):
         try:
             organization_id = (await organizations.find(conn, reference=given["organization"])).id
         except (NotFound, Invalid):
-            wrong.append(("organization", "unknown", "There is no organization with this name or id."))
-    if wrong:
-        raise Invalid(*wrong)
+            wrong.add("organization", "unknown", "There is no organization with this name or id.")
     route = Route(
         id=one.route.id if one else UUID(int=0),
         name=given.get("name", ""),
@@ -180,6 +177,9 @@ async def _read(conn: Connection, one: StoredRoute | None, given: Given, known: 
     )
     if one is not None and set(route.choices) == set(one.route.choices):
         route = msgspec.structs.replace(route, choices=one.route.choices)
+    with wrong.gathering():
+        rules.checked(route, given.get("note", ""))
+    wrong.report()
     return route
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid, NotFound, Problems
 from heliograph.base.ids import uuid7
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
@@ -98,17 +98,27 @@ async def show_number(request: Request) -> Answer:
 async def set_number(request: Request) -> Answer:
     """Set it, replacing an earlier one for the same prefix."""
     form = {name: request.form.get(name, "").strip() for name in NUMBER}
+    wrong, supplier_id = Problems(), UUID(int=0)
+    # One that cannot be read is not missing.
+    pairs: dict[str, tuple[int, int] | None] = dict.fromkeys(("numbering", "sender_numbering"), (0, 0))
     try:
+        with wrong.gathering():
+            supplier_id = await _supplier(request, form["supplier"])
+        for name in pairs:
+            with wrong.gathering():
+                pairs[name] = _pair(form, name)
         rule = NumberRule(
             id=uuid7(),
-            supplier_id=await _supplier(request, form["supplier"]),
+            supplier_id=supplier_id,
             prefix=form["prefix"],
             strip=form["strip"],
             prepend=form["prepend"],
-            numbering=_pair(form, "numbering"),
-            sender_numbering=_pair(form, "sender_numbering"),
             note=form["note"],
+            **pairs,
         )
+        with wrong.gathering():
+            numbers.check(rule)
+        wrong.report()
         async with request.writing() as conn:
             await numbers.put(conn, rule, by=request.principal)
     except Invalid as refusal:

@@ -55,9 +55,12 @@ async def change_general(request: Request) -> Answer:
     """Change name, time zone and country."""
 
     async def work(conn: Connection, actor: Actor, typed: Typed) -> None:
-        await policy.rename(conn, actor, name=typed["name"])
-        zone = typed["time_zone"].strip()
-        await policy.configure(conn, actor, time_zone=zone or None, country=typed["country"] or None)
+        wrong, zone = Problems(), typed["time_zone"].strip()
+        with wrong.gathering():
+            await policy.rename(conn, actor, name=typed["name"])
+        with wrong.gathering():
+            await policy.configure(conn, actor, time_zone=zone or None, country=typed["country"] or None)
+        wrong.report()
 
     return await _changed(request, "general", work)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heliograph.base.actor import Actor, Principal
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Problems
 from heliograph.pages import cookies, languages
 from heliograph.pages.answers import Answer, Redirect
 from heliograph.pages.requests import Request
@@ -36,9 +36,12 @@ def typed(request: Request) -> dict[str, str]:
 
 async def keep(request: Request) -> Answer:
     """Save name, language and time zone. Raises Invalid."""
-    given = typed(request)
+    given, wrong = typed(request), Problems()
+    with wrong.gathering():
+        users.checked_name(given["name"])
     if given["time_zone"] and given["time_zone"] not in languages.zones():
-        raise Invalid(("time_zone", "enum", "There is no such time zone. They look like Africa/Maputo."))
+        wrong.add("time_zone", "enum", "There is no such time zone. They look like Africa/Maputo.")
+    wrong.report()
     async with request.writing() as conn:
         await users.change(
             conn,
