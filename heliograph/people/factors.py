@@ -6,7 +6,6 @@ The rule nobody may break: a code is valid once. The secret is sealed, recovery 
 from __future__ import annotations
 
 import contextlib
-import secrets
 from uuid import UUID
 
 import pyotp
@@ -52,12 +51,20 @@ async def enable(
     conn: Connection, by: Actor | Principal, key: Key, *, user_id: UUID, secret: str, given: str
 ) -> list[str]:
     """Require codes from now on. `given`: a code that proves that the app has `secret`. Returns ten recovery codes,
-    which are stored nowhere. Raises Invalid."""
+    which are stored nowhere: the same ones again if this is repeated, as by a reload of the page that shows them.
+    Raises Invalid."""
+    wrong = Invalid(("code", "wrong", "This code is not correct. Check your phone's clock."))
     step = _step_of(secret, given, after=0)
     if step is None:
-        raise Invalid(("code", "wrong", "This code is not correct. Check your phone's clock."))
-    codes = ["-".join(_word() for _ in range(3)) for _ in range(RECOVERY_CODES)]
+        raise wrong
+    codes = [_code_of(key, f"recovery/{user_id}/{secret}/{step}/{n}") for n in range(RECOVERY_CODES)]
     async with conn.transaction():
+        row = await conn.fetchrow(SECRET, user_id)
+        if row is not None and _opened(key, user_id, row["totp"]) == secret:
+            if step == row["totp_step"]:
+                return codes
+            if step < row["totp_step"]:
+                raise wrong
         await conn.execute(ENABLE, user_id, crypto.seal(key, secret.encode(), f"users/{user_id}"), step)
         await conn.execute(FORGET_CODES, user_id)
         await conn.execute(ADD_CODES, user_id, [hash_secret(code) for code in codes])
@@ -89,10 +96,8 @@ async def check(conn: Connection, key: Key, *, user_id: UUID, given: str) -> boo
         row = await conn.fetchrow(SECRET, user_id)
         if row is None:
             return False
-        step = None
-        with contextlib.suppress(crypto.Unsealable):
-            secret = crypto.unseal(key, row["totp"], f"users/{user_id}").decode()
-            step = _step_of(secret, given, after=row["totp_step"])
+        secret = _opened(key, user_id, row["totp"])
+        step = None if secret is None else _step_of(secret, given, after=row["totp_step"])
         if step is not None:
             await conn.execute(NOTE_STEP, user_id, step)
             return True
@@ -122,5 +127,17 @@ def _recovery_code(given: str) -> str:
     return "-".join("".join(letters[at : at + 4]) for at in range(0, len(letters), 4))
 
 
-def _word() -> str:
-    return "".join(secrets.choice(_LETTERS) for _ in range(4))
+def _opened(key: Key, user_id: UUID, sealed: bytes) -> str | None:
+    """The secret of a person's app; None if it was sealed with another secret key."""
+    with contextlib.suppress(crypto.Unsealable):
+        return crypto.unseal(key, sealed, f"users/{user_id}").decode()
+    return None
+
+
+def _code_of(key: Key, what: str) -> str:
+    """A recovery code: random to whoever lacks the key, and always the same for the same text."""
+    left, letters = int.from_bytes(crypto.mac(key, what.encode())), []
+    for _ in range(12):
+        left, at = divmod(left, len(_LETTERS))
+        letters.append(_LETTERS[at])
+    return "-".join("".join(letters[at : at + 4]) for at in range(0, 12, 4))
