@@ -204,7 +204,8 @@ async def rename(conn: Connection, *, id: UUID, name: str, by: Principal = SYSTE
 
 
 FIND = f"""
-SELECT {_COLUMNS} FROM organizations WHERE $1::text IS NULL OR {naming.IS_CALLED} ORDER BY lower(name) LIMIT $2
+SELECT {_COLUMNS} FROM organizations WHERE $1::text IS NULL OR {naming.IS_CALLED}
+ ORDER BY {naming.ID_FIRST}, lower(name) LIMIT $2
 """
 NAMES = "SELECT name FROM organizations ORDER BY lower(name) LIMIT $1"
 #: How many organizations an error lists.

@@ -41,6 +41,8 @@ _UNSEEN_MARK = re.compile("[\u034f\u17b4\u17b5\u180b-\u180f\ufe00-\ufe0f\U000e01
 
 #: An SQL condition: a row has this name ($1), regardless of case and of how accents are encoded, or this id.
 IS_CALLED = "(lower(name) = lower(normalize($1)) OR id::text = lower($1))"
+#: An SQL order of the rows for which IS_CALLED is true: an id means what has it, whatever is named so.
+ID_FIRST = "id::text = lower($1) DESC"
 #: An SQL condition: no row of {table} except the one with the id $1 has the name $2. A violated index would leave an
 #: ERROR in PostgreSQL's log for each refusal; of two changes at the same moment, it refuses one all the same.
 IS_FREE = "NOT EXISTS (SELECT FROM {table} other WHERE lower(other.name) = lower($2) AND other.id <> $1)"

@@ -188,7 +188,7 @@ async def add(conn: Connection, route: Route, *, note: str = "", by: Principal =
     return made
 
 
-ID = f"SELECT id FROM routes WHERE {naming.IS_CALLED}"
+ID = f"SELECT id FROM routes WHERE {naming.IS_CALLED} ORDER BY {naming.ID_FIRST}"
 LOCK = f"{ID} FOR UPDATE"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from heliograph.accounts import organizations
@@ -37,15 +38,36 @@ async def _supplier(conn: Connection, name: str) -> UUID:
     return await suppliers.add(conn, KEY, name=name, kind="smpp", settings={"host": "127.0.0.1"}, secret="x")
 
 
+async def _lookup(conn: Connection, name: str) -> UUID:
+    values = {"base_url": "https://x.example", "price": "0.003", "currency": "EUR"}
+    return await accounts.add(conn, KEY, name=name, kind="infobip", values=values, secrets={"secret": "its key"})
+
+
+async def test_an_id_means_what_has_it_and_not_what_is_named_so(pool: Pool) -> None:
+    """An organization that named itself after another one's id got the quota that an operator granted that one."""
+    async with pool.acquire() as conn, conn.transaction():
+        organization = await organizations.create(conn, name="Zeta")
+        await organizations.create(conn, name=str(organization.id).upper())
+        assert (await organizations.find(conn, reference=str(organization.id))).name == "Zeta"
+        supplier = await _supplier(conn, "zeta")
+        await _supplier(conn, str(supplier))
+        assert await suppliers.id_of(conn, str(supplier)) == supplier
+        assert (await suppliers.lock(conn, supplier=str(supplier))).name == "zeta"
+        made = Route(id=uuid7(), name="zeta", choices=(Choice(supplier, 0, 1),))
+        route = await rules.add(conn, made)
+        await rules.add(conn, msgspec.structs.replace(made, name=str(route.id)))
+        assert (await rules.find(conn, route=str(route.id))).route.name == "zeta"
+        lookup = await _lookup(conn, "zeta")
+        await _lookup(conn, str(lookup))
+        assert (await accounts.find(conn, str(lookup))).name == "zeta"
+
+
 @pytest.mark.parametrize("typed", [DECOMPOSED, COMPOSED, DECOMPOSED.upper(), "the id", "THE ID"])
 async def test_a_name_is_found_as_it_is_typed(pool: Pool, typed: str) -> None:
     async with pool.acquire() as conn, conn.transaction():
         supplier = await _supplier(conn, DECOMPOSED)
         route = await rules.add(conn, Route(id=uuid7(), name=DECOMPOSED, choices=(Choice(supplier, 0, 1),)))
-        values = {"base_url": "https://x.example", "price": "0.003", "currency": "EUR"}
-        lookup = await accounts.add(
-            conn, KEY, name=DECOMPOSED, kind="infobip", values=values, secrets={"secret": "its key"}
-        )
+        lookup = await _lookup(conn, DECOMPOSED)
         organization = await organizations.create(conn, name=DECOMPOSED)
 
         def asked(id: UUID) -> str:

@@ -109,7 +109,9 @@ async def add(
     return id
 
 
-ID = f"SELECT id, name, state FROM suppliers WHERE {naming.IS_CALLED} AND state <> 'removed'"
+ID = f"""
+SELECT id, name, state FROM suppliers WHERE {naming.IS_CALLED} AND state <> 'removed' ORDER BY {naming.ID_FIRST}
+"""
 LOCK = f"{ID} FOR UPDATE"
 
 

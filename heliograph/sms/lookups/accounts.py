@@ -119,7 +119,9 @@ async def add(
     return id
 
 
-ID = f"SELECT id FROM lookup_suppliers WHERE {naming.IS_CALLED} AND state <> 'removed'"
+ID = f"""
+SELECT id FROM lookup_suppliers WHERE {naming.IS_CALLED} AND state <> 'removed' ORDER BY {naming.ID_FIRST}
+"""
 LOCK = f"{ID} FOR UPDATE"
 CHANGE = """
 UPDATE lookup_suppliers SET settings = $2::text::jsonb, secret = coalesce($3, secret), changed_at = clock_timestamp()
