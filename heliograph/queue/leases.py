@@ -217,7 +217,7 @@ async def renew(conn: Connection, leases: Sequence[Lease], *, seconds: float) ->
         async with conn.transaction():
             await conn.execute(PATIENCE)
             rows = await conn.fetch(RENEW, *columns, seconds)
-    except asyncpg.LockNotAvailableError:
+    except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
         await conn.execute(RENEW_FREE, *columns, seconds)
         rows = await conn.fetch(STILL, *columns)
     return {(line, id) for line, id in rows}

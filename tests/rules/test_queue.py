@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections import Counter
 from uuid import UUID
 
+import asyncpg
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
@@ -16,6 +18,7 @@ from heliograph.base.ids import uuid7
 from heliograph.queue import holds, leases, timers
 from heliograph.queue.backlog import Backlog, claim_once
 from heliograph.queue.leases import UNROUTED, Lease, Postponed
+from tests.rules.factories import blocked
 from tests.rules.machines import Machine, run_machine
 
 LINE = UUID(int=77)
@@ -183,6 +186,25 @@ async def test_a_row_that_an_open_session_has_locked_keeps_no_other_lease_from_b
     async with pool.acquire() as conn:
         assert len(await leases.renew(conn, claimed[:3], seconds=60)) == 3
     assert [one.id for one in await claim(pool, 5)] == [claimed[4].id]
+
+
+async def test_a_deadlock_with_an_open_session_keeps_no_other_lease_from_being_renewed(pool: Pool) -> None:
+    """PostgreSQL ends the statement of whoever looks for it first."""
+    await fill(pool, uuid7(), 3)
+    claimed = await claim(pool, 3)
+    await expire(pool)
+    async with pool.acquire() as open_session, pool.acquire() as conn:
+        open_transaction = open_session.transaction()
+        await open_transaction.start()
+        await open_session.execute("SELECT FROM queue WHERE id = $1 FOR UPDATE", claimed[1].id)
+        renewing = asyncio.create_task(leases.renew(conn, claimed, seconds=7200))
+        await blocked(pool)
+        with contextlib.suppress(asyncpg.DeadlockDetectedError):
+            await open_session.execute("SELECT FROM queue WHERE id = $1 FOR UPDATE", claimed[0].id)
+        await open_transaction.rollback()
+        await renewing
+    renewed = await pool.fetch("SELECT id FROM queue WHERE lease_until > now() + interval '90 minutes'")
+    assert claimed[2].id in {row["id"] for row in renewed}
 
 
 async def test_postponed_rows_come_back_in_their_line_with_their_tries(pool: Pool) -> None:
