@@ -20,6 +20,7 @@ from heliograph.queue import leases
 from heliograph.queue.holds import AlreadyAttempted
 from heliograph.sending.attempts import MAY_HAVE_ARRIVED
 from heliograph.whatsapp.accepting import withdrawal
+from heliograph.whatsapp.callbacks.matching import announced
 from heliograph.whatsapp.status import Move, move_many
 
 #: The final statuses that an operator may record.
@@ -96,7 +97,8 @@ async def decide(conn: Connection, by: Principal, *, id: UUID, status: str, reas
             if not found["tried"]:
                 raise WhatsAppMessageNotEnded
         code = "unknown" if status == "failed" else None
-        moved, _ = await move_many(conn, [Move(actor.organization_id, id, status, now(), code)], rates=None)
+        move = Move(actor.organization_id, id, status, now(), code)
+        moved, _ = await move_many(conn, [move], rates=None, announce=await announced(conn, [move]))
         if not moved:
             raise WhatsAppMessageNotEnded
         before, after = {"status": found["status"]}, {"status": status}

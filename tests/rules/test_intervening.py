@@ -303,9 +303,13 @@ async def test_how_a_whatsapp_message_ended_is_said_with_its_money(pool: Pool, s
     who = await whatsapp_factories.made(pool)
     fresh, tried = await whatsapp_factories.message(pool, who), await whatsapp_factories.message(pool, who)
     await doubtful(pool, who.organization_id, tried)
+    await endpoint(pool, who.actor, "message.sent", "message.delivered", "message.read", "message.failed")
     with pytest.raises(WhatsAppMessageNotEnded):
         await decide(pool, fresh, status)
     assert await decide(pool, tried, status) == status
+    # As after a report from Meta, which would imply that it was sent.
+    told = {"failed": ["failed"], "delivered": ["sent", "delivered"], "read": ["sent", "delivered", "read"]}
+    assert await events_of(pool, tried) == [f"message.{one}" for one in told[status]]
     charge = await pool.fetchval("SELECT charge FROM whatsapp_messages WHERE id = $1", tried)
     assert charge == ("released" if status == "failed" else "consumed")
     assert not await queued(pool, tried, kind="whatsapp")
