@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import itertools
 import json
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
@@ -42,6 +44,7 @@ from tests.hooks import (
     settings,
     until,
 )
+from tests.rules.factories import blocked
 
 
 async def row_of(pool: Pool, id: object) -> dict[str, Any]:
@@ -442,6 +445,31 @@ async def test_a_long_attempt_keeps_its_lease(pool: Pool, receiver: Receiver) ->
     assert receiver.counters.requests == 1
     for deliverer in (first, second):
         await deliverer.drain(0.0)
+    await outbound.close()
+
+
+async def test_a_result_whose_record_is_the_victim_of_a_deadlock_is_recorded(pool: Pool, receiver: Receiver) -> None:
+    """Otherwise its lease would end, and the event would be posted again."""
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, receiver.url)
+    await record(pool, actor)
+    under = settings(lease_seconds=600.0)
+    outbound = HttpClient(webhook_rules(under))
+    deliverer = Deliverer(pool, outbound, under, seal_key=endpoints.seal_key(under))
+    async with pool.acquire() as open_session:
+        transaction = open_session.transaction()
+        await transaction.start()
+        await open_session.execute("SELECT FROM webhook_endpoints WHERE id = $1 FOR UPDATE", id)
+        assert await deliverer.round() == 1
+        await blocked(pool)
+        with contextlib.suppress(asyncpg.DeadlockDetectedError):
+            await open_session.execute("SELECT FROM queue FOR UPDATE")
+        await transaction.rollback()
+    await until(lambda: _holds_nothing(deliverer))
+    assert await queued(pool) == 0
+    assert [attempt["result"] for attempt in await attempts(pool)] == ["delivered"]
+    assert receiver.counters.requests == 1
+    await deliverer.drain(1.0)
     await outbound.close()
 
 

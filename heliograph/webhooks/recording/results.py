@@ -11,6 +11,7 @@ import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from uuid import UUID
 
 import asyncpg
@@ -20,7 +21,7 @@ import structlog
 from heliograph import notices
 from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM
-from heliograph.base.database.pool import BRIEFLY, ROW_LOCKED, Connection, Pool, is_down
+from heliograph.base.database.pool import BRIEFLY, ROW_LOCKED, Connection, Pool, despite_deadlocks, is_down
 from heliograph.base.process import measures
 from heliograph.base.process.crash import crash_point
 from heliograph.notices import Notice
@@ -192,7 +193,7 @@ class Record:
             try:
                 async with self.writing:
                     crash_point("webhook.before_commit")
-                    disabled = await self._write(items, is_repeated, briefly=briefly)
+                    disabled = await despite_deadlocks(partial(self._write, items, is_repeated, briefly=briefly))
                     crash_point("webhook.after_commit")
                 counted = Counter(item.attempt.result for item in items if item.attempt is not None)
                 for result, count in counted.items():
