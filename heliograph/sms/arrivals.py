@@ -5,6 +5,7 @@ The rule nobody may break: what customers read about a message contains nothing 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from uuid import UUID
 
@@ -12,6 +13,9 @@ import msgspec
 
 from heliograph import traffic
 from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Connection
+from heliograph.base.ids import uuid7
+from heliograph.base.process import spans
 from heliograph.prices import margins
 from heliograph.webhooks.recording import events
 from heliograph.why import words
@@ -165,6 +169,22 @@ def _due(one: Arrival, at: datetime, *, messages: int = 0, price: int = 0, cost:
 def event(one: Arrival, id: UUID, kind: str) -> events.Event:
     """An event about a message that moved."""
     return events.Event(one.organization_id, id, kind, one.request_id, message_data(one), one.at, one.id, one.mode)
+
+
+async def also_sent(conn: Connection, arrived: Iterable[Arrival]) -> list[events.Event]:
+    """`message.sent` for messages that had ended without news, if it is their delivery that shows that a supplier had
+    them, for organizations that want it."""
+    found = [one for one in arrived if one.status == "delivered" and one.previous_status == "unknown" and _newly(one)]
+    if not found:
+        return []
+    wanting = await events.wanted(conn, [one.organization_id for one in found], "message.sent")
+    return [
+        event(
+            msgspec.structs.replace(one, status="sent", sent_before=None), spans.like(one.id, uuid7()), "message.sent"
+        )
+        for one in found
+        if (one.organization_id, one.mode) in wanting
+    ]
 
 
 class _Failure(msgspec.Struct, frozen=True, gc=False):

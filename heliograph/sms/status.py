@@ -26,7 +26,7 @@ from heliograph.base.sentences import said
 from heliograph.prices import margins
 from heliograph.sending.attempts import MAY_HAVE_ARRIVED, WORKER_DIED
 from heliograph.sms import refunds
-from heliograph.sms.arrivals import Arrival, change, due, event, is_found, taken_back
+from heliograph.sms.arrivals import Arrival, also_sent, change, due, event, is_found, taken_back
 from heliograph.suppliers.contract import ReceiptState, Verdict
 from heliograph.traffic import incomplete, reconciliation
 from heliograph.webhooks.recording import events
@@ -290,6 +290,7 @@ async def move_many(
             raised.append(event(one, event_id, kind))
         elif announce_sent and one.status == "sent" and (one.organization_id, one.mode) in announce_sent:
             raised.append(event(one, _event_id(move.message_id, tracing), "message.sent"))
+    raised += await also_sent(conn, arrived)
     arrived = await _with_suppliers(conn, arrived, moves)
     await traffic.record(conn, map(change, arrived))
     given_back = await refunds.due(conn, arrived)

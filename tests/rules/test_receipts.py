@@ -589,6 +589,19 @@ async def test_other_ends_stay(pool: Pool, before: str) -> None:
     assert await events_of(pool, id) == []
 
 
+@pytest.mark.parametrize("before", ["unknown", "sent and unknown", "expired"])
+async def test_a_delivery_after_an_end_without_news_says_that_it_was_sent(pool: Pool, before: str) -> None:
+    """A customer who counts messages by `message.sent` counts this one, too, and once; not one that had failed."""
+    actor = await organization(pool)
+    id = await sent(pool, actor, ONE, "7", status=before.split()[-1])
+    if "sent" in before:
+        await pool.execute("UPDATE messages SET sent_at = now()")
+    await endpoint(pool, actor, "message.sent", "message.delivered")
+    await receive(pool, receipt("7", state=DELIVERED))
+    told = {"message.delivered", *(["message.sent"] if before == "unknown" else [])}
+    assert set(await events_of(pool, id)) == told
+
+
 # -- before the answer -------------------------------------------------------------------------------------------------
 
 
