@@ -11,7 +11,7 @@ from heliograph.base.process.settings import Settings
 from heliograph.people import users
 from heliograph.retention import forgetting
 from heliograph.sms.by_hand import own_numbers
-from heliograph.sms.by_hand.own_numbers import OwnNumber
+from heliograph.sms.by_hand.own_numbers import CODES, OwnNumber, TooManyCodes
 from tests.meanwhile import Meanwhile
 
 SETTINGS = Settings(secret_key="a secret key for tests, long enough")
@@ -64,3 +64,19 @@ async def test_a_number_stays_verified_after_a_second_click(pool: Pool) -> None:
         assert await own_numbers.prove(checking, SYSTEM, user_id=id, code=code) == OWN  # type: ignore[arg-type]
         assert await own_numbers.get(conn, user_id=id) == OwnNumber(OWN)
         assert await conn.fetchval("SELECT count(*) FROM audit_log WHERE action = 'user.number_changed'") == 1
+
+
+async def test_nobody_guesses_at_more_codes_than_are_sent_because_theirs_are_refused(pool: Pool) -> None:
+    async with pool.acquire() as conn:
+        id = (await users.ensure(conn, SYSTEM, email="ana@example.com"))[0].id
+        for _ in range(CODES + 1):  # as to a number that nothing may be sent to
+            code = await own_numbers.ask(conn, user_id=id, phone=OWN)
+            await own_numbers.take_back(conn, user_id=id, phone=OWN, code=code)
+        for _ in range(CODES):  # with a guess before the refusal
+            code = await own_numbers.ask(conn, user_id=id, phone=OWN)
+            with pytest.raises(Invalid):
+                await own_numbers.prove(conn, SYSTEM, user_id=id, code=f"{(int(code) + 1) % 10**6:06}")
+            await own_numbers.take_back(conn, user_id=id, phone=OWN, code=code)
+            assert await own_numbers.get(conn, user_id=id) == OwnNumber()
+        with pytest.raises(TooManyCodes):
+            await own_numbers.ask(conn, user_id=id, phone=OWN)

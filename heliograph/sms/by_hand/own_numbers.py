@@ -74,15 +74,16 @@ async def ask(conn: Connection, *, user_id: UUID, phone: str) -> str:
     return code
 
 
-# Nothing, if another code was created meanwhile.
+# Nothing, if another code was created meanwhile. One that was tried counts: otherwise, whoever asks for codes that are
+# refused could guess at each until then, and at any number of them.
 TAKE_BACK = """
-UPDATE own_numbers SET asked = NULL, asked_at = NULL, code_hash = NULL, codes = codes - 1
+UPDATE own_numbers SET asked = NULL, asked_at = NULL, code_hash = NULL, codes = codes - (tries = 0)::integer
  WHERE user_id = $1 AND code_hash = $2
 """
 
 
 async def take_back(conn: Connection, *, user_id: UUID, phone: str, code: str) -> None:
-    """A code could not be sent: nobody waits for it, and it does not count as one that was."""
+    """A code could not be sent: nobody waits for it, and it does not count as one that was, unless it was tried."""
     await conn.execute(TAKE_BACK, user_id, _hash(user_id, phone, code))
 
 
