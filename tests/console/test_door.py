@@ -249,6 +249,21 @@ async def test_sessions_end_everywhere(pool: Pool, root: Browser, other_browser:
         assert await conn.fetchval("SELECT count(*) FROM operator_sessions") == 1
 
 
+async def test_a_wall_keeps_its_session_and_no_other_page_that_is_left_open_does(
+    pool: Pool, root: Browser, other_browser: Browser
+) -> None:
+    user = await signed_in(pool, other_browser, email="rui@example.com")
+    await pool.execute("UPDATE operator_sessions SET seen_at = seen_at - interval '1 hour'")
+    used = "SELECT bool_or(seen_at > now() - interval '1 hour') FROM operator_sessions WHERE user_id {} $1"
+    part = {"HX_Request": "true", "X_Seen": "0"}
+    assert (await root.get("/console/messages", **part)).status == 200
+    assert (await root.get("/console/state", HX_Request="true")).status == 200
+    # Noted in order: what the first one did would be noted by then.
+    assert (await other_browser.get("/console/now", **part)).status == 200
+    await until(lambda: pool.fetchval(used.format("="), user.id))
+    assert not await pool.fetchval(used.format("<>"), user.id)
+
+
 async def test_an_address_of_its_own(database_url: str, pool: Pool) -> None:
     with held_port() as port:
         settings = {"console_listen": f"127.0.0.1:{port}"}

@@ -8,6 +8,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Hashable
+from datetime import timedelta
 
 import pytest
 
@@ -16,12 +17,16 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
 from heliograph.http.turns import FOR_SENDS, MOST, RequestTurns
 from heliograph.pages.live import sharing
+from heliograph.pages.realms import DASHBOARD
+from heliograph.people import sessions, users
 from tests.api.conftest import make_tenant
 from tests.processes import until_true
 
 from .conftest import Api, Browser, Page, Tenant, make_person
 from .test_campaigns import make, stage
 from .test_messages import send
+
+HOURS = timedelta(hours=2)
 
 
 async def region(browser: Browser, path: str, *, seen: int = 0, **headers: str) -> Page:
@@ -40,6 +45,26 @@ async def test_a_region_is_never_older_than_the_page(api: Api, tenant: Tenant, o
     again = await region(owner, "/messages", If_None_Match=shown.headers["etag"])
     assert (again.status, again.text) == (304, "")
     assert int(again.headers["x-made"]) >= int(shown.headers["x-made"])
+
+
+async def test_a_page_that_is_only_left_open_keeps_no_session(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    await make_person(pool, tenant, "rui@example.com")
+    async with pool.acquire() as conn:
+        user = await users.find(conn, email="rui@example.com")
+        token = await sessions.open_for(conn, user_id=user.id, address="", agent="", how="password")
+    other_browser.is_signed_in(DASHBOARD, user, token)
+    await pool.execute("UPDATE sessions SET created_at = created_at - $1::interval, seen_at = seen_at - $1", HOURS)
+    used = "SELECT coalesce(bool_or(seen_at > now() - $2::interval), false) FROM sessions WHERE user_id {} $1"
+    for page in (await region(owner, "/messages"), await region(owner, "/"), await owner.get("/state")):
+        assert page.status == 200
+    # Noted in order: what the first one did would be noted by then.
+    assert (await other_browser.get("/messages")).path == "/messages"
+    await until_true(lambda: pool.fetchval(used.format("="), user.id, HOURS))
+    assert not await pool.fetchval(used.format("<>"), user.id, HOURS)
+    assert (await owner.get("/messages")).path == "/messages"
+    await until_true(lambda: pool.fetchval(used.format("<>"), user.id, HOURS))
 
 
 async def test_colleagues_see_the_same(

@@ -35,7 +35,7 @@ from heliograph.pages.live import regions
 from heliograph.pages.live.sharing import Sharing
 from heliograph.pages.realms import Realm
 from heliograph.pages.requests import Request, Services
-from heliograph.pages.routes import Route, Table
+from heliograph.pages.routes import WALL, Route, Table
 from heliograph.pages.serving import proving, receiving, recording
 from heliograph.pages.serving.receiving import Receive
 from heliograph.pages.serving.rendering import ALWAYS, Frame, Rendering, kit
@@ -49,6 +49,8 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 #: Maximum people named in a refusal.
 NAMED = 5
+#: What the frame of every page asks for by itself, below the prefix of its realm (frame.js).
+STATE = "/state"
 
 
 class WrongMethod(Refusal):
@@ -169,7 +171,7 @@ class Pages:
         request.query = requests.pairs(scope["query_string"])
         mode = request.query.get("mode", "live")
         request.mode = mode if mode in requests.MODES else "live"
-        await self._identify(request)
+        await self._identify(request, route)
         await self.services.installation.get()
         if route is None and methods and request.method == "GET" and request.page != request.path:
             # The address of a form that was answered with a page: reloaded, opened again by a browser, or sent on.
@@ -250,9 +252,13 @@ class Pages:
         async with self._turns.of(request.organization_id or person.user_id):
             return await route.handler(request)
 
-    async def _identify(self, request: Request) -> None:
+    async def _identify(self, request: Request, route: Route | None) -> None:
         if request.token:
-            request.session = await self.services.sessions.find(request.token)
+            # A page that refreshes itself, or its frame, is not used: left open, it would keep its session forever. A
+            # wall is, by whoever watches it.
+            is_own = regions.shown_since(request) is not None or request.path == self.realm.prefix + STATE
+            is_use = not is_own or (route is not None and route.good_for == WALL)
+            request.session = await self.services.sessions.find(request.token, is_use=is_use)
         person = request.session
         if person is not None:
             language = person.language or request.locale.language

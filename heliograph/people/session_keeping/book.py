@@ -47,14 +47,15 @@ class SessionBook(Generic[Session]):
         self._touched: dict[bytes, float] = {}
         self._touching: Batcher[bytes, None] = Batcher(self._touch, indivisible=is_down)
 
-    async def find(self, token: str, *, bypass_cache: bool = False) -> Session | None:
-        """The session of a token; None if there is none. `bypass_cache`: bypass the cache, after a change."""
+    async def find(self, token: str, *, bypass_cache: bool = False, is_use: bool = True) -> Session | None:
+        """The session of a token; None if there is none. `bypass_cache`: bypass the cache, after a change. `is_use`: it
+        is used: a session that is not ends."""
         if len(token) != LENGTH or not token.isascii():
             return None
         digest = hash_secret(token)
         known = await self._known.get(digest, bypass_cache=bypass_cache)
-        if known is None:
-            return None
+        if known is None or not is_use:
+            return known
         now = self._now()
         if now - self._touched.get(digest, -SEEN_EVERY) >= SEEN_EVERY:
             if len(self._touched) >= CAPACITY:
