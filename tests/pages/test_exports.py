@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from heliograph.accounts.api_keys import lifecycle
 from heliograph.base.actor import Principal
@@ -27,6 +30,11 @@ from .exported import fetch, write
 from .test_messages import send
 
 NUMBER = "+258841234567"
+#: Twenty minutes pass: whatever is leased for less can be taken over.
+OVER = """
+UPDATE exports SET lease_until = now() - interval '1 second' WHERE lease_until < now() + interval '20 minutes'
+RETURNING id
+"""
 
 
 async def people(pool: Pool, tenant: Tenant, count: int) -> None:
@@ -264,6 +272,33 @@ async def test_what_cannot_be_written_is_tried_again_and_given_up(
         await pool.execute("UPDATE exports SET lease_until = NULL")
     assert await pool.fetchval("SELECT state FROM exports WHERE id = $1", id) == "failed"
     assert "Failed" in (await owner.get("/exports")).words
+
+
+async def test_a_page_that_outlives_its_lease_is_written_by_a_later_worker(
+    pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers began it anew one after the other, and none of them could keep it."""
+    await people(pool, tenant, 1)
+    id = await request_export(pool, tenant, await owner_id(pool))
+    whole, lease = kinds.page, timedelta(minutes=15)
+    others = [ExportWork(pool, lease=lease) for _ in range(2)]
+
+    async def slow(*given: Any, **named: Any) -> kinds.Page:
+        """It takes twenty minutes, after which another worker looks for work."""
+        is_over = (
+            "UPDATE exports SET lease_until = now() WHERE lease_until < now() + interval '20 minutes' RETURNING id"
+        )
+        if await pool.fetchval(is_over) and others:
+            await others.pop().round()
+        return await whole(*given, **named)
+
+    monkeypatch.setattr(kinds, "page", slow)
+    with capture_logs() as logs:
+        await ExportWork(pool, lease=lease).round()
+    row = await pool.fetchrow("SELECT state, tries FROM exports WHERE id = $1", id)
+    assert (*row, len(others)) == ("finished", 0, 1)
+    # The first one only came too late.
+    assert "export failed" not in [one["event"] for one in logs]
 
 
 async def test_the_bell_rings_for_whoever_asked_alone(

@@ -40,9 +40,13 @@ MOST_ROWS, MOST_BYTES = 5_000_000, 512 * 1024 * 1024
 
 DUE = "state = 'running' AND (lease_until IS NULL OR lease_until < now())"
 ANY = f"EXISTS (SELECT FROM exports WHERE {DUE})"
-# The organizations take turns, beginning after the last one served.
+#: How often a lease is doubled, at most, by workers that take an export over from each other: 4 minutes.
+DOUBLED = 4
+# The organizations take turns, beginning after the last one served. A page that takes longer than the lease would be
+# lost each time another worker begins it anew: whoever takes over has twice the time.
 TAKE = f"""
-UPDATE exports SET worker = $1, lease_until = now() + $2::interval
+UPDATE exports SET worker = $1, tries = tries + (worker IS NOT NULL)::int,
+                   lease_until = now() + $2::interval * (1 << least(tries + (worker IS NOT NULL)::int, {DOUBLED}))
  WHERE (organization_id, id) IN (
        SELECT organization_id, id FROM exports WHERE {DUE}
         ORDER BY organization_id <= $3, organization_id, id LIMIT 1 FOR UPDATE SKIP LOCKED)
@@ -166,9 +170,6 @@ class ExportWork(Work):
         rows, size, added = export.rows + found.rows, export.size + len(piece), int(bool(piece))
         is_cut = found.after is not None and (rows >= MOST_ROWS or size >= MOST_BYTES)
         ends = found.after is None or is_cut
-        if piece:
-            await conn.execute(CHUNK, actor.organization_id, export.id, export.chunks, piece)
-        crash_point("export.before_commit")
         moved = await conn.fetchval(
             ADVANCE,
             actor.organization_id,
@@ -182,10 +183,13 @@ class ExportWork(Work):
             self._lease,
             is_cut,
         )
-        if ends:
-            await notices.record(conn, _ready(actor, export, rows))
         if moved is None:  # stopped, erased, or taken over by another worker
             raise _Gone
+        if piece:
+            await conn.execute(CHUNK, actor.organization_id, export.id, export.chunks, piece)
+        if ends:
+            await notices.record(conn, _ready(actor, export, rows))
+        crash_point("export.before_commit")
         return msgspec.structs.replace(
             export,
             state="finished" if ends else "running",
