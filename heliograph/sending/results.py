@@ -101,9 +101,6 @@ class Writer(Protocol[Report_contra]):
         those taken by `handover`. `alone`: nothing else of this channel is being written in this process; otherwise it
         may raise UnmatchedReports."""
 
-    def recorded(self, answered: Sequence[AnsweredAttempt]) -> None:
-        """Called when a batch of answers is committed, as far as is known."""
-
 
 class Results(Generic[Report]):
     """Batches answers and reports. A report is what a supplier sends later: a receipt or a status."""
@@ -117,6 +114,8 @@ class Results(Generic[Report]):
         self._writer = writer
         #: Called for answers that have been recorded, or never will be.
         self.landed: Callable[[Sequence[Any]], object] = lambda answered: None
+        #: Called for answers that are committed.
+        self.committed: Callable[[Sequence[AnsweredAttempt]], object] = lambda answered: None
         self._answers: Batcher[AnsweredAttempt, None] = Batcher(
             self._record,
             name=f"{writer.kind} answers",
@@ -357,7 +356,7 @@ class Results(Generic[Report]):
             )
         crash_point(f"{self._writer.kind}.record.after_commit")
         if answered:
-            self._writer.recorded(answered)
+            self.committed(answered)
         if handover is not None:
             handover.deliver()
         if queued:

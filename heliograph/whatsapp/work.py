@@ -55,6 +55,7 @@ class WhatsAppWork(Work):
             pool, self._numbers.slots, grace=settings.whatsapp_uncertain_grace_seconds, backlog=backlog
         )
         self._results: Results[Move] = Results(pool, self._channel, deliveries)
+        self._results.committed = self._channel.remember
         self._dispatcher = Dispatcher(
             pool,
             self._channel,

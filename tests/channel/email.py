@@ -249,9 +249,6 @@ class EmailChannel:
         moves = await settle(conn, [_settled(one) for one in answered])
         return await move_many(conn, moves, handover)
 
-    def recorded(self, answered: Sequence[AnsweredAttempt]) -> None:
-        """Nothing follows from answers but what was written with them."""
-
     def _out(self, one: Claimed) -> Attempt[Claimed]:
         number = one.lease.attempt + 1
         submission = Submission(one.lease.id, number, f"{one.recipient} {one.subject}")

@@ -144,6 +144,7 @@ class Bench(dispatching.Rounds):
         self._claim_limit, self.lease_seconds = claim_limit, lease_seconds
         self.channel = WhatsAppChannel(pool, self.lines.slots, grace=grace)
         self.results: Results[Move] = Results(pool, self.channel)
+        self.results.committed = self.channel.remember
         self.dispatcher = self._dispatcher()
 
     async def start(self) -> Bench:

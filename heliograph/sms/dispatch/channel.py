@@ -336,9 +336,6 @@ class SmsChannel:
             measures.RECEIPTS.add("unmatched", by=len(found.batch) - found.matched)
         return moved.deliveries + await outcomes.suppress(conn, answered)
 
-    def recorded(self, answered: Sequence[AnsweredAttempt]) -> None:
-        """Nothing to do: what follows from answers was written with them."""
-
 
 def _lane(lease: Lease) -> int:
     return lease.lane

@@ -407,7 +407,8 @@ class WhatsAppChannel:
             deliveries += await outcomes.apply_wider_failures(conn, found.wider_failures, moved, heard=found.heard)
         return deliveries
 
-    def recorded(self, answered: Sequence[AnsweredAttempt]) -> None:
+    def remember(self, answered: Sequence[AnsweredAttempt]) -> None:
+        """Remember the users' names in answers that are committed."""
         if not self._are_named:
             return
         for one in answered:
