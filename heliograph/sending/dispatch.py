@@ -142,7 +142,8 @@ class Dispatcher(Generic[Message, Report]):
         channel = self._channel
         await self._settle_unsubmitted()
         await channel.before_round()
-        unrecorded = len(self.flights) + len(self._unsubmitted)
+        # Answers that are set aside leave room for others. There are few, since nothing follows them.
+        unrecorded = len(self.flights) + len(self._unsubmitted) - self._results.held_up
         limit = min(self._claim_limit, UNRECORDED_CLAIMS * self._claim_limit - unrecorded)
         outgoing: list[Attempt[Message]] = []
         self._found.clear()

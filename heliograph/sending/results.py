@@ -134,6 +134,9 @@ class Results(Generic[Report]):
         self.writing = asyncio.Lock()
         #: The answers of organizations whose rows somebody keeps locked.
         self._aside: dict[UUID, Batcher[AnsweredAttempt, None]] = {}
+        self._limit = limit
+        #: How many attempts have an answer that is set aside.
+        self.held_up = 0
         #: Until then, reports wait for locks only briefly; monotonic seconds.
         self._locks_until = 0.0
 
@@ -185,27 +188,31 @@ class Results(Generic[Report]):
 
     async def _record(self, answered: list[AnsweredAttempt]) -> list[SetAside | None]:
         """Record answers, or set them aside if rows of their organization stay locked, so that others' do not wait."""
-        aside = set(self._aside)
-        here = [one for one in answered if _organization(one) not in aside] if aside else answered
-        left = {id(one) for one in await self._keep(here)}
-        results: list[SetAside | None] = []
-        for one in answered:
-            if id(one) not in left and (not aside or _organization(one) not in aside):
-                results.append(None)
-                continue
-            self._aside_of(_organization(one)).add(one)
-            results.append(SetAside())
-        return results
+        held = [one for one in answered if _organization(one) in self._aside] if self._aside else []
+        self._set_aside(held)
+        here = [one for one in answered if _organization(one) not in self._aside] if held else answered
+        left = await self._keep(here)
+        ids = {id(one) for one in (*held, *left)}
+        return [SetAside() if id(one) in ids else None for one in answered]
 
-    def _aside_of(self, organization: UUID) -> Batcher[AnsweredAttempt, None]:
-        if organization not in self._aside:
-            log.warning("answers wait for a locked row", channel=self._writer.kind, organization_id=str(organization))
-            self._aside[organization] = Batcher(
-                partial(self._record_aside, organization),
-                name=f"{self._writer.kind} answers",
-                settled=lambda answered, error: self.landed(answered),
-            )
-        return self._aside[organization]
+    def _set_aside(self, answered: Sequence[AnsweredAttempt]) -> None:
+        for one in answered:
+            organization = _organization(one)
+            if organization not in self._aside:
+                told = str(organization)
+                log.warning("answers wait for a locked row", channel=self._writer.kind, organization_id=told)
+                self._aside[organization] = Batcher(
+                    partial(self._record_aside, organization),
+                    name=f"{self._writer.kind} answers",
+                    limit=self._limit,  # the first batch is a part of one that was tried as a whole
+                    settled=lambda answered, error: self._released(answered),
+                )
+            self.held_up += not one.is_late
+            self._aside[organization].add(one)
+
+    def _released(self, answered: Sequence[AnsweredAttempt]) -> None:
+        self.held_up -= sum(not one.is_late for one in answered)
+        self.landed(answered)
 
     async def _record_aside(self, organization: UUID, answered: list[AnsweredAttempt]) -> list[None]:
         left = await self._keep(answered, aside=True)
@@ -217,33 +224,34 @@ class Results(Generic[Report]):
         return [None] * len(answered)
 
     async def _keep(self, answered: Sequence[AnsweredAttempt], *, aside: bool = False) -> list[AnsweredAttempt]:
-        """Record answers, except those of organizations whose rows are locked, which it returns. `aside`: they are of
-        such a one."""
+        """Record answers, except those of organizations whose rows are locked, which it sets aside and returns.
+        `aside`: they have been set aside."""
         left: list[AnsweredAttempt] = []
-        is_known, briefly = False, aside
-        room = MOST_ASIDE - len(self._aside)
+        # What is set aside may have been committed since: a commit that hung may have been what held the lock.
+        is_known = briefly = aside
         parts = deque([answered] if answered else [])
         while parts:
             part = parts[0]
             try:
-                # Written twice, answers would be counted twice.
-                if not (is_known and await self._are_recorded(part)):
-                    await despite_deadlocks(partial(self._write, part, [], self.writing, briefly=briefly))
+                await despite_deadlocks(partial(self._write, part, [], self.writing, briefly=briefly, again=is_known))
                 for verdict, count in Counter(one.outcome.verdict for one in part).items():
                     measures.ATTEMPTS.add(self._writer.kind, str(verdict), by=count)
                 parts.popleft()
             except ROW_LOCKED as error:
                 groups = _by_organization(part)
                 is_locked = isinstance(error, asyncpg.LockNotAvailableError)
-                if (aside or room > 0) and (not briefly or len(groups) > 1):
+                # With more of them, it is a table that is locked.
+                may_leave = aside or len(self._aside) < MOST_ASIDE
+                if may_leave and (not briefly or len(groups) > 1):
                     parts.popleft()
                     parts.extendleft(reversed(groups))
                     briefly = True
-                elif (aside or room > 0) and is_locked:
+                elif may_leave and is_locked:
                     left += parts.popleft()
-                    room -= 1
-                    briefly = aside or room > 0  # with more of them, it is a table that is locked
+                    if not aside:
+                        self._set_aside(part)
                 else:
+                    briefly = aside
                     is_known = await self._pause(part, error, again=is_known)
             except Exception as error:
                 if is_down(error):
@@ -268,15 +276,12 @@ class Results(Generic[Report]):
         await asyncio.sleep(RETRY)
         return True
 
-    async def _are_recorded(self, answered: Sequence[AnsweredAttempt]) -> bool:
-        """Whether the last try was committed although its connection was lost. Accepted attempts do not show it, since
-        receipts record them too; but to record them again changes nothing, except that WhatsApp counts each as two
-        toward its user's pace."""
+    async def _are_recorded(self, conn: Connection, answered: Sequence[AnsweredAttempt]) -> bool:
+        """Whether the last try was committed although its connection was lost: written twice, answers would be counted
+        twice. Accepted attempts do not show it, since receipts record them too; but to record them again changes
+        nothing, except that WhatsApp counts each as two toward its user's pace."""
         told = [(one.attempt, str(one.outcome.verdict)) for one in answered if one.outcome.verdict != Verdict.ACCEPTED]
-        if not told:
-            return False
-        async with self._pool.acquire() as conn:
-            return await attempts.are_recorded(conn, told)
+        return bool(told) and await attempts.are_recorded(conn, self._writer.kind, told)
 
     async def _give_up(self, answered: AnsweredAttempt, error: Exception) -> None:
         """Log the answer that is lost: the lease expires, and then the attempt's outcome counts as unknown."""
@@ -318,6 +323,8 @@ class Results(Generic[Report]):
                     await despite_deadlocks(partial(self._write, [], reports, self.writing, briefly=briefly))
             except ROW_LOCKED as error:
                 self._locks_until = monotonic() + LOCKS_FOR
+                if briefly and isinstance(error, asyncpg.QueryCanceledError):  # no lock takes that long
+                    return results + [error] * (len(part) + sum(map(len, parts)))
                 locks += briefly
                 if locks >= MOST_LOCKS or (briefly and len(part) == 1):
                     results += [error] * len(part)
@@ -337,6 +344,7 @@ class Results(Generic[Report]):
         turn: asyncio.Lock | None,
         *,
         briefly: bool = False,
+        again: bool = False,
     ) -> None:
         prepared = await self._writer.prepare(answered, reports)
         # A rollback also discards the handover.
@@ -351,6 +359,8 @@ class Results(Generic[Report]):
         ):
             if briefly:
                 await conn.execute(BRIEFLY)
+            if again and await self._are_recorded(conn, answered):
+                return
             queued = await self._writer.write(
                 conn, answered, reports, prepared, handover, alone=turn is not None and not answered
             )

@@ -102,6 +102,106 @@ async def test_answers_of_other_organizations_are_recorded(pool: Pool, hasty: Po
     assert not bench.results.aside
 
 
+async def test_answers_that_are_set_aside_leave_room_for_others(pool: Pool, hasty: Pool) -> None:
+    """An organization that was the only one to send when a row of it was locked stopped all dispatch."""
+    bench = Bench(hasty, claim_limit=2)
+    other, actor = await organization(pool), await organization(pool)
+    ids = [await message(pool, actor) for _ in range(4)]
+
+    async def is_aside() -> bool:
+        return bool(bench.results.aside)
+
+    async with locking(pool) as open_session:
+        await open_session.execute(LOCKED, ids)
+        for _ in range(2):
+            await bench.dispatcher.round()
+        assert len(bench.only.submitted) == 4
+        await until(is_aside, within=60)
+        sent = await message(pool, other)
+        await until(lambda: _is_sent_after(bench, sent), within=60)
+        assert bench.dispatcher.in_flight == 4
+    await bench.results.drain()
+    assert [await status_of(pool, id) for id in ids] == ["sent"] * 4
+    assert (bench.dispatcher.in_flight, bench.results.held_up) == (0, 0)
+
+
+async def _is_sent_after(bench: Bench, id: UUID) -> bool:
+    await bench.dispatcher.round()
+    return await is_sent(bench.pool, id)
+
+
+async def test_an_answer_whose_commit_held_its_own_lock_is_counted_once(
+    pool: Pool, hasty: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that hung was taken for somebody's lock, and what it had recorded was recorded again once it ended."""
+    bench = Bench(hasty)
+    bench.only.script = lambda submission: None
+    id = await message(pool, await organization(pool))
+    await bench.round()
+    (submission,) = bench.only.submitted
+    write, hanging, ends = bench.results._write, asyncio.Event(), asyncio.Event()
+
+    async def hangs(*given: Any, **named: Any) -> None:
+        """Its first commit ends once that is set, and nobody learns of it."""
+        monkeypatch.setattr(bench.results, "_write", write)
+        answered = given[0]
+
+        async def commit() -> None:
+            async with pool.acquire() as conn, conn.transaction():
+                prepared = await bench.channel.prepare(answered, [])
+                await bench.channel.write(conn, answered, [], prepared, None, alone=False)
+                hanging.set()
+                await ends.wait()
+
+        committing.append(asyncio.create_task(commit()))
+        await hanging.wait()
+        raise TimeoutError
+
+    committing: list[asyncio.Task[None]] = []
+    monkeypatch.setattr(bench.results, "_write", hangs)
+    bench.answer(submission, Outcome(Verdict.REFUSED))
+
+    async def is_aside() -> bool:
+        return bool(bench.results.aside)
+
+    await until(is_aside, within=60)
+    ends.set()
+    await committing[0]
+    await bench.results.drain()
+    assert await attempts(pool, id) == [(1, "refused")]
+    assert await pool.fetchval("SELECT sum(count)::int FROM reconciliation_deltas WHERE what = 'refused'") == 1
+    assert bench.dispatcher.in_flight == 0
+
+
+async def test_a_fifth_organization_is_set_aside_once_another_one_is_released(
+    pool: Pool, hasty: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It held up everybody for as long as its own lock lasted."""
+    monkeypatch.setattr(results, "MOST_ASIDE", 1)
+    bench = Bench(hasty)
+    actors = [await organization(pool) for _ in range(3)]
+    ids = [await message(pool, one) for one in actors]
+    paused, pause = asyncio.Event(), bench.results._pause
+
+    async def pausing(*given: Any, **also: Any) -> bool:
+        paused.set()
+        return await pause(*given, **also)
+
+    monkeypatch.setattr(bench.results, "_pause", pausing)
+    order = sorted(range(3), key=lambda n: actors[n].organization_id)
+    first, second, free = (ids[n] for n in order)
+    async with locking(pool) as lasting:
+        await lasting.execute(LOCKED, [second])
+        async with locking(pool) as open_session:
+            await open_session.execute(LOCKED, [first])
+            await bench.dispatcher.round()
+            await asyncio.wait_for(paused.wait(), 60)
+        await until(lambda: is_sent(pool, free), within=60)
+        await until(lambda: is_sent(pool, first), within=60)
+    await bench.results.drain()
+    assert await is_sent(pool, second)
+
+
 async def test_what_waits_for_a_whole_table_is_not_tried_in_small_parts_for_ever(
     pool: Pool, hasty: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
