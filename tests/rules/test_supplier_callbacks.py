@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
+import asyncpg
 import msgspec
 import pytest
 from hypothesis import given
@@ -18,14 +19,15 @@ from heliograph.base import crypto
 from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Pool
 from heliograph.queue.backlog import Backlog
-from heliograph.sms.callbacks import intake, processing
+from heliograph.sms.callbacks import addresses, intake, processing
 from heliograph.sms.callbacks.intake import MOST, OCTETS, Content, ReceivedCallback
 from heliograph.sms.callbacks.processing import CallbackProcessing
 from heliograph.suppliers import kinds
-from heliograph.suppliers.contract import Receipt
+from heliograph.suppliers.contract import Inbound, Receipt
 from heliograph.suppliers.http import templates
 from heliograph.suppliers.http.kind import Callback
 from tests.processes import until_true
+from tests.rules.test_inbound import handset_message
 
 ONE, OTHER = UUID(int=1), UUID(int=2)
 
@@ -61,6 +63,8 @@ class Reader:
         self.heard: list[Receipt] = []
         #: How many came at once.
         self.sizes: list[int] = []
+        #: Receipts of messages that somebody keeps locked.
+        self.locked: set[tuple[str, ...]] = set()
         settings = {"base_url": "https://x.example"}
         account: Any = SimpleNamespace(supplier=SimpleNamespace(kind=kind, settings=settings))
         self.processing = CallbackProcessing(
@@ -73,6 +77,8 @@ class Reader:
         )
 
     async def _take(self, supplier_id: UUID, receipts: Sequence[Receipt]) -> None:
+        if any(one.keys in self.locked for one in receipts):
+            raise asyncpg.LockNotAvailableError
         self.heard += receipts
         self.sizes.append(len(receipts))
 
@@ -113,6 +119,49 @@ async def test_one_that_cannot_be_read_waits_alone_and_the_others_are_done_with(
     await until_true(is_put_off)
     assert await pool.fetchval("SELECT count(*) FROM supplier_callbacks") == 1
     assert len(reader.heard) == 3
+
+
+async def test_one_that_waits_for_a_locked_row_waits_alone_and_messages_from_handsets_are_stored(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For as long as an open session kept one message locked, the supplier's callbacks were taken again and again: what
+    handsets had sent in the same batch was not stored, and nothing that came later was read."""
+    monkeypatch.setattr(processing, "ROWS", 1)
+    key = crypto.derive_key("a secret key of tests, long enough", "tests")
+    heard = callback(b"STOP", addresses.INBOUND)
+
+    def inbound(settings: Any, callback: Callback) -> list[Inbound]:
+        return [handset_message(callback.body.decode())]
+
+    kind = msgspec.structs.replace(kinds.HTTP["infobip"], inbound=inbound)
+    monkeypatch.setattr(kinds, "HTTP", {**kinds.HTTP, "infobip": kind})
+    async with pool.acquire() as conn:
+        await intake.store(conn, key, [(ONE, [said(1), said(2), said(3), heard])])
+        await intake.store(conn, key, [(ONE, [said(4)])])
+        await intake.store(conn, key, [(ONE, [said(5)])])
+    reader = Reader(pool, key)
+    reader.locked = {("m-2",), ("m-4",)}
+
+    async def is_read() -> bool:
+        await reader.processing.round()
+        return {one.keys for one in reader.heard} == {("m-1",), ("m-3",), ("m-5",)}
+
+    await until_true(is_read)
+    assert await pool.fetchval("SELECT count(*) FROM inbound_messages") == 1
+    rows = [tuple(row) for row in await pool.fetch("SELECT id, body FROM supplier_callbacks")]
+    kept = sorted((intake.opened(key, *row) for row in rows), key=str)
+    assert kept == [[said(2)], [said(4)]]
+    assert await pool.fetchval("SELECT count(*) FROM queue WHERE due_at > now() + interval '5 seconds'") == 2
+    reader.locked = set()
+    await pool.execute("UPDATE queue SET due_at = now() - interval '1 second'")
+
+    async def is_done() -> bool:
+        await reader.processing.round()
+        return not await pool.fetchval("SELECT EXISTS (SELECT FROM supplier_callbacks)")
+
+    await until_true(is_done)
+    assert sorted(one.keys for one in reader.heard) == [(f"m-{n}",) for n in range(1, 6)]
+    assert await pool.fetchval("SELECT count(*) FROM inbound_messages") == 1
 
 
 async def test_a_supplier_that_posts_very_many_receipts_holds_up_nobody(

@@ -4,16 +4,18 @@ messages from handsets take the same path as those of every supplier.
 A batch contains callbacks of one account; it is locked while it is processed and deleted in the commit that stores the
 messages from handsets. Receipts are committed before that, by the batch writer of answers and receipts: processing one
 again changes nothing. A worker that is killed leaves the callbacks as they were. A callback that cannot be read gets a
-row of its own, so that the others in its row can be finished.
+row of its own, so that the others in its row can be finished; so does one that waits for a row that somebody locks.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import groupby
 from uuid import UUID
 
 import asyncpg
+import msgspec
 import structlog
 
 from heliograph.base.crypto import Key
@@ -36,8 +38,8 @@ log = structlog.get_logger()
 ROWS = 32
 #: Receipts and messages after which a batch takes no further row, and how many are stored at once.
 ENOUGH, AT_ONCE = 5_000, 1_000
-#: Seconds until a callback that this worker cannot open is tried again.
-LATER_SECONDS = 60.0
+#: Seconds until a callback that this worker cannot open is tried again, and one that waits for a locked row.
+LATER_SECONDS, LOCKED_SECONDS = 60.0, 15.0
 
 TAKE = """
 SELECT c.id, c.body FROM unnest($1::uuid[]) AS due (id) CROSS JOIN LATERAL (
@@ -50,6 +52,17 @@ DELETE FROM queue WHERE id = ANY ($1) AND line IS NOT DISTINCT FROM $2
 LATER = """
 UPDATE queue SET due_at = now() + make_interval(secs => $3) WHERE id = ANY ($1) AND line IS NOT DISTINCT FROM $2
 """
+
+
+class _Origin(msgspec.Struct, frozen=True):
+    """Where receipts come from: a callback, its row, and whether it is the only one there."""
+
+    id: UUID
+    content: Content
+    is_alone: bool
+
+
+_Told = tuple[Receipt, _Origin]
 
 
 class CallbackProcessing:
@@ -84,8 +97,6 @@ class CallbackProcessing:
             for supplier_id in self._backlog.lines(intake.KIND):
                 try:
                     done += await self._batch(conn, supplier_id)
-                except asyncpg.LockNotAvailableError:
-                    log.warning("supplier's callbacks wait for a locked row", supplier_id=str(supplier_id))
                 except Exception as error:
                     if is_down(error):
                         raise
@@ -101,8 +112,10 @@ class CallbackProcessing:
                 return 0
             # In a thread: a megabyte of the smallest receipts takes a second.
             read, receipts, messages, left, closed = await asyncio.to_thread(self._read, supplier_id, taken)
+            locked: list[_Origin] = []
             for start in range(0, len(receipts), AT_ONCE):
-                await self._on_receipts(supplier_id, receipts[start : start + AT_ONCE])
+                found = await self._record(supplier_id, receipts[start : start + AT_ONCE])
+                locked += [one for one in found if one not in locked[-1:]]  # one with very many is in two parts
             crash_point("supplier_callbacks.before_commit")
             for start in range(0, len(messages), AT_ONCE):
                 await inbound.store(conn, supplier_id, messages[start : start + AT_ONCE])
@@ -111,15 +124,35 @@ class CallbackProcessing:
                 await intake.store(conn, self._key, rows, pause=LATER_SECONDS)
             if closed:
                 await conn.execute(LATER, closed, supplier_id, LATER_SECONDS)
+            if locked:
+                log.warning("supplier's callbacks wait for a locked row", supplier_id=str(supplier_id))
+                rows = [(supplier_id, [one.content]) for one in locked if not one.is_alone]
+                await intake.store(conn, self._key, rows, pause=LOCKED_SECONDS)
+                closed += (alone := [one.id for one in locked if one.is_alone])
+                await conn.execute(LATER, alone, supplier_id, LOCKED_SECONDS)
             await conn.execute(DONE, [id for id in read if id not in closed], supplier_id)
         crash_point("supplier_callbacks.after_commit")
         if messages:
             self._on_inbound()
         return len(read)
 
+    async def _record(self, supplier_id: UUID, told: Sequence[_Told]) -> list[_Origin]:
+        """Record receipts; returns the callbacks of which some wait for a row that somebody keeps locked."""
+        try:
+            await self._on_receipts(supplier_id, [one for one, _ in told])
+        except asyncpg.LockNotAvailableError:
+            grouped = [(origin, [one for one, _ in some]) for origin, some in groupby(told, key=lambda one: one[1])]
+            tried = [self._on_receipts(supplier_id, some) for _, some in grouped]
+            errors = await asyncio.gather(*tried, return_exceptions=True)
+            for error in errors:
+                if error is not None and not isinstance(error, asyncpg.LockNotAvailableError):
+                    raise error from None
+            return [origin for (origin, _), error in zip(grouped, errors, strict=True) if error is not None]
+        return []
+
     def _read(
         self, supplier_id: UUID, rows: Sequence[asyncpg.Record]
-    ) -> tuple[list[UUID], list[Receipt], list[Inbound], list[Content], list[UUID]]:
+    ) -> tuple[list[UUID], list[_Told], list[Inbound], list[Content], list[UUID]]:
         """(ids of the rows read, receipts, messages, callbacks that could not be read, ids of rows that this worker
         cannot open). Rows that follow enough receipts and messages are left for the next batch."""
         account = self._account(supplier_id)
@@ -128,7 +161,7 @@ class CallbackProcessing:
             settings = None if account is None or kind is None else checked(kind.settings, account.supplier.settings)
         except SettingsError:
             settings = None
-        receipts: list[Receipt] = []
+        receipts: list[_Told] = []
         messages: list[Inbound] = []
         left: list[Content] = []
         closed: list[UUID] = []
@@ -154,7 +187,8 @@ class CallbackProcessing:
                             kind.blamed(settings, references.completed(one, callback.url))
                             for one in kind.receipts(settings, callback)
                         ]
-                        receipts += found
+                        origin = _Origin(id, content, len(contents) == 1)
+                        receipts += [(one, origin) for one in found]
                         empty += not found
                     else:
                         heard = kind.inbound(settings, callback)
