@@ -180,17 +180,20 @@ class Worker:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        waiting_for = "the database"
         try:
             async with asyncio.timeout(grace):
-                # Together: one may wait for a row that somebody keeps locked. What the others have handed over follows.
+                # Together: one may wait for a lock. What the others have handed over follows.
                 await asyncio.gather(*map(_drain, self._parts))
                 await _drain(self._webhooks)
                 for timer in self._taken:
                     await self._retry(timer)
                 if not self.stays:
                     await workers.end(self._pool, self.id)
+                waiting_for = "a locked row"
+                await asyncio.gather(*(part.linger() for part in self._parts))
         except Exception as error:
-            log.warning("stopped without reaching the database", error=type(error).__name__)
+            log.warning(f"stopped without reaching {waiting_for}", error=type(error).__name__)
         for part in self._parts:
             await part.close()
 

@@ -88,7 +88,11 @@ class Work:
         """Take on no more work; outstanding requests have `grace` seconds to be answered."""
 
     async def drain(self) -> None:
-        """Wait until all answers are recorded, and release what is held."""
+        """Wait until all answers are recorded, except those of `linger`, and release what is held."""
+
+    async def linger(self) -> None:
+        """Wait for answers that cannot be recorded because somebody keeps a row locked, perhaps for hours; called once
+        all parts are drained, with what is left of the time to stop."""
 
     async def renew(self) -> None:
         """Renew the leases of work in progress; called every third of a lease."""

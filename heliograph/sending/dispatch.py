@@ -127,8 +127,9 @@ class Dispatcher(Generic[Message, Report]):
                 return
 
     async def drain(self) -> None:
-        """Wait until every outcome is committed, however long the database is away; called after `stop`."""
-        await self._results.drain()
+        """Wait until every outcome is committed, however long the database is away, except those that wait for a locked
+        row (`linger`); called after `stop`."""
+        await self._results.drain(aside=False)
         while self._unsubmitted:
             try:
                 await self._settle_unsubmitted()
@@ -137,6 +138,10 @@ class Dispatcher(Generic[Message, Report]):
                 if not is_down(error):
                     raise
                 await asyncio.sleep(RETRY)
+
+    async def linger(self) -> None:
+        """Wait for the outcomes that a locked row holds up; called after `drain`."""
+        await self._results.drain()
 
     async def _round(self) -> int:
         channel = self._channel

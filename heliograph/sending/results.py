@@ -178,12 +178,12 @@ class Results(Generic[Report]):
             self._progress.clear()
             await self._progress.wait()
 
-    async def drain(self) -> None:
-        """Wait until everything is committed."""
+    async def drain(self, *, aside: bool = True) -> None:
+        """Wait until everything is committed; `aside`: also what waits for a locked row."""
         # Reports first: with a test key, the answer follows the report.
         await self._reports.drain()
         await self._answers.drain()
-        while self._aside:
+        while aside and self._aside:
             await asyncio.gather(*(one.drain() for one in self._aside.values()))
 
     async def _record(self, answered: list[AnsweredAttempt]) -> list[SetAside | None]:

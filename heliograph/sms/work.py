@@ -205,6 +205,9 @@ class SmsWork(Work):
     async def close(self) -> None:
         await self._lookups.close()
 
+    async def linger(self) -> None:
+        await self._dispatcher.linger()
+
     async def renew(self) -> None:
         await self._dispatcher.renew()
 

@@ -121,6 +121,9 @@ class WhatsAppWork(Work):
     async def drain(self) -> None:
         await self._dispatcher.drain()
 
+    async def linger(self) -> None:
+        await self._dispatcher.linger()
+
     async def renew(self) -> None:
         await self._dispatcher.renew()
 

@@ -11,18 +11,25 @@ import pytest
 from structlog.testing import capture_logs
 
 from heliograph.base.database import clock
-from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.database.pool import Connection, Pool, open_pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
-from heliograph.queue import timers
-from heliograph.queue.backlog import Backlog
+from heliograph.queue import timers, workers
+from heliograph.queue.backlog import Backlog, claim_once
 from heliograph.queue.work import Work
+from heliograph.sending import results
+from heliograph.sending.results import AnsweredAttempt
 from heliograph.sms.accepting.accept import Acceptor, Send
 from heliograph.sms.received import replies
 from heliograph.sms.received.replies import KeywordReply
 from heliograph.sms.work import SmsWork
+from heliograph.suppliers.contract import Outcome, Part, Verdict
+from heliograph.webhooks.delivery.attempts import Attempt, Ended
+from heliograph.webhooks.delivery.work import WebhookWork
 from heliograph.worker import Worker
-from tests.rules.factories import message, organization, receipt, sender
+from tests import hooks
+from tests.rules.dispatching import Bench
+from tests.rules.factories import message, organization, receipt, sender, status_of
 
 #: Shorter than the time limit of a statement.
 LONG = 20.0
@@ -160,6 +167,58 @@ async def test_replies_that_are_accepted_during_a_stop_are_finished(
         await running
     assert await pool.fetchval("SELECT count(*) FROM messages") == 1
     assert not await pool.fetchval("SELECT EXISTS (SELECT FROM queue WHERE kind = 'reply')")
+
+
+@pytest.mark.parametrize("is_released", [False, True])
+async def test_a_row_that_somebody_keeps_locked_holds_up_nothing_else_at_the_end(
+    pool: Pool, database_url: str, monkeypatch: pytest.MonkeyPatch, is_released: bool
+) -> None:
+    """The worker still counted as running, its sessions were taken, and what it had noted was lost."""
+    monkeypatch.setattr(results, "ASIDE_RETRY", 0.01)
+    tight = await open_pool(database_url, size=6, statement=1.0)
+    settings = Settings(database_url=database_url, drain_seconds=AMPLE if is_released else 10.0)
+    worker = Worker(settings, tight, channels={"sms": SmsWork})
+    (work,) = [part for part in worker._parts if isinstance(part, SmsWork)]
+    (webhooks,) = [part for part in worker._parts if isinstance(part, WebhookWork)]
+    actor = await organization(pool)
+    line, _ = await hooks.endpoint(pool, actor, "http://127.0.0.1:9/")
+    await hooks.record(pool, actor, 1)
+    async with pool.acquire() as conn:
+        (delivery,) = await claim_once(conn, "webhook", {line: 1}, seconds=600.0)
+    id = await message(pool, actor)
+    bench, ended = Bench(pool), asyncio.Event()
+    bench.only.script = lambda submission: None
+    await bench.round()
+    (attempt,) = bench.dispatcher.flights.of(id)
+    running = asyncio.create_task(worker.run())
+    end: Any = workers.end
+
+    async def noted(*given: Any) -> None:
+        await end(*given)
+        ended.set()
+
+    async def is_aside() -> bool:
+        return bool(work._results.aside) and webhooks._deliverer._record.is_aside(line)
+
+    monkeypatch.setattr(workers, "end", noted)
+    async with asyncio.timeout(AMPLE):
+        async with pool.acquire() as conn, conn.transaction():
+            await conn.execute("SELECT FROM messages WHERE id = $1 FOR UPDATE", id)
+            await conn.execute("SELECT FROM webhook_endpoints WHERE id = $1 FOR UPDATE", line)
+            await work._received(uuid7(), [receipt("1", network="64303")])
+            work._results.answer(AnsweredAttempt(attempt, Outcome(Verdict.ACCEPTED, (Part(1, "1"),))))
+            webhooks._deliverer._record.put(Ended(delivery, None, Attempt(clock.now(), 0.1, 500, "status", "")))
+            await hooks.until(is_aside, within=AMPLE)
+            worker.stop()
+            await ended.wait()
+            assert await pool.fetchval("SELECT network FROM number_networks") == "643-03"
+            assert not await pool.fetchval("SELECT EXISTS (SELECT FROM workers WHERE id = $1)", worker.id)
+            if not is_released:
+                await running
+        await running
+    tight.terminate()
+    assert await status_of(pool, id) == ("sent" if is_released else "sending")
+    assert len(await hooks.attempts(pool)) == is_released
 
 
 async def test_a_timer_whose_work_is_cut_off_is_due_again_within_a_minute(

@@ -214,9 +214,13 @@ class Deliverer:
         for line in self._lines.values():
             while line.in_flight:
                 self._places.release(line)
-        await asyncio.wait_for(self._record.drain(), max(1.0, grace))
-        await self._give_back(self._held.every())
+        await asyncio.wait_for(self._record.drain(aside=False), max(1.0, grace))
+        await self._give_back([one for one in self._held.every() if not self._record.is_aside(one.lease.line)])
         await self._put_back_lost()
+
+    async def linger(self) -> None:
+        """Wait for results that a locked row holds up; called after `drain`."""
+        await self._record.drain()
 
     def _free(self) -> dict[UUID, int]:
         """How many rows to claim from each line, longest-waiting lines first."""

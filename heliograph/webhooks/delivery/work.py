@@ -48,6 +48,9 @@ class WebhookWork(Work):
     async def drain(self) -> None:
         await self._deliverer.drain(0.0)  # deliveries handed over since
 
+    async def linger(self) -> None:
+        await self._deliverer.linger()
+
     async def renew(self) -> None:
         await self._deliverer.renew()
 

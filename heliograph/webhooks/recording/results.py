@@ -144,9 +144,9 @@ class Record:
         """How many results are not yet in a batch."""
         return len(self._waiting) + sum(map(len, self._aside.values()))
 
-    async def drain(self) -> None:
-        """Wait until everything is committed."""
-        while running := [one for one in (self._runner, *self._runs_aside.values()) if one is not None]:
+    async def drain(self, *, aside: bool = True) -> None:
+        """Wait until everything is committed; `aside`: also what waits for a locked row."""
+        while running := [one for one in (self._runner, *(self._runs_aside.values() if aside else ())) if one]:
             await asyncio.gather(*map(asyncio.shield, running))
 
     def is_aside(self, line: UUID) -> bool:
