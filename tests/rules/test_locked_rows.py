@@ -359,10 +359,43 @@ async def test_messages_of_other_handsets_are_processed_and_those_of_the_locked_
         assert await reception.round() == 3
         assert await opted_out(pool, actor, second)
         assert await reception.round() == 0
+    reception._left.clear()  # a moment later
     assert await reception.round() == 2
     assert await opted_out(pool, actor, first)
     said = await pool.fetch("SELECT said FROM consent_history WHERE recipient = $1 ORDER BY id", first)
     assert [row["said"] for row in said] == ["out", "in", "out"]
+
+
+async def test_messages_of_other_handsets_are_processed_however_many_wait(
+    pool: Pool, hasty: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When those of a few more persons than one round can tell from the others waited, nobody's STOP had an effect."""
+    monkeypatch.setattr("heliograph.sms.received.reception.MOST_LOCKS", 4)
+    actor = await organization(pool)
+    await sender(pool, actor, NUMBER)
+    async with pool.acquire() as conn:
+        await timers.ensure(conn, inbox.TIMER)
+    locked = [f"+25884111000{n}" for n in range(5)]
+    await receive(pool, *[handset_message("STOP", by=by) for by in locked])
+    reception = Reception(hasty, lease_seconds=60, on_deliveries=lambda: None, on_messages=lambda: None)
+    assert await reception.round() == 5
+    free = "+258841110009"
+    async with locking(pool) as open_session:
+        await open_session.execute("SELECT FROM opt_outs FOR UPDATE")
+        await receive(pool, *[handset_message("START", by=by) for by in locked])
+        await receive(pool, handset_message("STOP", by=free), *[handset_message("STOP", by=by) for by in locked])
+        with pytest.raises(asyncpg.QueryCanceledError):
+            await reception.round()
+        while await reception.round():
+            pass
+        assert await opted_out(pool, actor, free)
+        assert await pool.fetchval("SELECT count(*) FROM inbound_messages WHERE due_at IS NOT NULL") == 10
+    reception._left.clear()  # a moment later
+    assert await reception.round() == 10
+    said = await pool.fetch(
+        "SELECT said FROM consent_history WHERE recipient = ANY ($1) ORDER BY recipient, id", locked
+    )
+    assert [row["said"] for row in said] == ["out", "in", "out"] * 5
 
 
 async def test_plans_of_other_organizations_are_renewed(pool: Pool, hasty: Pool) -> None:

@@ -32,8 +32,9 @@ log = structlog.get_logger()
 #: Wait of a message that makes its batch fail: often enough for the alert about failing steps, as in dispatch.
 SET_ASIDE = timedelta(minutes=1)
 #: Seconds for which rounds wait for locks only briefly after a batch has reached its time limit, probably waiting for a
-#: row that somebody keeps locked; and how many locks one round may meet: ten tell one message from 500 others.
-LOCKS_FOR, MOST_LOCKS = 300.0, 40
+#: row that somebody keeps locked; and how many locks one round may meet: ten tell one message from 500 others. The rest
+#: has its turn in the next round, and what a sender has written when it has been left for so many seconds.
+LOCKS_FOR, MOST_LOCKS, LEFT_FOR = 300.0, 40, 30.0
 
 ASIDE = "UPDATE inbound_messages SET due_at = now() + $2 WHERE id = $1"
 
@@ -63,6 +64,8 @@ class Reception:
         self._is_wary = False
         #: Until then, rounds wait for locks only briefly; monotonic seconds.
         self._locks_until = 0.0
+        #: Senders whose messages wait for locked rows, and until when they are left.
+        self._left: dict[str, float] = {}
         #: Held while replies are accepted.
         self._replying = asyncio.Lock()
         self._is_stopping = False
@@ -78,13 +81,16 @@ class Reception:
 
     async def round(self) -> int:
         """Process a batch of the inbox; returns the number of rows."""
-        halving = _Halving()
-        briefly = monotonic() < self._locks_until
+        halving, now = _Halving(), monotonic()
+        briefly = now < self._locks_until
+        if self._left:
+            self._left = {sender: until for sender, until in self._left.items() if now < until}
         try:
             async with self._pool.acquire() as conn, conn.transaction() if briefly else contextlib.nullcontext():
                 if briefly:
                     await conn.execute(BRIEFLY)
-                done = await inbox.process_due(conn, processed=halving.process if briefly or self._is_wary else None)
+                processed = halving.process if briefly or self._is_wary else None
+                done = await inbox.process_due(conn, processed=processed, besides=self._left)
         except Exception as error:
             self._is_wary = may_be_of_one(error)
             if isinstance(error, ROW_LOCKED):
@@ -92,14 +98,15 @@ class Reception:
             raise
         if halving.locked:
             self._locks_until = monotonic() + LOCKS_FOR
-            log.warning("inbound messages wait for a locked row", senders=len(halving.locked))
+            self._left |= dict.fromkeys(halving.locked, monotonic() + LEFT_FOR)
+            log.warning("inbound messages wait for a locked row", senders=len(self._left))
         if done.rows:
             self._is_wary = False
         if done.deliveries:
             self._on_deliveries()
         if done.replies:
             self.wake_replies.set()
-        return done.rows
+        return done.rows + halving.unseen
 
     async def reply(self) -> int:
         """Accept wanted replies; returns how many were examined."""
@@ -141,16 +148,22 @@ class Reception:
 class _Halving:
     """Processes rows, and if that fails, each half of them in turn, down to a single row, so that nobody's STOP waits
     for it: it is set aside, or, if it waits for a row that somebody keeps locked, left with all that its sender wrote
-    later. Otherwise a START could be processed after the STOP that followed it."""
+    later. Otherwise a START could be processed after the STOP that followed it. After MOST_LOCKS, the rest is left to
+    the next round."""
 
     def __init__(self) -> None:
         #: The senders whose messages are left.
         self.locked: set[str] = set()
+        #: How many messages are left to the next round.
+        self.unseen = 0
         self._locks = 0
 
     async def process(self, conn: Connection, due: Sequence[Row], at: datetime) -> BatchResult:
         due = [one for one in due if one.sender not in self.locked]
         if not due:
+            return BatchResult()
+        if self._locks >= MOST_LOCKS and self.locked:
+            self.unseen += len(due)
             return BatchResult()
         try:
             async with conn.transaction():
@@ -158,7 +171,7 @@ class _Halving:
         except Exception as error:
             is_locked = isinstance(error, asyncpg.LockNotAvailableError)
             self._locks += is_locked
-            if self._locks > MOST_LOCKS or not (is_locked or may_be_of_one(error)):
+            if not is_locked and not may_be_of_one(error):
                 raise
             if len(due) == 1:
                 if is_locked:
