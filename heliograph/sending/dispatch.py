@@ -34,6 +34,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import BRIEFLY, ROW_LOCKED, Connection, Pool, follow_clock, is_down
 from heliograph.base.process import measures, spans
 from heliograph.base.process.crash import crash_point
+from heliograph.base.process.logs import Sparse
 from heliograph.base.process.spans import Span
 from heliograph.queue import leases
 from heliograph.queue.backlog import Backlog
@@ -50,6 +51,8 @@ Report = TypeVar("Report")
 
 log = structlog.get_logger()
 
+_locked = Sparse("messages wait for a locked row")
+
 #: Messages that may be out without a recorded answer, in multiples of a claim: otherwise a fast supplier's answers and
 #: reports would pile up in front of the writer until it has to refuse reports.
 UNRECORDED_CLAIMS = 2
@@ -65,6 +68,7 @@ LOCKS_FOR, LOCKED_PAUSE = 300.0, 5.0
 #: Halving finds a message whose rows are locked within this many locks. After that, those of one organization are left
 #: together, and after so many, all that a round has not decided about yet.
 TO_FIND, MOST_LOCKS = 10, 20
+NOTHING = 0, 0
 
 
 class Dispatcher(Generic[Message, Report]):
@@ -100,6 +104,8 @@ class Dispatcher(Generic[Message, Report]):
         #: Until then, a round waits for locks only briefly, monotonic seconds; and how many locks this one has met.
         self._locks_until = 0.0
         self._locks = 0
+        #: The first lane and organization that such a round has not decided about: the next one begins with them.
+        self._rest = NOTHING
         #: The number of answers that frees enough room for another round.
         self._wake_after = 0
         #: The traced messages of this round, and the traced attempts under way.
@@ -153,6 +159,7 @@ class Dispatcher(Generic[Message, Report]):
         outgoing: list[Attempt[Message]] = []
         self._found.clear()
         briefly, self._locks = 0.0 < self._locks_until > monotonic(), 0
+        first, self._rest = self._rest, NOTHING
         crash_point(f"{channel.kind}.dispatch.before_commit")
         try:
             async with self._pool.acquire() as conn:
@@ -162,7 +169,7 @@ class Dispatcher(Generic[Message, Report]):
                         await conn.execute(BRIEFLY)
                     picked = await channel.pick(conn, limit=limit)
                     if briefly:  # those of an organization may be left together
-                        picked.sort(key=lambda one: (one.lane, one.organization_id.int))
+                        picked.sort(key=lambda one: (_place(one) < first, _place(one)))
                     if self._results.aside:
                         picked = await self._without_aside(conn, picked)
                     decide = self._bisect if self._is_wary or briefly else self._decide
@@ -269,6 +276,8 @@ class Dispatcher(Generic[Message, Report]):
                     await self._leave_locked(conn, picked)
                     return []
                 if self._locks >= MOST_LOCKS:
+                    if self._rest == NOTHING:
+                        self._rest = _place(picked[0])
                     self._backlog.leave(conn)
                     return []
             if len(picked) == 1:
@@ -282,7 +291,8 @@ class Dispatcher(Generic[Message, Report]):
     async def _leave_locked(self, conn: Connection, picked: Sequence[Lease]) -> None:
         """Leave messages of one organization whose rows are locked. Attempts under way are left to their workers."""
         organization = str(picked[0].organization_id)
-        log.warning("messages wait for a locked row", channel=self._channel.kind, organization_id=organization)
+        kind = self._channel.kind
+        _locked.warn(log, f"{kind} {organization}", channel=kind, organization_id=organization)
         if under_way := [one for one in picked if one.begun_at is not None]:
             await leases.renew_picked(conn, under_way, seconds=self._lease_seconds)
         await self._leave(conn, [one for one in picked if one.begun_at is None])
@@ -445,6 +455,10 @@ class Dispatcher(Generic[Message, Report]):
         if over:
             steps.update(await self._channel.give_up(conn, over))
         return steps, known
+
+
+def _place(one: Lease) -> tuple[int, int]:
+    return one.lane, one.organization_id.int
 
 
 def may_be_of_one(error: BaseException) -> bool:

@@ -19,7 +19,7 @@ from heliograph.base.database.pool import Connection, Pool, open_pool
 from heliograph.campaigns import counting
 from heliograph.campaigns.staging import Stager
 from heliograph.queue import timers
-from heliograph.sending import results
+from heliograph.sending import dispatch, results
 from heliograph.sending.dispatch import LOCKED_PAUSE
 from heliograph.simulators.receiver import Options, Receiver
 from heliograph.sms.received import inbox
@@ -276,6 +276,25 @@ async def test_messages_of_others_are_sent(pool: Pool, hasty: Pool, is_under_way
         assert [await status_of(pool, id) for id in ids] == ["sent"] * 5
         assert await queued(pool, locked)
         assert len(await attempts(pool, locked)) == 1
+
+
+async def test_messages_of_others_are_sent_however_many_organizations_wait(
+    pool: Pool, hasty: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the first ones of them left of a round's time was nothing, each time, as they were due again by then."""
+    monkeypatch.setattr(dispatch, "MOST_LOCKS", 6)  # four tell one message from 11 others
+    monkeypatch.setattr(dispatch, "LOCKED_PAUSE", 0.0)
+    bench = Bench(hasty)
+    actors = sorted([await organization(pool) for _ in range(6)], key=lambda one: one.organization_id)
+    locked = [await message(pool, one) for one in actors]
+    await pool.execute("UPDATE queue SET attempt = 1")  # they were tried before
+    ids = [await message(pool, one) for one in actors]
+    async with locking(pool) as open_session:
+        await open_session.execute(LOCKED, locked)
+        with pytest.raises(asyncpg.QueryCanceledError):
+            await bench.round()
+        await bench.round(6)
+        assert [await status_of(pool, id) for id in ids] == ["sent"] * 6
 
 
 @pytest.mark.parametrize("status", [200, 500])
