@@ -180,7 +180,7 @@ class Worker:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        waiting_for = "the database"
+        is_drained = False
         try:
             async with asyncio.timeout(grace):
                 # Together: one may wait for a lock. What the others have handed over follows.
@@ -190,10 +190,13 @@ class Worker:
                     await self._retry(timer)
                 if not self.stays:
                     await workers.end(self._pool, self.id)
-                waiting_for = "a locked row"
+                is_drained = True
                 await asyncio.gather(*(part.linger() for part in self._parts))
         except Exception as error:
-            log.warning(f"stopped without reaching {waiting_for}", error=type(error).__name__)
+            if is_drained:
+                log.warning("stopped while answers waited for a locked row")
+            else:
+                log.warning("stopped without reaching the database", error=type(error).__name__)
         for part in self._parts:
             await part.close()
 

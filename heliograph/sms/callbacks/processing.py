@@ -21,6 +21,7 @@ import structlog
 from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.process.crash import crash_point
+from heliograph.base.process.logs import Sparse
 from heliograph.base.process.settings import SettingsError
 from heliograph.queue.backlog import Backlog
 from heliograph.sms.callbacks import addresses, intake
@@ -33,6 +34,8 @@ from heliograph.suppliers.http import references
 from heliograph.suppliers.settings import checked
 
 log = structlog.get_logger()
+
+_locked = Sparse("supplier's callbacks wait for a locked row")
 
 #: Rows per batch; each may hold `intake.MOST` callbacks, and each of those a hundred receipts.
 ROWS = 32
@@ -125,7 +128,7 @@ class CallbackProcessing:
             if closed:
                 await conn.execute(LATER, closed, supplier_id, LATER_SECONDS)
             if locked:
-                log.warning("supplier's callbacks wait for a locked row", supplier_id=str(supplier_id))
+                _locked.warn(log, str(supplier_id), supplier_id=str(supplier_id))
                 rows = [(supplier_id, [one.content]) for one in locked if not one.is_alone]
                 await intake.store(conn, self._key, rows, pause=LOCKED_SECONDS)
                 closed += (alone := [one.id for one in locked if one.is_alone])

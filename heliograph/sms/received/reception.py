@@ -18,6 +18,7 @@ import structlog
 from heliograph.base.database.batching import Batcher
 from heliograph.base.database.pool import BRIEFLY, ROW_LOCKED, Connection, Pool, is_down
 from heliograph.base.process import measures
+from heliograph.base.process.logs import Sparse
 from heliograph.queue.backlog import Backlog
 from heliograph.sending.dispatch import may_be_of_one
 from heliograph.sms.accepting.accept import Acceptor
@@ -27,6 +28,8 @@ from heliograph.sms.received.inbox import BatchResult
 from heliograph.suppliers.contract import Inbound, OnAnswered
 
 log = structlog.get_logger()
+
+_locked = Sparse("inbound messages wait for a locked row")
 
 
 #: Wait of a message that makes its batch fail: often enough for the alert about failing steps, as in dispatch.
@@ -98,8 +101,9 @@ class Reception:
             raise
         if halving.locked:
             self._locks_until = monotonic() + LOCKS_FOR
-            self._left |= dict.fromkeys(halving.locked, monotonic() + LEFT_FOR)
-            log.warning("inbound messages wait for a locked row", senders=len(self._left))
+            # The more there are, the longer it takes to tell them from the others.
+            self._left |= dict.fromkeys(halving.locked, monotonic() + LEFT_FOR + len(self._left))
+            _locked.warn(log, "", senders=len(self._left))
         if done.rows:
             self._is_wary = False
         if done.deliveries:

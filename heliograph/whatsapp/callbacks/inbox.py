@@ -37,6 +37,7 @@ from heliograph.base import crypto
 from heliograph.base.crypto import Key
 from heliograph.base.database.pool import BRIEFLY, ROW_LOCKED, Connection, Pool, is_down
 from heliograph.base.process.crash import crash_point
+from heliograph.base.process.logs import Sparse
 from heliograph.base.sentences import said
 from heliograph.queue.backlog import Backlog
 from heliograph.sealing.text_keys import Sealing
@@ -74,6 +75,8 @@ from heliograph.whatsapp.money.rates import RateBook
 from heliograph.whatsapp.status import move_many
 
 log = structlog.get_logger()
+
+_locked = Sparse("callbacks wait for a locked row")
 
 #: Limits of a batch: callbacks, and (approximately) items. More would lock wallets for longer than a send may wait.
 CALLBACKS, ITEMS = 500, 500
@@ -174,7 +177,7 @@ class Inbox:
                 try:
                     done += await self._batch(conn, app)
                 except ROW_LOCKED as error:  # callbacks of other apps continue
-                    log.warning("callbacks wait for a locked row", app_id=str(app), error=type(error).__name__)
+                    _locked.warn(log, str(app), app_id=str(app), error=type(error).__name__)
                     await self._leave_locked(conn, app)
                     done += 1
                 except _TRANSIENT as error:
