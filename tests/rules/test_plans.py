@@ -165,6 +165,10 @@ STATEMENTS = {
     "contacts that were written to": (recency.READ, {"contacts": "organization_id phone mode"}),
     "names that are not linked yet": (people.UNKNOWN, {"person_names": "organization_id name"}),
     "links of names with conversations": (conversations.ALIASED, {"whatsapp_aliases": "organization_id alias"}),
+    "numbers that were used since": (
+        conversations.USED,
+        {"person_names": "organization_id name|person", "whatsapp_aliases": "organization_id alias"},
+    ),
     "numbers that people left": (
         people.LEFT,
         {"person_names": "organization_id name", "former_names": "organization_id name"},

@@ -432,6 +432,39 @@ async def test_whoever_gets_the_number_of_a_user_whose_new_one_is_not_told_is_so
     assert await out(pool, acme, TO, "MZ.2") == [False, True]
 
 
+async def test_who_writes_under_the_new_user_id_before_its_notice_has_left_the_number(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    """That counted as a use of the number, whose next owner was joined to the user's conversation."""
+    wrote, later = ago(hours=49), ago(minutes=1)
+    await meta.say(acme, message(acme, at=ago(hours=60), user_id="MZ.1"))
+    await meta.say(acme, message(acme, "Me again", wrote, by=None, user_id="MZ.2"))
+    await meta.say(acme, changed_user_id(acme, ago(hours=50)))
+    await meta.say(acme, message(acme, "Good day", later, user_id="MZ.9"))
+    assert await places(pool) == {TO: (later, 1), "MZ.2": (wrote, 2)}
+    async with pool.acquire() as conn:
+        assert sorted(await people.names(conn, acme.organization_id, TO)) == [TO, "MZ.9"]
+    rows = await pool.fetch("SELECT recipient, user_id FROM whatsapp_conversations WHERE merged_into IS NULL")
+    assert {tuple(row) for row in rows} == {("MZ.2", "MZ.2"), (TO, "MZ.9")}
+    assert {row[0] for row in await pool.fetch("SELECT peer FROM inbox_threads")} == {TO, "MZ.2"}
+
+
+@pytest.mark.parametrize("by", [TO, None])
+async def test_a_late_notice_takes_nobody_s_number_whichever_name_finds_the_conversation(
+    pool: Pool, acme: Made, meta: Meta, by: str | None
+) -> None:
+    """If it began under the user id, nobody seemed to have used the number, and its owners stayed joined for good."""
+    last = ago(minutes=1)
+    await meta.say(acme, message(acme, at=ago(hours=61), by=by, user_id="MZ.1"))
+    await meta.say(acme, message(acme, at=ago(hours=60), user_id="MZ.1"))
+    await meta.say(acme, message(acme, "I am new", ago(hours=40), user_id="MZ.9"))
+    await meta.say(acme, changed_number(acme, ago(hours=50)))
+    await meta.say(acme, message(acme, "Good day", last, user_id="MZ.9"))
+    assert await places(pool) == {NEW: (None, 0), TO: (last, 4)}
+    async with pool.acquire() as conn:
+        assert NEW not in await people.names(conn, acme.organization_id, TO)
+
+
 async def test_a_notice_of_a_new_number_need_not_tell_the_old_one(pool: Pool, acme: Made, meta: Meta) -> None:
     """The next owner of the old number was joined to the user's conversation."""
     last, later = ago(hours=60), ago(minutes=1)

@@ -14,7 +14,6 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7, uuid7_floor
@@ -105,13 +104,15 @@ async def link(conn: Connection, links: Collection[Link]) -> bool:
     return linked.is_complete
 
 
-# A call opens a window, but does not count as a message.
+# A call opens a window, but does not count as a message. A conversation that began under a user id is found by that.
 USED = """
 SELECT item.n
-  FROM unnest($1::uuid[], $2::text[], $3::timestamptz[]) WITH ORDINALITY AS item (organization_id, alias, at, n)
+  FROM unnest($1::uuid[], $2::text[], $3::timestamptz[]) WITH ORDINALITY AS item (organization_id, number, at, n)
  WHERE EXISTS (
-       SELECT FROM (SELECT conversation_id FROM whatsapp_aliases
-                     WHERE organization_id = item.organization_id AND alias = item.alias OFFSET 0) known
+       SELECT FROM names_of_person(item.organization_id, item.number) names
+        CROSS JOIN LATERAL (SELECT conversation_id FROM whatsapp_aliases
+                             WHERE organization_id = item.organization_id AND alias = ltrim(names.name, '+')
+                            OFFSET 0) known
         CROSS JOIN LATERAL (SELECT last_inbound_at, opened_at FROM whatsapp_conversations
                              WHERE organization_id = item.organization_id AND id = known.conversation_id LIMIT 1) c
         WHERE greatest(c.last_inbound_at, c.opened_at) > item.at)
@@ -119,12 +120,11 @@ SELECT item.n
 
 
 async def used_since(conn: Connection, asked: Sequence[tuple[UUID, str, datetime]]) -> list[bool]:
-    """Whether somebody wrote or called from each number, which is linked to no other name that they could have used,
-    after a point in time: (organization, number, time)."""
+    """Whether somebody wrote or called from each number, which is linked to no other name that they could have used
+    since, after a point in time: (organization, number, time)."""
     if not asked:
         return []
-    keys = [(organization_id, phones.person(number).removeprefix("+"), at) for organization_id, number, at in asked]
-    found = {row["n"] for row in await conn.fetch(USED, *_columns(keys, 3))}
+    found = {row["n"] for row in await conn.fetch(USED, *_columns(asked, 3))}
     return [n in found for n in range(1, len(asked) + 1)]
 
 
@@ -145,13 +145,18 @@ class Renamed(msgspec.Struct, frozen=True, gc=False):
     at: datetime
 
 
-# A notice may arrive after messages under names that are newer still.
+# A notice may arrive after messages under names that are newer still. Those of a user who hides the number do not show
+# that they have left the one known of them.
 RENAME = """
 UPDATE whatsapp_conversations c
-   SET recipient = v.recipient, user_id = coalesce(v.user_id, c.user_id)
+   SET recipient = CASE WHEN c.last_inbound_at <= v.at THEN v.recipient ELSE coalesce(c.user_id, v.recipient) END,
+       user_id = CASE WHEN c.last_inbound_at <= v.at THEN coalesce(v.user_id, c.user_id) ELSE c.user_id END
   FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::timestamptz[])
        AS v (organization_id, id, recipient, user_id, at)
- WHERE c.organization_id = v.organization_id AND c.id = v.id AND c.last_inbound_at <= v.at
+ WHERE c.organization_id = v.organization_id AND c.id = v.id
+   AND (c.last_inbound_at <= v.at OR v.recipient NOT LIKE '+%' AND c.recipient LIKE '+%' AND EXISTS (
+        SELECT FROM person_names WHERE organization_id = c.organization_id AND name = person_of(c.recipient)
+           AND left_at IS NOT NULL))
 """
 
 

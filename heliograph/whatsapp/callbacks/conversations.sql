@@ -126,7 +126,7 @@ BEGIN
                    referred_at = all_.referred_at, free_until = all_.free_until,
                    last_inbound_at = all_.last_inbound_at, last_outbound_at = all_.last_outbound_at,
                    pair_paid_until = all_.pair_paid_until,
-                   recipient = who.recipient, user_id = coalesce(who.user_id, kept.user_id)
+                   recipient = who.recipient, user_id = named.user_id
               FROM (SELECT opened_at, closed_at, expires_at FROM whatsapp_conversations
                      WHERE organization_id = v_pair.organization AND id = ANY (v_found.ids)
                      ORDER BY expires_at DESC NULLS LAST, id LIMIT 1) window_,
@@ -135,9 +135,12 @@ BEGIN
                            max(pair_paid_until) AS pair_paid_until
                       FROM whatsapp_conversations
                      WHERE organization_id = v_pair.organization AND id = ANY (v_found.ids)) all_,
-                   (SELECT recipient, user_id FROM whatsapp_conversations
+                   (SELECT recipient FROM whatsapp_conversations
                      WHERE organization_id = v_pair.organization AND id = ANY (v_found.ids)
-                     ORDER BY recipient LIKE '+%' DESC, last_inbound_at DESC NULLS LAST, id LIMIT 1) who
+                     ORDER BY recipient LIKE '+%' DESC, last_inbound_at DESC NULLS LAST, id LIMIT 1) who,
+                   (SELECT user_id FROM whatsapp_conversations
+                     WHERE organization_id = v_pair.organization AND id = ANY (v_found.ids)
+                     ORDER BY user_id IS NULL, last_inbound_at DESC NULLS LAST, id LIMIT 1) named
              WHERE kept.organization_id = v_pair.organization AND kept.id = v_kept;
             UPDATE whatsapp_conversations SET merged_into = v_kept
               WHERE organization_id = v_pair.organization AND id = ANY (v_found.ids) AND id <> v_kept;

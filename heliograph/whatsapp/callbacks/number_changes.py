@@ -102,17 +102,17 @@ async def _leave_hidden(conn: Connection, notices: Sequence[UserEvent]) -> None:
     if not notices:
         return
     left: dict[tuple[UUID, str], Departure] = {}
-    # Of the old user ids alone: read before these are linked to the new ones.
+    # Of the old user ids alone: read before these are linked to the new ones, under which the users may have written.
     for one, numbers in zip(notices, await _known_numbers(conn, [one.user for one in notices]), strict=True):
         for number in numbers:
             departure = Departure(one.user.organization_id, number, one.hidden_as or "", one.at)
             left.setdefault((departure.organization_id, number), departure)
+    departures = list(left.values())
+    used = await conversations.used_since(conn, [(one.organization_id, one.number, one.at) for one in departures])
     # Before any name is locked, as whoever links names locks their organization first.
     named = [(one.user.organization_id, one.user.recipient, one.hidden_as or "") for one in notices]
     await conversations.link(conn, named)
     # Of a late notice: somebody has used the number since.
-    departures = list(left.values())
-    used = await conversations.used_since(conn, [(one.organization_id, one.number, one.at) for one in departures])
     await people.leave(conn, [one for one, is_used in zip(departures, used, strict=True) if not is_used])
 
 
