@@ -931,7 +931,9 @@ async def test_what_is_typed_is_kept_as_a_draft_until_the_campaign_is_made(
     assert (again["name"], again["pace"], "+258841000001\nnobody" in page.text) == ("Sale", "60", True)
     # Checking it saves it as well; creating the campaign ends it.
     typed |= {"text": "Hello", "pace": "", "numbers": "+258841000001", "when": "now"}
+    await owner.post("/campaigns", form | typed | {"text": "Goodbye", "do": "preview"})
     page = await other_browser.post("/campaigns", again | typed | {"do": "preview"})
+    assert re.search(r"Saved as a draft, over what .+ saved at ", page.words), page.words
     assert await pool.fetchval("SELECT fields::jsonb ->> 'text' FROM campaign_drafts") == "Hello"
     async with pool.acquire() as conn:
         await erasure.erase(conn, tenant.actor, address="+258841000001")

@@ -52,10 +52,11 @@ async def create(request: Request) -> Answer:
     """Preview it, send it to oneself, or create it."""
     typed = form.typed(request.form)
     wants = request.form.get("do", "preview")
+    saved = ""
     if wants != "create":  # nothing typed is lost, even without a script
-        await campaign_drafts.keep(request, typed)
+        saved = await campaign_drafts.keep(request, typed)
     if wants == "template":  # another template has other fields
-        return Page(template=PAGE, values=await _values(request, typed))
+        return Page(template=PAGE, values=await _values(request, typed, saved=saved))
     if wants != "create":
         typed["start"] = str(meaning.start(typed) + preview.EXAMPLES) if wants == "shuffle" else "0"
     try:
@@ -65,10 +66,10 @@ async def create(request: Request) -> Answer:
     except Invalid as refusal:
         if wants == "create" and (id := await _created_before(request, refusal)) is not None:
             return _shown(request, id)
-        return refused(PAGE, form.form_refusal(refusal), await _values(request, typed))
+        return refused(PAGE, form.form_refusal(refusal), await _values(request, typed, saved=saved))
     if wants == "create":
         return await _create(request, typed, given, seen)
-    values = await _values(request, typed, seen, given)
+    values = await _values(request, typed, seen, given, saved=saved)
     if wants == "trial":
         return await _try(request, given, seen, values)
     return Page(template=PAGE, values=values)
@@ -201,12 +202,18 @@ def _form_refusal(request: Request, refusal: Refusal) -> Invalid:
 
 
 async def _values(
-    request: Request, typed: dict[str, str], seen: Preview | None = None, given: Given | None = None
+    request: Request,
+    typed: dict[str, str],
+    seen: Preview | None = None,
+    given: Given | None = None,
+    *,
+    saved: str = "",
 ) -> dict[str, Any]:
+    """`saved`: what is said about saving it as a draft."""
     duplicates = []
     if given is not None:
         async with request.reading() as conn:
             duplicates = await preview.duplicates(conn, request.actor, spec=given.spec)
     values = await offers.values(request, typed, seen, given)
     checked = None if seen is None or given is None else given.digest
-    return values | {"many": MANY, "sent": None, "duplicates": duplicates, "checked": checked}
+    return values | {"many": MANY, "sent": None, "duplicates": duplicates, "checked": checked, "saved": saved}
