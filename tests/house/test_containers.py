@@ -103,6 +103,8 @@ def test_what_compose_starts_is_there() -> None:
                 demand_setting(setting)
         assert service["read_only"], name
         assert service["cap_drop"] == ["ALL"]
+        # The host keeps core files of containers as well.
+        assert service["ulimits"] == {"core": {"soft": 0, "hard": 0}}
         # Not every composer waits for a condition: a process that finds no database, or no schema, is started again.
         assert service["restart"] == ("on-failure" if service["command"][0] == "migrate" else "unless-stopped")
         for probed in re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", str(service.get("healthcheck", ""))):
