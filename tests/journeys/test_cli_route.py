@@ -40,6 +40,10 @@ async def test_a_route_decides_is_explained_and_is_taken_back(pool: Pool, databa
         for taken in ("codes", "Codes", "codes "):
             again = await cli("route", "add", taken, "--supplier", name)
             assert (again.status, "already a route" in again.err) == (1, True), again.err
+        # The second has more digits than Python reads.
+        for priority, said in (("9" * 20, "a priority is 0 to 1000"), ("9" * 5000, "is not NAME[:PRIORITY[:WEIGHT]]")):
+            wrong = await cli("route", "add", "long", "--supplier", f"{name}:{priority}")
+            assert (wrong.status, said in wrong.err) == (2, True), wrong.err
         # They are found in the same way.
         named = await cli("route", "set", "CODES", "--supplier", "Cheap", "--supplier", name, "--dry-run", "--json")
         assert named.status == 0, named.err
