@@ -449,6 +449,21 @@ async def test_who_writes_under_the_new_user_id_before_its_notice_has_left_the_n
     assert {row[0] for row in await pool.fetch("SELECT peer FROM inbox_threads")} == {TO, "MZ.2"}
 
 
+@pytest.mark.parametrize("is_hidden", [True, False])
+async def test_who_writes_with_the_notice_of_a_new_name_is_shown_by_it(
+    pool: Pool, acme: Made, meta: Meta, is_hidden: bool
+) -> None:
+    """The conversation kept the number that was left, which is somebody else's by then."""
+    moved, wrote, later = ago(hours=50), ago(hours=49), ago(minutes=1)
+    await meta.say(acme, message(acme, at=ago(hours=60), user_id="MZ.1"))
+    notice = changed_user_id(acme, moved) if is_hidden else changed_number(acme, moved)
+    mine = message(acme, "Me again", wrote, by=None if is_hidden else NEW, user_id="MZ.2")
+    await meta.say(acme, notice, mine, message(acme, "Good day", later, user_id="MZ.9"))
+    assert await places(pool) == {"MZ.2" if is_hidden else NEW: (wrote, 2), TO: (later, 1)}
+    rows = await pool.fetch("SELECT user_id FROM whatsapp_conversations ORDER BY opened_at")
+    assert [row[0] for row in rows] == ["MZ.2", "MZ.9"]
+
+
 @pytest.mark.parametrize("by", [TO, None])
 async def test_a_late_notice_takes_nobody_s_number_whichever_name_finds_the_conversation(
     pool: Pool, acme: Made, meta: Meta, by: str | None

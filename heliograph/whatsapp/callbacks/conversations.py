@@ -145,18 +145,24 @@ class Renamed(msgspec.Struct, frozen=True, gc=False):
     at: datetime
 
 
-# A notice may arrive after messages under names that are newer still. Those of a user who hides the number do not show
-# that they have left the one known of them.
+# A notice may arrive after messages under names that are newer still, or with them. They do not replace a number, even
+# one that the user has left.
 RENAME = """
 UPDATE whatsapp_conversations c
-   SET recipient = CASE WHEN c.last_inbound_at <= v.at THEN v.recipient ELSE coalesce(c.user_id, v.recipient) END,
+   SET recipient = CASE WHEN c.last_inbound_at <= v.at OR v.recipient LIKE '+%' THEN v.recipient
+                        ELSE coalesce(c.user_id, v.recipient) END,
        user_id = CASE WHEN c.last_inbound_at <= v.at THEN coalesce(v.user_id, c.user_id) ELSE c.user_id END
   FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::timestamptz[])
        AS v (organization_id, id, recipient, user_id, at)
  WHERE c.organization_id = v.organization_id AND c.id = v.id
-   AND (c.last_inbound_at <= v.at OR v.recipient NOT LIKE '+%' AND c.recipient LIKE '+%' AND EXISTS (
-        SELECT FROM person_names WHERE organization_id = c.organization_id AND name = person_of(c.recipient)
-           AND left_at IS NOT NULL))
+   AND (c.last_inbound_at <= v.at
+        OR c.recipient LIKE '+%' AND person_of(c.recipient) <> person_of(v.recipient) AND NOT EXISTS (
+           SELECT FROM (SELECT person FROM person_names
+                         WHERE organization_id = c.organization_id AND name = person_of(c.recipient)
+                           AND left_at IS NULL LIMIT 1) shown
+            CROSS JOIN LATERAL (
+                  SELECT FROM person_names WHERE organization_id = c.organization_id
+                     AND name = person_of(v.recipient) AND person = shown.person LIMIT 1) theirs))
 """
 
 
