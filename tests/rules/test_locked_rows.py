@@ -334,6 +334,38 @@ async def test_events_of_other_endpoints_are_delivered(
     assert not deliverer._record.is_aside(locked)
 
 
+async def test_results_that_are_set_aside_leave_room_for_other_endpoints(
+    pool: Pool, hasty: Pool, receiver: Receiver
+) -> None:
+    """An endpoint that was the only one to get events when it was locked stopped those of all others."""
+    actor, other = await hooks.organization(pool), await hooks.organization(pool)
+    locked, _ = await hooks.endpoint(pool, actor, receiver.url)
+    await hooks.endpoint(pool, other, receiver.url)
+
+    async def is_aside() -> bool:
+        return deliverer._record.is_aside(locked)
+
+    async def is_done() -> bool:
+        return not await pool.fetchval("SELECT EXISTS (SELECT FROM queue WHERE organization_id = $1)", of)
+
+    async with hooks.delivering(hasty, hooks.settings(claim_limit=2, webhook_schedule="0,3600")) as deliverer:
+        async with locking(pool) as open_session:
+            await open_session.execute("SELECT FROM webhook_endpoints WHERE id = $1 FOR UPDATE", locked)
+            receiver.options = Options(status=500)
+            await hooks.record(pool, actor, 12)
+            await receiver.wait_for(lambda it: it.counters.requests >= 8)
+            await until(is_aside, within=60)
+            receiver.options, of = Options(), other.organization_id
+            await hooks.record(pool, other, 1)
+            await until(is_done, within=60)
+
+        async def is_recorded() -> bool:
+            return len(await hooks.attempts(pool)) == 13 and await hooks.leased(pool) == 0
+
+        await until(is_recorded, within=60)
+        assert (deliverer._held.claimed, deliverer._held.handed) == (0, 0)
+
+
 @pytest.mark.parametrize("is_own_app", [False, True])
 async def test_callbacks_about_others_are_processed(pool: Pool, hasty: Pool, is_own_app: bool) -> None:
     """A locked wallet stopped the callbacks of all organizations, and with the others' statuses their messages."""

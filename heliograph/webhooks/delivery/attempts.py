@@ -46,6 +46,8 @@ class Delivery(msgspec.Struct, gc=False):
     handed: bool = False
     #: Its lease was lost: another worker may hold the row.
     lost: bool = False
+    #: Its result waits for a locked row.
+    is_aside: bool = False
     #: It is a test event or an example: somebody requested it and will look at the answer.
     is_test: bool = False
     #: The trace, once looked up, of a traced message; and the span of the attempt in progress.

@@ -30,7 +30,7 @@ from heliograph.queue.leases import SINGLE, Lease, Postponed
 from heliograph.webhooks.delivery import attempts
 from heliograph.webhooks.delivery.attempts import Delivery, Ended
 from heliograph.webhooks.delivery.concurrency import Concurrency, EndpointQueue
-from heliograph.webhooks.delivery.holding import Held
+from heliograph.webhooks.delivery.holding import EndedEarly, Held, OwnRows
 from heliograph.webhooks.delivery.posting import Poster
 from heliograph.webhooks.recording.events import Event
 from heliograph.webhooks.recording.handover import Handover
@@ -46,16 +46,6 @@ HELD = 4
 HANDED = 10
 #: Pause of rows claimed for an endpoint that then began to fail.
 SHED = 1.0
-
-
-class EndedEarly(Exception):
-    """A claim may have found rows that other workers hold: the database's clock was set forward, which ended their
-    leases, and they have not been renewed yet."""
-
-
-class OwnRows(Exception):
-    """A claim found rows that this worker holds: their leases have ended. It stood still, or the database's clock was
-    set; a machine that is suspended does both, and no process notices how long."""
 
 
 class Deliverer:
@@ -96,9 +86,9 @@ class Deliverer:
         self._claiming = asyncio.Lock()
         self._draining = False
         self._idle = asyncio.Event()
-        self._stalled = False
-        self._unsettle_at = 0.0
-        self._record = Record(pool, disable_after=settings.webhook_disable_hours * 3600.0, landed=self._landed)
+        self._stalled, self._unsettle_at = False, 0.0
+        disable_after = settings.webhook_disable_hours * 3600.0
+        self._record = Record(pool, disable_after=disable_after, landed=self._landed, held_up=self._set_aside)
         self._held = Held(pool, self._record.writing, seconds=settings.lease_seconds)
         self._poster = Poster(
             pool,
@@ -376,6 +366,12 @@ class Deliverer:
             log.warning("webhook endpoint disabled", endpoint_id=str(id), reason=reason)
         if self._stalled:
             self.wake.set()
+
+    def _set_aside(self, ended: Sequence[Ended]) -> None:
+        """Results of an endpoint wait for a locked row."""
+        for one in ended:
+            self._held.set_aside(one.number)
+        self.wake.set()
 
     def _unsettle(self, now: float) -> None:
         if now < self._unsettle_at:

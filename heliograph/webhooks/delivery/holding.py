@@ -15,6 +15,16 @@ from heliograph.queue.leases import Lease
 from heliograph.webhooks.delivery.attempts import Delivery
 
 
+class EndedEarly(Exception):
+    """A claim may have found rows that other workers hold: the database's clock was set forward, which ended their
+    leases, and they have not been renewed yet."""
+
+
+class OwnRows(Exception):
+    """A claim found rows that this worker holds: their leases have ended. It stood still, or the database's clock was
+    set; a machine that is suspended does both, and no process notices how long."""
+
+
 class Held:
     """The deliveries of one worker. `renew` is called every third of a lease."""
 
@@ -26,7 +36,7 @@ class Held:
         self._seconds = seconds
         self._numbers = itertools.count(1)
         self._deliveries: dict[int, Delivery] = {}
-        #: How many of them were handed over, and how many were claimed.
+        #: How many of them were handed over, and how many were claimed, except those whose results are set aside.
         self.handed = self.claimed = 0
         #: On the loop's clock.
         self._renewed_at = self._loop.time()
@@ -43,8 +53,15 @@ class Held:
     def drop(self, number: int) -> None:
         """Hold this delivery no longer."""
         delivery = self._deliveries.pop(number, None)
-        if delivery is not None:
+        if delivery is not None and not delivery.is_aside:
             self._count(delivery, -1)
+
+    def set_aside(self, number: int) -> None:
+        """Hold this delivery, but count it no longer: it leaves room for those of other endpoints."""
+        delivery = self._deliveries.get(number)
+        if delivery is not None and not delivery.is_aside:
+            self._count(delivery, -1)
+            delivery.is_aside = True
 
     def every(self) -> list[Delivery]:
         """All that are held."""

@@ -114,15 +114,20 @@ RETURNING e.id, e.disabled_reason, e.organization_id, e.consecutive_failures, e.
 
 class Record:
     """Takes results and commits them in batches. `landed` is called for each finished batch, with the endpoints that
-    it disabled (id and reason)."""
+    it disabled (id and reason); `held_up` for results that are set aside, before that."""
 
     def __init__(
-        self, pool: Pool, *, disable_after: float, landed: Callable[[Sequence[Ended], dict[UUID, str]], None]
+        self,
+        pool: Pool,
+        *,
+        disable_after: float,
+        landed: Callable[[Sequence[Ended], dict[UUID, str]], None],
+        held_up: Callable[[Sequence[Ended]], None] = lambda ended: None,
     ) -> None:
         """`disable_after`: disable an endpoint after this many seconds of nothing but failures."""
         self._pool = pool
         self._disable_after = disable_after
-        self._landed = landed
+        self._landed, self._held_up = landed, held_up
         self._sealing = Sealing()
         self._waiting: list[Ended] = []
         self._runner: asyncio.Task[None] | None = None
@@ -174,6 +179,7 @@ class Record:
             self._aside[line] = []
             self._runs_aside[line] = asyncio.create_task(self._run_aside(line))
         self._aside[line] += items
+        self._held_up(items)
 
     async def _run_aside(self, line: UUID) -> None:
         try:
