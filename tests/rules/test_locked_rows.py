@@ -244,6 +244,26 @@ async def test_reports_about_other_messages_are_recorded(pool: Pool, hasty: Pool
     assert await status_of(pool, ids[2]) == "delivered"
 
 
+async def test_reports_are_returned_at_once_when_it_is_no_lock_that_takes_so_long(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database that hung after a lock was taken for another one: each half of a batch waited for its time limit."""
+    bench = Bench(pool)
+    bench.results._locks_until = float("inf")
+    tried = 0
+
+    async def hangs(*given: Any, **named: Any) -> None:
+        nonlocal tried
+        tried += 1
+        raise asyncpg.QueryCanceledError
+
+    monkeypatch.setattr(bench.results, "_write", hangs)
+    several = [bench.receive(bench.only_id, receipt(key)) for key in "abcdefgh"]
+    errors = await asyncio.gather(*several, return_exceptions=True)
+    assert [type(one) for one in errors] == [asyncpg.QueryCanceledError] * 8
+    assert tried == 1
+
+
 @pytest.mark.parametrize("is_under_way", [False, True])
 async def test_messages_of_others_are_sent(pool: Pool, hasty: Pool, is_under_way: bool) -> None:
     """A locked message that was tried before stopped all dispatch, for as long as the session was open."""
