@@ -68,9 +68,8 @@ Process = Callable[[Connection, Sequence[Row], datetime], Awaitable[BatchResult]
 
 ANY_DUE = "EXISTS (SELECT FROM inbound_messages WHERE due_at <= now())"
 DUE = """
-WITH due AS MATERIALIZED (
-    SELECT id FROM inbound_messages WHERE due_at <= now() AND sender <> ALL ($2) ORDER BY due_at, id LIMIT $1
-)
+WITH due AS MATERIALIZED (SELECT id FROM inbound_messages WHERE due_at <= now() AND sender <> ALL ($2)
+                           ORDER BY due_at, id LIMIT $1)
 SELECT id, supplier_id, sender, recipient, form, body, concatenation, received_at, state, message_id, sender_ton,
        recipient_ton, organization_id, sealed, asked, now() AS at
   FROM inbound_messages WHERE id = ANY (ARRAY(SELECT id FROM due)) ORDER BY id FOR UPDATE
@@ -140,12 +139,9 @@ UPDATE inbound_messages SET state = v.state, due_at = v.due_at, message_id = v.m
 async def process_due(
     conn: Connection, *, limit: int = 500, processed: Process | None = None, besides: Collection[str] = ()
 ) -> BatchResult:
-    """Process one batch, in its own transaction, by `processed`; None: by `process`. `besides`: senders whose messages
-    are left."""
+    """Process one batch, in its own transaction, by `processed` or `process`. `besides`: senders that have to wait."""
     async with conn.transaction():
-        if not await timers.hold(conn, TIMER):
-            return BatchResult()
-        rows = await conn.fetch(DUE, limit, list(besides))
+        rows = await conn.fetch(DUE, limit, list(besides)) if await timers.hold(conn, TIMER) else ()
         if not rows:
             return BatchResult()
         done = await (processed or process)(conn, [at_rest.row_of(row) for row in rows], rows[0]["at"])
@@ -259,8 +255,7 @@ async def _settle(conn: Connection, batch: _Batch, *, taken: Collection[UUID], s
         settled += [(row.id, state, None, group.id, owner) for row in group.parts.values()]
     await at_rest.keep(conn, kept, batch.sealing)
     await conn.execute(SETTLE, *(list(column) for column in zip(*settled, strict=True)))
-    unassigned = len(batch.ready) - len(taken) - len(stuck)
-    if unassigned:
+    if unassigned := len(batch.ready) - len(taken) - len(stuck):
         log.warning("inbound messages unassigned", count=unassigned)
 
 
