@@ -464,6 +464,20 @@ async def test_who_writes_with_the_notice_of_a_new_name_is_shown_by_it(
     assert [row[0] for row in rows] == ["MZ.2", "MZ.9"]
 
 
+async def test_who_first_writes_in_the_batch_of_the_notice_has_left_the_number(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    """As after an outage: the number was not known of them yet, and its next owner was joined to them."""
+    wrote, later = ago(hours=60), ago(minutes=1)
+    await meta.say(acme, message(acme, "STOP", wrote, user_id="MZ.1"), changed_user_id(acme, ago(hours=50)))
+    await meta.say(acme, message(acme, "Good day", later, user_id="MZ.9"))
+    assert await places(pool) == {"MZ.2": (wrote, 1), TO: (later, 1)}
+    async with pool.acquire() as conn:
+        assert sorted(await people.names(conn, acme.organization_id, TO)) == [TO, "MZ.9"]
+        assert sorted(await people.names(conn, acme.organization_id, "MZ.2")) == ["MZ.1", "MZ.2"]
+    assert await out(pool, acme, TO, "MZ.2") == [True, True]
+
+
 @pytest.mark.parametrize("by", [TO, None])
 async def test_a_late_notice_takes_nobody_s_number_whichever_name_finds_the_conversation(
     pool: Pool, acme: Made, meta: Meta, by: str | None

@@ -60,7 +60,7 @@ async def authors(conn: Connection, written: Sequence[UserEvent]) -> tuple[list[
     separates numbers from people who have left them.
     """
     handovers: list[Handover] = []
-    await _leave_hidden(conn, [one for one in written if one.hidden_as is not None])
+    await _leave_hidden(conn, written)
     written = await _numbered(conn, written)
     users = [one.user for one in written]
     moved = [one.moved_to for one in written]
@@ -97,10 +97,12 @@ SELECT item.n, other.name
 """
 
 
-async def _leave_hidden(conn: Connection, notices: Sequence[UserEvent]) -> None:
+async def _leave_hidden(conn: Connection, written: Sequence[UserEvent]) -> None:
     """Record that users left the numbers known of them for others that are not told."""
+    notices = [one for one in written if one.hidden_as is not None]
     if not notices:
         return
+    await _learn_numbers(conn, written, notices)
     left: dict[tuple[UUID, str], Departure] = {}
     # Of the old user ids alone: read before these are linked to the new ones, under which the users may have written.
     for one, numbers in zip(notices, await _known_numbers(conn, [one.user for one in notices]), strict=True):
@@ -114,6 +116,20 @@ async def _leave_hidden(conn: Connection, notices: Sequence[UserEvent]) -> None:
     await conversations.link(conn, named)
     # Of a late notice: somebody has used the number since.
     await people.leave(conn, [one for one, is_used in zip(departures, used, strict=True) if not is_used])
+
+
+async def _learn_numbers(conn: Connection, written: Sequence[UserEvent], notices: Sequence[UserEvent]) -> None:
+    """Link numbers that nobody left, and that users wrote from before their notices, to their old user ids."""
+    last = {(one.user.organization_id, one.user.recipient): one.at for one in notices}
+    told: list[User] = []
+    for one in written:
+        until = last.get((one.user.organization_id, one.user.user_id or ""))
+        if until is not None and one.at <= until and one.moved_to is None and one.user.links:
+            told.append(one.user)
+    if told:
+        left = await people.left(conn, {(user.organization_id, user.recipient) for user in told})
+        free = [user for user in told if (user.organization_id, user.recipient) not in left]
+        await conversations.link(conn, [link for user in free for link in user.links])
 
 
 async def _numbered(conn: Connection, written: Sequence[UserEvent]) -> Sequence[UserEvent]:
