@@ -276,14 +276,8 @@ class EmailWork(Work):
         server = MailServer(port, lambda one, end: self._dispatcher.answered((one.message_id, one.attempt), end))
         self._channel = EmailChannel(server, backlog, grace=settings.uncertain_grace_seconds)
         self._results: Results[Move] = Results(pool, self._channel, deliveries)
-        self._dispatcher = Dispatcher(
-            pool,
-            self._channel,
-            self._results,
-            claim_limit=settings.claim_limit,
-            lease_seconds=settings.lease_seconds,
-            backlog=backlog,
-        )
+        limits = {"claim_limit": settings.claim_limit, "lease_seconds": settings.lease_seconds}
+        self._dispatcher = Dispatcher(pool, self._channel, self._results, backlog=backlog, **limits)
         backlog.on_work("email", self._channel.wake.set)
 
     def loops(self) -> Sequence[Loop]:
