@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from heliograph.base.database import pulse
-from heliograph.base.database.pool import CLIENT_SETTINGS, SESSION_SETTINGS, Pool, is_down, open_pool
+from heliograph.base.database.pool import CLIENT_SETTINGS, SESSION_SETTINGS, Connection, Pool, is_down, open_pool
 from heliograph.base.database.url import Host, shown
 from heliograph.base.errors import Unavailable
 from heliograph.base.network.connecting import DEAD_PEER_TIMEOUTS, Connector, connect
@@ -28,7 +28,7 @@ from heliograph.sms.accepting.accept import Acceptor
 from tests.certificates import Authority
 from tests.processes import until, until_true
 from tests.rules.factories import blocked, organization, send
-from tests.wire import wire
+from tests.wire import Wire, wire
 
 #: In the URL: so long that a process which waits for a silent host's own timeout exceeds LONG.
 HANGS = "connect_timeout=600"
@@ -146,6 +146,20 @@ async def test_a_connection_that_ends_before_a_prepared_statement_runs_is_away(
     assert is_down(said.value)
 
 
+async def stop_with_locks(conn: Connection, line: Wire) -> None:
+    """Cut a session off in the middle of a transaction that has locked quotas."""
+    await conn.execute("BEGIN; SELECT FROM quotas FOR UPDATE")
+    line.freeze()
+
+
+async def find_it_ended(conn: Connection, line: Wire) -> None:
+    """Reach the server again, which has ended the session."""
+    line.thaw()
+    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)) as said:
+        await conn.execute("COMMIT")
+    assert is_down(said.value)
+
+
 async def test_who_stops_in_the_middle_of_a_transaction_keeps_nobody_waiting(
     pool: Pool, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,13 +170,9 @@ async def test_who_stops_in_the_middle_of_a_transaction_keeps_nobody_waiting(
         stopped = await open_pool(url, size=1)
         try:
             async with stopped.acquire() as conn:
-                await conn.execute("BEGIN; SELECT FROM quotas FOR UPDATE")
-                line.freeze()
+                await stop_with_locks(conn, line)
                 assert not (await accepted(Acceptor(pool), send(actor))).replayed
-                line.thaw()
-                with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)) as said:
-                    await conn.execute("COMMIT")
-            assert is_down(said.value)
+                await find_it_ended(conn, line)
         finally:
             stopped.terminate()
 
@@ -174,13 +184,9 @@ async def test_a_command_that_stops_in_the_middle_of_a_transaction_keeps_nobody_
     monkeypatch.setitem(CLIENT_SETTINGS, "idle_in_transaction_session_timeout", "100ms")
     actor = await organization(pool)
     async with wire(database_url) as (line, url), connection(url) as conn:
-        await conn.execute("BEGIN; SELECT FROM quotas FOR UPDATE")
-        line.freeze()
+        await stop_with_locks(conn, line)
         assert not (await accepted(Acceptor(pool), send(actor))).replayed
-        line.thaw()
-        with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)) as said:
-            await conn.execute("COMMIT")
-        assert is_down(said.value)
+        await find_it_ended(conn, line)
 
 
 async def test_who_stops_before_running_a_prepared_statement_keeps_nobody_waiting(

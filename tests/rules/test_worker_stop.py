@@ -110,6 +110,17 @@ async def test_a_part_that_waits_at_the_end_costs_no_other_its_answers(pool: Poo
     assert other.is_drained
 
 
+async def stop_between(worker: Worker, reached: asyncio.Event, goes_on: asyncio.Event) -> None:
+    """Run a worker, and stop it once it has reached a point from which it then goes on."""
+    running = asyncio.create_task(worker.run())
+    async with asyncio.timeout(AMPLE):
+        await reached.wait()
+        worker.stop()
+        await asyncio.sleep(0.1)
+        goes_on.set()
+        await running
+
+
 async def test_a_round_that_commits_during_a_stop_is_handed_over(
     pool: Pool, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,13 +139,7 @@ async def test_a_round_that_commits_during_a_stop_is_handed_over(
     monkeypatch.setattr(Backlog, "transaction", slow)
     sent = await message(pool, await organization(pool), mode="test")
     worker = Worker(Settings(database_url=database_url, drain_seconds=AMPLE), pool, channels={"sms": SmsWork})
-    running = asyncio.create_task(worker.run())
-    async with asyncio.timeout(AMPLE):
-        await committed.wait()
-        worker.stop()
-        await asyncio.sleep(0.1)
-        goes_on.set()
-        await running
+    await stop_between(worker, committed, goes_on)
     assert await pool.fetchval("SELECT begun_at FROM queue WHERE id = $1", sent) is None
     assert await pool.fetchval("SELECT state FROM attempts WHERE message_id = $1", sent) == "unreachable"
 
@@ -158,13 +163,7 @@ async def test_replies_that_are_accepted_during_a_stop_are_finished(
         wanted = KeywordReply(actor.organization_id, "+258841234567", "stop", number, clock.now())
         assert await replies.want(conn, [wanted]) == 1
     worker = Worker(Settings(database_url=database_url, drain_seconds=AMPLE), pool, channels={"sms": SmsWork})
-    running = asyncio.create_task(worker.run())
-    async with asyncio.timeout(AMPLE):
-        await claimed.wait()
-        worker.stop()
-        await asyncio.sleep(0.1)
-        goes_on.set()
-        await running
+    await stop_between(worker, claimed, goes_on)
     assert await pool.fetchval("SELECT count(*) FROM messages") == 1
     assert not await pool.fetchval("SELECT EXISTS (SELECT FROM queue WHERE kind = 'reply')")
 
