@@ -57,7 +57,8 @@ async def test_a_page_that_is_only_left_open_keeps_no_session(
     other_browser.is_signed_in(DASHBOARD, user, token)
     await pool.execute("UPDATE sessions SET created_at = created_at - $1::interval, seen_at = seen_at - $1", HOURS)
     used = "SELECT coalesce(bool_or(seen_at > now() - $2::interval), false) FROM sessions WHERE user_id {} $1"
-    for page in (await region(owner, "/messages"), await region(owner, "/"), await owner.get("/state")):
+    panel = await owner.get("/contacts", HX_Request="true", X_Seen="-")
+    for page in (await region(owner, "/messages"), await region(owner, "/"), await owner.get("/state"), panel):
         assert page.status == 200
     # Noted in order: what the first one did would be noted by then.
     assert (await other_browser.get("/messages")).path == "/messages"

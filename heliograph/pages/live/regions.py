@@ -20,6 +20,7 @@ from heliograph.people import roles
 from heliograph.people.operators.sessions import Operator
 
 #: Headers with the time when a region's rendering began, ms since 1970: of what `live.js` shows, and of the response.
+#: Whatever renews itself sends the first: without a time, if what it shows is not shared (`panel.js`).
 SEEN, MADE = b"x-seen", b"x-made"
 #: Minimum size in bytes for a page to be compressed.
 WORTH_PACKING = 1_024

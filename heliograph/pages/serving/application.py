@@ -256,7 +256,7 @@ class Pages:
         if request.token:
             # A page that refreshes itself, or its frame, is not used: left open, it would keep its session forever. A
             # wall is, by whoever watches it.
-            is_own = regions.shown_since(request) is not None or request.path == self.realm.prefix + STATE
+            is_own = regions.SEEN in request.headers or request.path == self.realm.prefix + STATE
             is_use = not is_own or (route is not None and route.good_for == WALL)
             request.session = await self.services.sessions.find(request.token, is_use=is_use)
         person = request.session

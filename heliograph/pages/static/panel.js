@@ -28,9 +28,9 @@ function follow() {
   location.reload();
 }
 
-async function show(where) {
+async function show(where, own = {}) {
   clearTimeout(timer);
-  const headers = { "HX-Request": "true", Accept: "text/html" };
+  const headers = { "HX-Request": "true", Accept: "text/html", ...own };
   if (tag) headers["If-None-Match"] = tag;
   const answer = await fetch(where, { headers, redirect: "error" });
   // What has not changed costs nothing, and is asked for less often.
@@ -53,8 +53,9 @@ function shown() {
   later();
 }
 
+// As with what pages ask for by themselves (live.js), its session is not used; what is shown is not shared.
 function renew() {
-  show(panel.querySelector("[data-page]").href).catch(() => {
+  show(panel.querySelector("[data-page]").href, { "X-Seen": "-" }).catch(() => {
     hasFailed = true;
     pause = MOST;
     later();
