@@ -44,6 +44,7 @@ def address(secret: str, *, email: str) -> str:
 
 ENABLE = "UPDATE users SET totp = $2, totp_step = $3 WHERE id = $1"
 FORGET_CODES = "DELETE FROM recovery_codes WHERE user_id = $1"
+ARE_KEPT = "SELECT EXISTS (SELECT FROM recovery_codes WHERE user_id = $1 AND code_hash = ANY ($2))"
 ADD_CODES = "INSERT INTO recovery_codes (user_id, code_hash) SELECT $1, unnest($2::bytea[])"
 
 
@@ -59,15 +60,16 @@ async def enable(
         raise wrong
     codes = [_code_of(key, f"recovery/{user_id}/{secret}/{step}/{n}") for n in range(RECOVERY_CODES)]
     async with conn.transaction():
+        hashes = [hash_secret(code) for code in codes]
         row = await conn.fetchrow(SECRET, user_id)
-        if row is not None and _opened(key, user_id, row["totp"]) == secret:
-            if step == row["totp_step"]:
-                return codes
-            if step < row["totp_step"]:
+        if row is not None and step <= row["totp_step"] and _opened(key, user_id, row["totp"]) == secret:
+            # Those of this code, unless it was used for something else: then nobody could use any of them.
+            if not await conn.fetchval(ARE_KEPT, user_id, hashes):
                 raise wrong
+            return codes
         await conn.execute(ENABLE, user_id, crypto.seal(key, secret.encode(), f"users/{user_id}"), step)
         await conn.execute(FORGET_CODES, user_id)
-        await conn.execute(ADD_CODES, user_id, [hash_secret(code) for code in codes])
+        await conn.execute(ADD_CODES, user_id, hashes)
         await audit.record(conn, by, "user.factor_changed", object_id=user_id, after={"authenticator": "on"})
     return codes
 
