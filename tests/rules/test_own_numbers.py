@@ -80,3 +80,21 @@ async def test_nobody_guesses_at_more_codes_than_are_sent_because_theirs_are_ref
             assert await own_numbers.get(conn, user_id=id) == OwnNumber()
         with pytest.raises(TooManyCodes):
             await own_numbers.ask(conn, user_id=id, phone=OWN)
+
+
+async def test_who_removes_their_number_gets_no_more_codes_than_others(pool: Pool) -> None:
+    """Three codes could be asked for again after it, any number of times, and each guessed at."""
+    async with pool.acquire() as conn:
+        id = (await users.ensure(conn, SYSTEM, email="ana@example.com"))[0].id
+        code = await own_numbers.ask(conn, user_id=id, phone=OWN)
+        await own_numbers.prove(conn, SYSTEM, user_id=id, code=code)
+        for _ in range(CODES - 1):
+            await own_numbers.ask(conn, user_id=id, phone=OTHER)
+        for _ in range(2):
+            await own_numbers.forget(conn, SYSTEM, user_id=id)
+        assert await own_numbers.get(conn, user_id=id) == OwnNumber()
+        row = await conn.fetchrow("SELECT phone, asked, code_hash FROM own_numbers")
+        assert tuple(row) == (None, None, None)
+        assert await conn.fetchval("SELECT count(*) FROM audit_log WHERE action = 'user.number_changed'") == 2
+        with pytest.raises(TooManyCodes):
+            await own_numbers.ask(conn, user_id=id, phone=OTHER)

@@ -127,7 +127,12 @@ FORGET_UNVERIFIED = """
 UPDATE own_numbers SET asked = NULL, asked_at = NULL, code_hash = NULL
  WHERE user_id IN (SELECT user_id FROM own_numbers WHERE asked_at < $1 LIMIT $2)
 """
-FORGET = "DELETE FROM own_numbers WHERE user_id = $1 AND phone IS NOT NULL RETURNING phone"
+# How many codes were sent within the hour still counts.
+FORGET = """
+UPDATE own_numbers own SET phone = NULL, asked = NULL, asked_at = NULL, code_hash = NULL
+  FROM (SELECT user_id, phone FROM own_numbers WHERE user_id = $1 AND phone IS NOT NULL FOR NO KEY UPDATE) was
+ WHERE own.user_id = was.user_id RETURNING was.phone
+"""
 
 
 async def forget(conn: Connection, by: Actor | Principal, *, user_id: UUID) -> None:
