@@ -108,6 +108,9 @@ async def test_refusals_stand_at_their_fields(pool: Pool, root: Browser, setting
     typed = {"supplier": main, "prefix": "+549", "numbering": "two", "sender_numbering": "1/300", "note": "x" * 501}
     page = await root.submit(await root.get(f"{HERE}/number"), f"{HERE}/number", **typed)
     assert set(re.findall(r'id="(\w+)-wrong"', page.text)) == typed.keys() - {"supplier"}
+    typed = {"supplier": str(uuid4()), "country": "Argentina", "rule": "perhaps", "note": "x" * 501}
+    page = await root.submit(await root.get(f"{HERE}/sender"), f"{HERE}/sender", **typed)
+    assert set(re.findall(r'id="(\w+)-wrong"', page.text)) == typed.keys()
 
 
 async def test_who_only_looks_sees_rules_and_no_form(pool: Pool, browser: Browser) -> None:

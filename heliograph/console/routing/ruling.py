@@ -70,10 +70,13 @@ async def show_sender(request: Request) -> Answer:
 async def set_sender(request: Request) -> Answer:
     """Set it, replacing an earlier one for the same senders."""
     form = {name: request.form.get(name, "").strip() for name in SENDER}
+    wrong, supplier_id = Problems(), UUID(int=0)
     try:
+        with wrong.gathering():
+            supplier_id = await _supplier(request, form["supplier"])
         rule = SenderRule(
             id=uuid7(),
-            supplier_id=await _supplier(request, form["supplier"]),
+            supplier_id=supplier_id,
             country=form["country"].upper() or None,
             sender=form["sender"] or None,
             kind=cast(Kind, form["kind"]) if form["kind"] in words.SENDER_KINDS else None,
@@ -81,6 +84,9 @@ async def set_sender(request: Request) -> Answer:
             replacement=form["replacement"] or None,
             note=form["note"],
         )
+        with wrong.gathering():
+            rules.check(rule)
+        wrong.report()
         async with request.writing() as conn:
             await rules.put(conn, rule, by=request.principal)
     except Invalid as refusal:
