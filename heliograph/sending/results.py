@@ -250,6 +250,8 @@ class Results(Generic[Report]):
                     left += parts.popleft()
                     if not aside:
                         self._set_aside(part)
+                        # It begins as a batch of its own: of what follows and was not tried, nothing is recorded.
+                        await asyncio.sleep(0)
                 else:
                     briefly = aside
                     is_known = await self._pause(part, error, again=is_known)

@@ -133,12 +133,14 @@ async def _is_sent_after(bench: Bench, id: UUID) -> bool:
 async def test_an_answer_whose_commit_held_its_own_lock_is_counted_once(
     pool: Pool, hasty: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit that hung was taken for somebody's lock, and what it had recorded was recorded again once it ended."""
+    """A commit that hung was taken for somebody's lock, and what it had recorded was recorded again once it ended. What
+    was answered meanwhile, and never tried, was taken for recorded as well."""
     bench = Bench(hasty)
     bench.only.script = lambda submission: None
-    id = await message(pool, await organization(pool))
+    actor = await organization(pool)
+    ids = [await message(pool, actor) for _ in range(2)]
     await bench.round()
-    (submission,) = bench.only.submitted
+    first, second = bench.only.submitted
     write, hanging, ends = bench.results._write, asyncio.Event(), asyncio.Event()
 
     async def hangs(*given: Any, **named: Any) -> None:
@@ -159,7 +161,9 @@ async def test_an_answer_whose_commit_held_its_own_lock_is_counted_once(
 
     committing: list[asyncio.Task[None]] = []
     monkeypatch.setattr(bench.results, "_write", hangs)
-    bench.answer(submission, Outcome(Verdict.REFUSED))
+    bench.answer(first, Outcome(Verdict.REFUSED))
+    await hanging.wait()
+    bench.answer(second, Outcome(Verdict.REFUSED))
 
     async def is_aside() -> bool:
         return bool(bench.results.aside)
@@ -168,8 +172,8 @@ async def test_an_answer_whose_commit_held_its_own_lock_is_counted_once(
     ends.set()
     await committing[0]
     await bench.results.drain()
-    assert await attempts(pool, id) == [(1, "refused")]
-    assert await pool.fetchval("SELECT sum(count)::int FROM reconciliation_deltas WHERE what = 'refused'") == 1
+    assert [await attempts(pool, id) for id in ids] == [[(1, "refused")]] * 2
+    assert await pool.fetchval("SELECT sum(count)::int FROM reconciliation_deltas WHERE what = 'refused'") == 2
     assert bench.dispatcher.in_flight == 0
 
 
