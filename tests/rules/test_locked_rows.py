@@ -177,6 +177,33 @@ async def test_an_answer_whose_commit_held_its_own_lock_is_counted_once(
     assert bench.dispatcher.in_flight == 0
 
 
+async def test_a_late_answer_without_outcome_does_not_show_that_others_are_recorded(pool: Pool, hasty: Pool) -> None:
+    """A second segment's answer was still missing, as it was when the attempt was given up: whatever came in one batch
+    with it was taken for recorded once it had been set aside."""
+    bench = Bench(hasty)
+    bench.only.script = lambda submission: None
+    actor = await organization(pool)
+    ids = [await message(pool, actor) for _ in range(2)]
+    await bench.round()
+    first, second = bench.only.submitted
+    bench.answer(first, Outcome(Verdict.UNKNOWN, detail="no answer in time"))
+    await bench.results.drain()
+
+    async def is_aside() -> bool:
+        return bool(bench.results.aside)
+
+    async with locking(pool) as open_session:
+        await open_session.execute(LOCKED, ids)
+        bench.answer(first, Outcome(Verdict.UNKNOWN, (Part(1, "1"),), detail="no answer in time"))
+        bench.answer(second, Outcome(Verdict.REFUSED))
+        await until(is_aside, within=60)
+    await bench.results.drain()
+    assert [await attempts(pool, id) for id in (first.message_id, second.message_id)] == [
+        [(1, "unknown")],
+        [(1, "refused")],
+    ]
+
+
 async def test_a_fifth_organization_is_set_aside_once_another_one_is_released(
     pool: Pool, hasty: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
