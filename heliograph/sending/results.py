@@ -250,7 +250,7 @@ class Results(Generic[Report]):
                     left += parts.popleft()
                     if not aside:
                         self._set_aside(part)
-                        # It begins as a batch of its own: of what follows and was not tried, nothing is recorded.
+                        # They begin as a batch of their own: of what follows and was not tried, nothing is recorded.
                         await asyncio.sleep(0)
                 else:
                     briefly = aside

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from uuid import UUID
 
+import asyncpg
 import msgspec
 import pytest
 
@@ -19,7 +21,7 @@ from heliograph.simulators.receiver import Receiver
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery.attempts import DELIVERED, Attempt, Ended
 from heliograph.webhooks.delivery.delivery import Deliverer
-from heliograph.webhooks.recording import events
+from heliograph.webhooks.recording import events, results
 from heliograph.webhooks.recording.events import Event
 from heliograph.webhooks.recording.handover import abandoned
 from heliograph.webhooks.recording.results import Record
@@ -75,6 +77,54 @@ async def test_a_failure_whose_recording_is_repeated_counts_once(
     await outbound.close()
     assert [one["status"] for one in await attempts(pool)] == [500]
     assert await pool.fetchval("SELECT consecutive_failures FROM webhook_endpoints") == 1
+
+
+async def test_a_failure_whose_commit_held_its_own_lock_counts_once_besides_later_ones(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it was set aside, the results that followed were judged in one batch with it."""
+    monkeypatch.setattr(results, "ASIDE_RETRY", 0.01)
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, "http://127.0.0.1:9/")
+    await record(pool, actor, 2)
+    async with pool.acquire() as conn:
+        first, second = await claim_once(conn, "webhook", {id: 2}, seconds=600.0)
+    ledger = Record(pool, disable_after=1e6, landed=lambda ended, disabled: None)
+    write, hanging, ends = ledger._write, asyncio.Event(), asyncio.Event()
+    committing: list[asyncio.Task[None]] = []
+
+    async def hangs(items: list[Ended], is_repeated: bool, *, briefly: bool) -> dict[UUID, str]:
+        """Its first commit ends once that is set, and nobody learns of it."""
+        monkeypatch.setattr(ledger, "_write", waits_briefly)
+
+        async def commit() -> None:
+            async with pool.acquire() as conn, conn.transaction():
+                await ledger._write_each(conn, items, results._standings(items), is_repeated)
+                hanging.set()
+                await ends.wait()
+
+        committing.append(asyncio.create_task(commit()))
+        await hanging.wait()
+        raise TimeoutError
+
+    async def waits_briefly(items: list[Ended], is_repeated: bool, *, briefly: bool) -> dict[UUID, str]:
+        if not briefly:
+            raise asyncpg.LockNotAvailableError
+        return await write(items, is_repeated, briefly=True)
+
+    async def is_aside() -> bool:
+        return ledger.is_aside(id)
+
+    monkeypatch.setattr(ledger, "_write", hangs)
+    ledger.put(Ended(first, 3600.0, Attempt(clock.now(), 0.1, 500, "http_error", "")))
+    await hanging.wait()
+    ledger.put(Ended(second, 3600.0, Attempt(clock.now(), 0.1, 500, "http_error", "")))
+    await until(is_aside)
+    ends.set()
+    await committing[0]
+    await ledger.drain()
+    assert [one["status"] for one in await attempts(pool)] == [500, 500]
+    assert await pool.fetchval("SELECT consecutive_failures FROM webhook_endpoints") == 2
 
 
 async def test_attempts_in_progress_end_although_the_database_is_away_as_the_worker_begins_to_stop(

@@ -212,6 +212,8 @@ class Record:
                 elif isinstance(error, ROW_LOCKED) and len(self._aside) < MOST_ASIDE and (is_locked or not briefly):
                     if briefly:
                         self._set_aside(items)
+                        # They begin as a batch of their own: of what follows and was not tried, nothing is recorded.
+                        await asyncio.sleep(0)
                         return
                     lines: defaultdict[UUID, list[Ended]] = defaultdict(list)
                     for item in items:
