@@ -500,6 +500,32 @@ async def test_messages_of_other_handsets_are_processed_however_many_wait(
     assert [row["said"] for row in said] == ["out", "in", "out"] * 5
 
 
+async def test_messages_of_other_handsets_are_processed_while_one_is_locked_in_the_inbox(
+    pool: Pool, hasty: Pool
+) -> None:
+    """A message that an operator was putting back kept everybody's STOP waiting."""
+    actor = await organization(pool)
+    await sender(pool, actor, NUMBER)
+    async with pool.acquire() as conn:
+        await timers.ensure(conn, inbox.TIMER)
+    first, second = "+258841110001", "+258841110002"
+    (locked,) = await receive(pool, handset_message("STOP", by=first))
+    await receive(pool, handset_message("STOP", by=second), handset_message("START", by=first))
+    reception = Reception(hasty, lease_seconds=60, on_deliveries=lambda: None, on_messages=lambda: None)
+    async with locking(pool) as open_session:
+        await open_session.execute("SELECT FROM inbound_messages WHERE id = $1 FOR UPDATE", locked)
+        with pytest.raises(asyncpg.QueryCanceledError):
+            await reception.round()
+        while await reception.round():
+            pass
+        assert await opted_out(pool, actor, second)
+        assert await pool.fetchval("SELECT count(*) FROM inbound_messages WHERE due_at IS NOT NULL") == 2
+    reception._left.clear()  # a moment later
+    assert await reception.round() == 2
+    said = await pool.fetch("SELECT said FROM consent_history WHERE recipient = $1 ORDER BY id", first)
+    assert [row["said"] for row in said] == ["out", "in"]
+
+
 async def test_plans_of_other_organizations_are_renewed(pool: Pool, hasty: Pool) -> None:
     """None was, so that at the beginning of a month, nobody could send."""
     ids = [(await organization(pool)).organization_id for _ in range(3)]

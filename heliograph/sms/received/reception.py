@@ -39,7 +39,19 @@ SET_ASIDE = timedelta(minutes=1)
 #: has its turn in the next round, and what a sender has written when it has been left for so many seconds.
 LOCKS_FOR, MOST_LOCKS, LEFT_FOR = 300.0, 40, 30.0
 
+#: Messages in a batch.
+BATCH = 500
+
 ASIDE = "UPDATE inbound_messages SET due_at = now() + $2 WHERE id = $1"
+# Who wrote what a batch is to take and somebody else keeps locked.
+HELD_UP = """
+WITH due AS MATERIALIZED (
+    SELECT id, sender FROM inbound_messages WHERE due_at <= now() AND sender <> ALL ($2) ORDER BY due_at, id LIMIT $1
+), free AS MATERIALIZED (
+    SELECT id FROM inbound_messages WHERE id = ANY (ARRAY(SELECT id FROM due)) FOR UPDATE SKIP LOCKED
+)
+SELECT DISTINCT sender FROM due WHERE id NOT IN (SELECT id FROM free)
+"""
 
 
 class Reception:
@@ -93,12 +105,15 @@ class Reception:
                 if briefly:
                     await conn.execute(BRIEFLY)
                 processed = halving.process if briefly or self._is_wary else None
-                done = await inbox.process_due(conn, processed=processed, besides=self._left)
+                done = await inbox.process_due(conn, limit=BATCH, processed=processed, besides=self._left)
         except Exception as error:
             self._is_wary = may_be_of_one(error)
             if isinstance(error, ROW_LOCKED):
                 self._locks_until = monotonic() + LOCKS_FOR
-            raise
+            # The inbox's own rows may be what is locked.
+            if not (briefly and isinstance(error, asyncpg.LockNotAvailableError) and await self._leave_held_up()):
+                raise
+            return 1
         if halving.locked:
             self._locks_until = monotonic() + LOCKS_FOR
             # The more there are, the longer it takes to tell them from the others.
@@ -111,6 +126,15 @@ class Reception:
         if done.replies:
             self.wake_replies.set()
         return done.rows + halving.unseen
+
+    async def _leave_held_up(self) -> bool:
+        """Leave what was written by senders of whom a message is locked in the inbox; False: there are none."""
+        async with self._pool.acquire() as conn:
+            rows = await conn.fetch(HELD_UP, BATCH, list(self._left))
+        self._left |= dict.fromkeys((row["sender"] for row in rows), monotonic() + LEFT_FOR)
+        if rows:
+            _locked.warn(log, "", senders=len(self._left))
+        return bool(rows)
 
     async def reply(self) -> int:
         """Accept wanted replies; returns how many were examined."""
