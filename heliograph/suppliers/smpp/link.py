@@ -265,7 +265,7 @@ class Link:
     ) -> None:
         self.name = name
         self.connection: Connection | None = None
-        #: Why it is down, and how many addresses it has not tried yet, but will after a moment.
+        #: Why it is down, and how many addresses it has not tried in vain yet, but is trying, or will after a moment.
         self.last_error, self.untried = quoted(""), 0
         self._settings = settings
         self._secret = secret
@@ -353,7 +353,7 @@ class Link:
                 self.last_error, self.untried = bind_refused(refused, wait), 0
             wait *= 0.7 + 0.6 * self._random()
             log.warning("SMPP down", link=self.name, error=str(self.last_error), next_try_seconds=round(wait, 1))
-            failures += 1
+            failures, self.untried = failures + 1, max(0, self.untried - 1)
             try:
                 await asyncio.wait_for(self._stopping.wait(), wait)
             except TimeoutError:
@@ -366,7 +366,7 @@ class Link:
             tls = await self._tls()
             addresses = await self._resolve(settings.hosts)
             host, address = addresses[self._turn % len(addresses)]
-            self._turn, self.untried = self._turn + 1, max(0, len(addresses) - self._turn - 1)
+            self._turn, self.untried = self._turn + 1, max(0, len(addresses) - self._turn)
             _, connection = await asyncio.get_running_loop().create_connection(
                 self._new_connection,
                 address,
