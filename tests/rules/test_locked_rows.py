@@ -14,6 +14,7 @@ import pytest
 
 from heliograph.accounts import plans
 from heliograph.accounts.plans import Terms
+from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool, open_pool
 from heliograph.campaigns import counting
@@ -440,16 +441,21 @@ async def test_callbacks_about_others_are_processed(pool: Pool, hasty: Pool, is_
     await whatsapp_factories.check_wallets(pool, [first.organization_id, other.organization_id])
 
 
-async def test_messages_of_other_handsets_are_processed_and_those_of_the_locked_one_in_order(
-    pool: Pool, hasty: Pool
-) -> None:
-    """Nobody's STOP had any effect as long as one person's opt-out was locked."""
+async def receiving(pool: Pool, hasty: Pool) -> tuple[Actor, Reception]:
+    """An organization that receives at NUMBER, and what processes its messages."""
     actor = await organization(pool)
     await sender(pool, actor, NUMBER)
     async with pool.acquire() as conn:
         await timers.ensure(conn, inbox.TIMER)
+    return actor, Reception(hasty, lease_seconds=60, on_deliveries=lambda: None, on_messages=lambda: None)
+
+
+async def test_messages_of_other_handsets_are_processed_and_those_of_the_locked_one_in_order(
+    pool: Pool, hasty: Pool
+) -> None:
+    """Nobody's STOP had any effect as long as one person's opt-out was locked."""
+    actor, reception = await receiving(pool, hasty)
     await receive(pool, handset_message("STOP", by="+258841110001"))
-    reception = Reception(hasty, lease_seconds=60, on_deliveries=lambda: None, on_messages=lambda: None)
     assert await reception.round() == 1
     first, second = "+258841110001", "+258841110002"
     async with locking(pool) as open_session:
@@ -473,13 +479,9 @@ async def test_messages_of_other_handsets_are_processed_however_many_wait(
 ) -> None:
     """When those of a few more persons than one round can tell from the others waited, nobody's STOP had an effect."""
     monkeypatch.setattr("heliograph.sms.received.reception.MOST_LOCKS", 4)
-    actor = await organization(pool)
-    await sender(pool, actor, NUMBER)
-    async with pool.acquire() as conn:
-        await timers.ensure(conn, inbox.TIMER)
+    actor, reception = await receiving(pool, hasty)
     locked = [f"+25884111000{n}" for n in range(5)]
     await receive(pool, *[handset_message("STOP", by=by) for by in locked])
-    reception = Reception(hasty, lease_seconds=60, on_deliveries=lambda: None, on_messages=lambda: None)
     assert await reception.round() == 5
     free = "+258841110009"
     async with locking(pool) as open_session:
@@ -504,14 +506,10 @@ async def test_messages_of_other_handsets_are_processed_while_one_is_locked_in_t
     pool: Pool, hasty: Pool
 ) -> None:
     """A message that an operator was putting back kept everybody's STOP waiting."""
-    actor = await organization(pool)
-    await sender(pool, actor, NUMBER)
-    async with pool.acquire() as conn:
-        await timers.ensure(conn, inbox.TIMER)
+    actor, reception = await receiving(pool, hasty)
     first, second = "+258841110001", "+258841110002"
     (locked,) = await receive(pool, handset_message("STOP", by=first))
     await receive(pool, handset_message("STOP", by=second), handset_message("START", by=first))
-    reception = Reception(hasty, lease_seconds=60, on_deliveries=lambda: None, on_messages=lambda: None)
     async with locking(pool) as open_session:
         await open_session.execute("SELECT FROM inbound_messages WHERE id = $1 FOR UPDATE", locked)
         with pytest.raises(asyncpg.QueryCanceledError):

@@ -63,6 +63,16 @@ class _Draining(Work):
         self.is_drained = True
 
 
+async def stop_when_ready(worker: Worker) -> None:
+    """Run a worker, and stop it once it has started."""
+    is_ready = asyncio.Event()
+    running = asyncio.create_task(worker.run(on_ready=is_ready.set))
+    async with asyncio.timeout(AMPLE):
+        await is_ready.wait()
+        worker.stop()
+        await running
+
+
 @pytest.mark.parametrize("error", [ConnectionResetError(), ValueError("a mistake")])
 async def test_a_part_that_fails_at_the_end_costs_no_other_its_answers(
     pool: Pool, database_url: str, error: Exception
@@ -73,13 +83,8 @@ async def test_a_part_that_fails_at_the_end_costs_no_other_its_answers(
         pool,
         channels={"failing": lambda *_: failing, "other": lambda *_: other},
     )
-    is_ready = asyncio.Event()
     with capture_logs() as logged:
-        running = asyncio.create_task(worker.run(on_ready=is_ready.set))
-        async with asyncio.timeout(AMPLE):
-            await is_ready.wait()
-            worker.stop()
-            await running
+        await stop_when_ready(worker)
     assert other.is_drained
     assert not await pool.fetchval("SELECT EXISTS (SELECT FROM workers WHERE id = $1)", worker.id)
     assert [one["log_level"] for one in logged if one.get("part") == "_Draining"] == [
@@ -101,12 +106,7 @@ async def test_a_part_that_waits_at_the_end_costs_no_other_its_answers(pool: Poo
         pool,
         channels={"stuck": lambda *_: _Stuck(), "other": lambda *_: other},
     )
-    is_ready = asyncio.Event()
-    running = asyncio.create_task(worker.run(on_ready=is_ready.set))
-    async with asyncio.timeout(AMPLE):
-        await is_ready.wait()
-        worker.stop()
-        await running
+    await stop_when_ready(worker)
     assert other.is_drained
 
 
