@@ -167,7 +167,10 @@ class Batcher(Generic[Item, Result]):
     async def _process(self, batch: list[tuple[Item, asyncio.Future[Result] | None]], since: float) -> None:
         """One batch; `since`: when its first item arrived."""
         began, count = monotonic(), len(batch)
-        await self._settle(batch)
+        try:
+            await self._settle(batch)
+        finally:
+            del batch  # since Python 3.12, an error references this frame as well: see `run`
         self._was_alone = count == 1
         ended = monotonic()
         if self._name:
@@ -192,8 +195,11 @@ class Batcher(Generic[Item, Result]):
             self._answer(batch, results)
             return
         middle = len(batch) // 2
-        await self._settle(batch[:middle])
-        await self._settle(batch[middle:])
+        try:
+            await self._settle(batch[:middle])
+            await self._settle(batch[middle:])
+        finally:
+            del batch
 
     def _fail(self, batch: list[tuple[Item, asyncio.Future[Result] | None]], error: Exception) -> None:
         for _, future in batch:
