@@ -44,15 +44,16 @@ def at(text: str) -> datetime:
         ("country", NEW_YORK, "2026-03-06T12:59", "2026-03-06T13:00"),
         ("country", LOS_ANGELES, "2026-03-06T13:00", "2026-03-06T16:00"),
         ("country", NEW_YORK, "2026-03-09T11:59", "2026-03-09T12:00"),
-        # Morocco is an hour ahead of UTC, where phonenumbers has it on the time of the Canaries, except for Ramadan.
-        ("country", MOROCCO, "2027-01-13T18:59", None),
-        ("country", MOROCCO, "2027-01-13T19:00", "2027-01-14T07:00"),
-        ("country", MOROCCO, "2027-02-13T19:59", None),
+        # Morocco was an hour ahead of UTC, where phonenumbers has it on the time of the Canaries, except for Ramadan;
+        # since 2026 that is over.
+        ("country", MOROCCO, "2025-01-15T18:59", None),
+        ("country", MOROCCO, "2025-01-15T19:00", "2025-01-16T07:00"),
+        ("country", MOROCCO, "2025-03-13T19:59", None),
         # Algeria's clocks do not change as those of Paris, nor are Jamaica's hours those of all that have its code.
-        ("country", ALGERIA, "2027-07-01T06:59", "2027-07-01T07:00"),
-        ("22:00-09:00", JAMAICA, "2027-01-13T13:59", "2027-01-13T14:00"),
-        ("22:00-09:00", JAMAICA, "2027-01-14T02:59", None),
-        ("22:00-09:00", JAMAICA, "2027-01-14T03:00", "2027-01-14T14:00"),
+        ("country", ALGERIA, "2025-07-01T06:59", "2025-07-01T07:00"),
+        ("22:00-09:00", JAMAICA, "2025-01-15T13:59", "2025-01-15T14:00"),
+        ("22:00-09:00", JAMAICA, "2025-01-16T02:59", None),
+        ("22:00-09:00", JAMAICA, "2025-01-16T03:00", "2025-01-16T14:00"),
         # An organization's own hours, around midnight and within a day.
         ("22:30-07:15", MOZAMBIQUE, "2026-03-02T20:29", None),
         ("22:30-07:15", MOZAMBIQUE, "2026-03-02T20:30", "2026-03-03T05:15"),
