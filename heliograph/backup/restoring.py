@@ -22,7 +22,7 @@ from heliograph.base.actor import Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import CLIENT_SETTINGS, Connection, follow_clock
 from heliograph.base.embedded import archive as archives
-from heliograph.base.embedded import copies, dumps, tunnel
+from heliograph.base.embedded import copies, dumps, files, tunnel
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import Embedded
 from heliograph.base.ids import uuid7
@@ -103,7 +103,7 @@ async def into_directory(
         )
     if archive is not None:
         # PostgreSQL resolves it relative to its own directory.
-        archive = archive.absolute() / backup.manifest.archive
+        archive = files.absolute(archive) / backup.manifest.archive
         if not archive.is_dir():
             raise BackupError(f"there is no {archive}, which would hold the WAL that continues this backup")
     await asyncio.to_thread(store.check, backup)

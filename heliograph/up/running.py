@@ -121,7 +121,7 @@ async def _run_parts(
         held.enter_context(ports.reserved(*where, options=("HELIOGRAPH_CONSOLE_LISTEN", "HELIOGRAPH_CONSOLE_LISTEN")))
     if settings.database_url:
         held.enter_context(ports.only_one_on(database_url.shown(settings.database_url)))
-    data_dir = (options.data_dir or default_data_dir()).absolute()
+    data_dir = files.absolute(options.data_dir or default_data_dir())
     try:
         files.create(data_dir)
     except OSError as error:
@@ -132,7 +132,7 @@ async def _run_parts(
     _demand_outside(settings, data_dir)
     database: Embedded | None = None
     if not settings.database_url:
-        archive = Path(settings.wal_archive).absolute() if settings.wal_archive else None
+        archive = files.absolute(Path(settings.wal_archive)) if settings.wal_archive else None
         database = Embedded(data_dir / "postgres", on_progress=say, archive=archive)
         try:
             await _unless(stop, database.start())

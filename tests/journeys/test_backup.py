@@ -44,13 +44,14 @@ def place(public_place: Path) -> Path:
     return home
 
 
-def heliograph(*arguments: str, status: int = 0, **settings: str) -> Any:
+def heliograph(*arguments: str, status: int = 0, cwd: Path | None = None, **settings: str) -> Any:
     """A command's JSON output; or the text of an expected failure."""
     done = subprocess.run(
         [*standing_for(forks.address()), *arguments, "--json"],
         capture_output=True,
         text=True,
         env=environment(HELIOGRAPH_BACKUP_PASSPHRASE=PASSPHRASE, **settings),
+        cwd=cwd,
     )
     assert done.returncode == status, done.stderr
     return json.loads(done.stdout) if status == 0 else done.stderr
@@ -205,10 +206,13 @@ async def test_a_point_in_time_under_load_is_restored_from_the_archive(place: Pa
     )
     assert "choose a later point in time" in early
     assert not (elsewhere / "data" / "postgres" / "data").exists()
-    # A directory given as a relative path.
-    near = os.path.relpath(wal)
+    # Relative paths, from a directory that PostgreSQL's account may not enter, as root's home.
+    private = place / "private"
+    private.mkdir(mode=0o700)
     restored = heliograph(
-        *("restore", taken["path"], "--data-dir", str(elsewhere / "data"), "--wal", near, "--until", until_then)
+        *("restore", taken["path"], "--data-dir", "../elsewhere/data", "--wal", f"../{wal.name}"),
+        *("--until", until_then),
+        cwd=private,
     )
     # In whole milliseconds, in which something may have been committed just before.
     assert taken["taken_at"] < restored["restored_until"] <= iso(at["at"])
@@ -230,6 +234,11 @@ async def demand_word_of_a_gap(backup: str, wal: Path, missing: Path, place: Pat
     assert f"{missing.name} is missing in {missing.parent}, and there are later ones: put it back" in " ".join(
         late.split()
     )
+    missing.mkdir()  # which cannot be copied, as nothing can onto a full disk
+    failed = heliograph(*words, status=1)
+    assert "cp: " in failed
+    assert missing.name in failed
+    missing.rmdir()
     restored = heliograph(*words)
     assert restored["missing_wal"] == missing.name
     assert restored["restored_until"] <= iso(before)

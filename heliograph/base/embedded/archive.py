@@ -115,7 +115,7 @@ def _named(position: int, *, like: str) -> str:
     return f"{like[:8]}{position // 256:08X}000000{position % 256:02X}"
 
 
-READABLE = 'cd "$1" && ls >/dev/null || exit 1; for one in *; do test ! -e "$one" || test -r "$one" || exit 1; done'
+READABLE = 'cd -P "$1" && ls >/dev/null || exit 1; for one in *; do test ! -e "$one" || test -r "$one" || exit 1; done'
 
 
 def demand_readable(directory: Path, account: SystemUser) -> None:
@@ -150,8 +150,10 @@ def settings(directory: Path) -> dict[str, str]:
 
 
 def restore_command(directory: Path) -> str:
-    """The setting `restore_command` that fetches segments from `directory`."""
-    return f"cp {_in_command(directory)}/%f %p"
+    """The setting `restore_command` that fetches segments from `directory`. One that is there and cannot be copied, as
+    onto a full disk, ends the recovery (a status above 125), where a missing one is the archive's end."""
+    segment = f"{_in_command(directory)}/%f"
+    return f"test -e {segment} && {{ cp {segment} %p || exit 200; }}"
 
 
 def _in_command(directory: Path) -> str:

@@ -103,7 +103,7 @@ async def copy(home: Path, place: Path, *, label: str) -> None:
 
     Messages continue to be accepted meanwhile. Raises PostgresError.
     """
-    layout = Layout(home.absolute())
+    layout = Layout(files.absolute(home))
     try:
         password, port = layout.superuser_password.read_text().strip(), layout.port.read_text().strip()
     except OSError as error:
@@ -152,7 +152,7 @@ async def started(
     cluster to its final place. If it is not called, everything is removed at the end. `archive`: also replay the WAL
     that the copied cluster archived there, to its end or to `until`. Raises PostgresError.
     """
-    layout = Layout(home.absolute())
+    layout = Layout(files.absolute(home))
     files.prepare_home(layout)
     _demand_empty(layout)
     # A start would remove the unfinished copy and create an empty database in its final place.
@@ -325,7 +325,8 @@ async def _recovered(server: Process, layout: Layout, sockets: Path, say: Callab
     while True:
         if server.ended.done():
             lines = layout.early_log.read_text(errors="replace").splitlines()
-            said = [line.split(":  ", 1)[-1] for line in lines if "FATAL" in line or "PANIC" in line] or lines[-1:]
+            words = ("FATAL", "PANIC", "cp: ")
+            said = [line.split(":  ", 1)[-1] for line in lines if any(one in line for one in words)] or lines[-1:]
             if any(TOO_LATE in line for line in said):
                 raise ArchiveEnds(next((line.split(LAST)[1] for line in lines if LAST in line), ""))
             raise RecoveryError(f"the copy does not start: {'; '.join(said) or 'PostgreSQL exited without a message'}")

@@ -51,6 +51,12 @@ LONGEST_SOCKET_PATH = 100
 LOG_FILE_MB, LOG_FILES, LOGS_EVERY = 10, 10, 60.0
 
 
+def absolute(path: Path) -> Path:
+    """The absolute path of a file or directory that PostgreSQL's account also uses, without `..`: that account may not
+    enter a directory which the path only leaves again, such as root's home."""
+    return path.resolve() if ".." in path.parts else path.absolute()
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """The paths below `home`."""

@@ -56,13 +56,13 @@ def default_data_dir(environment: Mapping[str, str] = os.environ, *, uid: int | 
 
 def url_of(directory: Path) -> str:
     """The application's URL for the server on `directory`, as last started. Raises PostgresError if it never was."""
-    layout = Layout(directory.absolute())
+    layout = Layout(files.absolute(directory))
     return _url(layout, ROLE, layout.app_password)
 
 
 def owner_url_of(directory: Path) -> str:
     """The URL of the role that owns the tables and migrates, likewise."""
-    layout = Layout(directory.absolute())
+    layout = Layout(files.absolute(directory))
     return _url(layout, OWNER, layout.owner_password)
 
 
@@ -106,7 +106,7 @@ class Embedded:
         lock_timeout: float = 5.0,
         progress_interval: float = 3.0,
     ) -> None:
-        self._layout = Layout(directory.absolute())
+        self._layout = Layout(files.absolute(directory))
         self._wanted_port = port
         self._progress = on_progress
         self._archive = archive

@@ -15,6 +15,7 @@ from heliograph.backup.restoring import Restored
 from heliograph.backup.store import BackupError, Secrets
 from heliograph.base.database import migrate
 from heliograph.base.database.roles import RoleMissing, owner_needed
+from heliograph.base.embedded import files
 from heliograph.base.embedded.server import default_data_dir
 from heliograph.base.process import private_files
 from heliograph.base.process.settings import from_environment
@@ -74,7 +75,7 @@ def command(
         passphrase = passphrase_of(passphrase_file)
         secrets = store.open_secrets(found, passphrase) if passphrase and found.manifest.has_secrets else None
         if found.manifest.kind == "cluster":
-            place = (data_dir or default_data_dir()).absolute()
+            place = files.absolute(data_dir or default_data_dir())
             _demand_room(place, secrets)
             restored = run_in_order(
                 restoring.into_directory(
