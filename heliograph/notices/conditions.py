@@ -10,7 +10,7 @@ import asyncpg
 
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
-from heliograph.base.database.pool import Connection
+from heliograph.base.database.pool import BRIEFLY, Connection
 from heliograph.base.money import decimal
 from heliograph.notices.recording import IS_RECENT, Notice, record_many
 from heliograph.notices.recording import QUIET as AGAIN
@@ -92,6 +92,8 @@ WITH crossed AS (
 UPDATE wallets w SET is_alerted = NOT w.is_alerted FROM crossed WHERE w.organization_id = crossed.organization_id
 RETURNING w.organization_id, w.is_alerted, w.currency, w.available, w.alert_below
 """
+# One that stays locked, as in an open session, is reported at a later check: the others would wait for it, locked.
+WALLETS_FREE = WALLETS.replace("FOR NO KEY UPDATE", "FOR NO KEY UPDATE SKIP LOCKED")
 
 
 async def report(conn: Connection, *, at: datetime | None = None) -> None:
@@ -146,7 +148,16 @@ async def _look_at_wallets(conn: Connection) -> None:
                 "currency": row["currency"],
             },
         )
-        for row in await conn.fetch(WALLETS, AGAIN)
+        for row in await _crossed(conn)
         if row["is_alerted"]
     ]
     await record_many(conn, fallen, quiet=AGAIN)
+
+
+async def _crossed(conn: Connection) -> list[asyncpg.Record]:
+    try:
+        async with conn.transaction():
+            await conn.execute(BRIEFLY)
+            return await conn.fetch(WALLETS, AGAIN)
+    except asyncpg.LockNotAvailableError:
+        return await conn.fetch(WALLETS_FREE, AGAIN)

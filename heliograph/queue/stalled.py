@@ -2,13 +2,16 @@
 are past their validity.
 
 The queue is read in the order of ids, a bounded number of rows per step, and after its end from the beginning again;
-the position is kept with the timer. Only held or postponed rows are looked up. The rule nobody may break: work held
-since a restore is left alone, since it may have been sent after the backup was taken.
+the position is kept with the timer. Only held or postponed rows are looked up. Messages of an organization whose rows
+are locked are found again the next time. The rule nobody may break: work held since a restore is left alone, since it
+may have been sent after the backup was taken.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
+from typing import TypeVar
 from uuid import UUID
 
 from heliograph.base.database.pool import Connection
@@ -16,6 +19,8 @@ from heliograph.base.ids import time_of, uuid7_floor
 from heliograph.queue import timers
 from heliograph.queue.backlog import FITS, RESTORED
 from heliograph.queue.leases import GUARDED, NOT_PUT_OFF
+
+Result = TypeVar("Result")
 
 #: Seconds between two steps, and the rows that one reads: at most 20 ms.
 EVERY, STEP = 1.0, 2_000
@@ -44,10 +49,24 @@ SELECT (SELECT count(*) FROM looked)::int AS rows, (SELECT id FROM looked ORDER 
 """
 
 
-async def expired(conn: Connection, kind: str, timer: str, *, condition: str) -> list[tuple[UUID, UUID]]:
-    """The next messages of a kind past their validity that are held or postponed, (organization, id) each, in the order
-    of their ids; empty: none among the rows read. `condition`: the channel's, on a row of `queue`. `timer`: the timer
-    whose step this is. Runs in the caller's transaction."""
+async def end_expired(
+    conn: Connection,
+    kind: str,
+    timer: str,
+    *,
+    condition: str,
+    end: Callable[[Sequence[tuple[UUID, UUID]]], Awaitable[Result]],
+) -> list[Result]:
+    """Run `end` in transactions on the next messages of a kind past their validity that are held or postponed,
+    (organization, id) each; returns its results. `condition`: the channel's, on a row of `queue`. `timer`: the timer
+    whose step this is."""
+    async with conn.transaction():
+        past = await _expired(conn, kind, timer, condition)
+    results, _ = await timers.end_by_organization(conn, past, end)
+    return results
+
+
+async def _expired(conn: Connection, kind: str, timer: str, condition: str) -> list[tuple[UUID, UUID]]:
     since: datetime | None = await conn.fetchval(PLACE, timer)
     begin = UUID(int=0) if since is None else uuid7_floor(since)
     step = STEP

@@ -6,14 +6,27 @@ the timer's period, and the timer would pause for as long as the clock was ahead
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
+from typing import TypeVar
+from uuid import UUID
 
-from heliograph.base.database.pool import Connection
+import asyncpg
+
+from heliograph.base.database.pool import BRIEFLY, Connection
+
+Unit = TypeVar("Unit")
+Result = TypeVar("Result")
 
 #: Seconds after which failed work is retried, however long its period is.
 AFTER_FAILURE = 60.0
 #: Seconds by which a timer may be further away than its period: statements of several workers wait for each other.
 SLACK = 60.0
+#: How many locks a step waits for: with more, it is a table that is locked. Forty tell one unit from a thousand others.
+MOST_LOCKS = 40
 #: The timer of retention; metrics report how long ago it last succeeded.
 FORGET = "forget"
 
@@ -66,3 +79,68 @@ async def reach(conn: Connection, name: str, until: datetime | None) -> None:
 async def hold(conn: Connection, name: str) -> bool:
     """True if no other worker holds this timer; it is then held until the end of the caller's transaction."""
     return await conn.fetchval(HOLD, name) is not None
+
+
+async def around_locks(
+    conn: Connection, units: Sequence[Unit], work: Callable[[Sequence[Unit]], Awaitable[Result]]
+) -> tuple[list[Result], list[Unit]]:
+    """Run `work` on these units, in a transaction that waits for locks only briefly; if a row stays locked, as by an
+    open session, in halves, so that others neither wait for it nor find their rows locked meanwhile. Returns the
+    results of what was committed, and the units that were left.
+    """
+    results: list[Result] = []
+    left: list[Unit] = []
+    locks = 0
+    parts = deque([units] if units else [])
+    while parts:
+        part = parts.popleft()
+        try:
+            async with conn.transaction():
+                await conn.execute(BRIEFLY)
+                result = await work(part)
+        except asyncpg.LockNotAvailableError:
+            locks += 1
+            if len(part) == 1 or locks >= MOST_LOCKS:
+                left += part
+            else:
+                middle = len(part) // 2
+                parts.extendleft([part[middle:], part[:middle]])
+            continue
+        results.append(result)
+    return results, left
+
+
+async def end_by_organization(
+    conn: Connection,
+    some: Sequence[tuple[UUID, UUID]],
+    end: Callable[[Sequence[tuple[UUID, UUID]]], Awaitable[Result]],
+) -> tuple[list[Result], list[UUID]]:
+    """As `around_locks`, for messages, (organization, id) each, which `end` gets in the order of their ids; those of an
+    organization are left together. Returns the results and the organizations that were left."""
+    units = [list(group) for _, group in groupby(sorted(some), key=itemgetter(0))]
+
+    async def work(part: Sequence[Sequence[tuple[UUID, UUID]]]) -> Result:
+        return await end(sorted((one for unit in part for one in unit), key=itemgetter(1)))
+
+    results, left = await around_locks(conn, units, work)
+    return results, [unit[0][0] for unit in left]
+
+
+async def end_due(
+    conn: Connection,
+    due: Callable[[Sequence[UUID]], Awaitable[Sequence[tuple[UUID, UUID]]]],
+    end: Callable[[Sequence[tuple[UUID, UUID]]], Awaitable[Result]],
+    *,
+    limit: int,
+) -> list[Result]:
+    """End the messages that are due, at most `limit`, as `end_by_organization` does; returns the results. `due`: reads
+    them, except those of the organizations given. If some were left, more are read: they may have been most of them."""
+    ended: list[Result] = []
+    without: list[UUID] = []
+    while True:
+        found = await due(without)
+        results, left = await end_by_organization(conn, found, end)
+        ended += results
+        without += left
+        if not left or len(found) < limit or len(without) >= MOST_LOCKS:
+            return ended

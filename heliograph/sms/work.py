@@ -145,10 +145,12 @@ class SmsWork(Work):
             Timer("guard", self._share, sharing.EVERY),
             SharedTimer("shares", adapting.step, adapting.EVERY, when=adapting.ANY),
             SharedTimer("margins", margins.fold, 10.0, when=margins.ANY, in_steps=True),
-            SharedTimer("receipts", self._sweep_receipts, 1.0, when=waiting.ANY_DUE),
+            SharedTimer("receipts", self._sweep_receipts, 1.0, when=waiting.ANY_DUE, in_steps=True),
             SharedTimer("receipt ids", self._adviser.look, 20.0),
-            SharedTimer("held", self._expiring(held.expire), 5.0, when=held.ANY),
-            SharedTimer(held.TIMER, self._expiring(held.expire_stalled), stalled.EVERY, when=stalled.ANY),
+            SharedTimer("held", self._expiring(held.expire), 5.0, when=held.ANY, in_steps=True),
+            SharedTimer(
+                held.TIMER, self._expiring(held.expire_stalled), stalled.EVERY, when=stalled.ANY, in_steps=True
+            ),
             SharedTimer(parts.TIMER, parts.close_quiet, 60.0, in_steps=True),
             SharedTimer(silence.TIMER, self._close_silent, 60.0, in_steps=True),
         )

@@ -98,9 +98,9 @@ class WhatsAppWork(Work):
 
     def timers(self) -> Sequence[Timer | SharedTimer]:
         return (
-            SharedTimer(expiry.TIMER, self._expire, 1.0, when=expiry.ANY_DUE),
+            SharedTimer(expiry.TIMER, self._expire, 1.0, when=expiry.ANY_DUE, in_steps=True),
             SharedTimer(dead_letters.TIMER, self._retry, dead_letters.EVERY, when=dead_letters.ANY_AWAITED),
-            SharedTimer(held.TIMER, self._expire_stalled, stalled.EVERY, when=stalled.ANY),
+            SharedTimer(held.TIMER, self._expire_stalled, stalled.EVERY, when=stalled.ANY, in_steps=True),
         )
 
     def queued(self) -> None:

@@ -6,6 +6,7 @@ The rule nobody may break: a held message ends only by its own deadline, by its 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.retry import SUBMIT_HORIZON
 from heliograph.guard import holds
-from heliograph.queue import leases, stalled
+from heliograph.queue import leases, stalled, timers
 from heliograph.queue.backlog import RESTORED
 from heliograph.queue.leases import GUARDED, PARKED, Lease, Postponed
 from heliograph.sealing import text_keys
@@ -38,7 +39,7 @@ STEP = 1000
 # By `due_at`, so that only those past their deadline are read, in its order (nothing else is due in five years); the
 # other conditions on `queue` are written so that no index matches. The message decides.
 PAST = f"""
-SELECT past.*, now() AS at
+SELECT past.*
   FROM (SELECT queue.organization_id, queue.id
           FROM queue CROSS JOIN LATERAL (
                SELECT accepted_at, expires_at, send_at, class FROM messages
@@ -47,6 +48,7 @@ SELECT past.*, now() AS at
                SELECT held_at FROM guard_held
                 WHERE organization_id = queue.organization_id AND message_id = queue.id LIMIT 1) d
          WHERE queue.due_at > now() + $5::interval / 2 AND queue.due_at <= now() + $5
+           AND queue.organization_id <> ALL ($6)
            AND queue.kind || '' = 'sms' AND queue.line IS NOT DISTINCT FROM $1 AND NOT {RESTORED}
            AND least(coalesce(m.expires_at, greatest(m.send_at, m.accepted_at) + $2::interval),
                      CASE m.class WHEN 'otp' THEN d.held_at + $4::interval END) <= now()
@@ -66,30 +68,37 @@ def hold(message: ClaimedMessage) -> Postponed:
 
 
 async def expire(conn: Connection) -> int:
-    """Expire messages past their deadline that the guard holds; returns how many webhook deliveries were queued. Runs
-    in the caller's transaction."""
-    rows = await conn.fetch(PAST, GUARDED, timedelta(seconds=SUBMIT_HORIZON), STEP, CODES, PARKED)
-    if not rows:
-        return 0
-    gone = await leases.withdraw(conn, "sms", [row["id"] for row in rows], only="untried")
-    moves = [
-        Move(row["organization_id"], row["id"], "expired", row["at"], "expired", unsent=True)
-        for row in rows
-        if row["id"] in gone
-    ]
-    return (await move_many(conn, moves)).deliveries
+    """Expire messages past their deadline that the guard holds; returns how many webhook deliveries were queued. Those
+    of organizations whose rows somebody keeps locked are left for the next time."""
+
+    async def end(some: Sequence[tuple[UUID, UUID]]) -> int:
+        gone = await leases.withdraw(conn, "sms", [id for _, id in some], only="untried")
+        return await _expired(conn, {id: organization_id for organization_id, id in some if id in gone})
+
+    async def due(without: Sequence[UUID]) -> list[tuple[UUID, UUID]]:
+        rows = await conn.fetch(PAST, GUARDED, timedelta(seconds=SUBMIT_HORIZON), STEP, CODES, PARKED, without)
+        return [tuple(row) for row in rows]
+
+    return sum(await timers.end_due(conn, due, end, limit=STEP))
 
 
 async def expire_stalled(conn: Connection) -> int:
     """Expire the next messages past their deadline that an operator holds, or whose campaign is paused; returns how
     many webhook deliveries were queued. A message that a supplier may have is left to the worker that establishes its
-    outcome. Runs in the caller's transaction."""
-    past = await stalled.expired(conn, "sms", TIMER, condition=EXPIRED)
-    # As in dispatch, a message whose text cannot be opened waits until it can.
-    owners = await text_keys.openable(conn, past)
-    gone = await withdrawal.take_unsent(conn, owners) if owners else set()
+    outcome."""
+
+    async def end(past: Sequence[tuple[UUID, UUID]]) -> int:
+        # As in dispatch, a message whose text cannot be opened waits until it can.
+        owners = await text_keys.openable(conn, past)
+        gone = await withdrawal.take_unsent(conn, owners) if owners else set()
+        return await _expired(conn, {id: owners[id] for id in gone})
+
+    return sum(await stalled.end_expired(conn, "sms", TIMER, condition=EXPIRED, end=end))
+
+
+async def _expired(conn: Connection, owners: Mapping[UUID, UUID]) -> int:
     at = clock.now()
-    moves = [Move(owners[id], id, "expired", at, "expired", unsent=True) for id in gone]
+    moves = [Move(organization_id, id, "expired", at, "expired", unsent=True) for id, organization_id in owners.items()]
     return (await move_many(conn, moves)).deliveries
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import asyncpg
@@ -18,6 +18,7 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.process import measures
 from heliograph.base.retry import receipt_pause
+from heliograph.queue import timers
 from heliograph.sms.reports import receipts_without_id
 from heliograph.sms.reports.keys import SHORTEST, ReceivedReceipt, suffix, suffix_of
 from heliograph.sms.reports.receipts import Applied, match, store
@@ -92,9 +93,17 @@ async def early(
 
 
 ANY_DUE = "EXISTS (SELECT FROM receipts WHERE message_id IS NULL AND next_try_at <= now())"
-DUE = f"""
-SELECT {COLUMNS}, received_on, tries FROM receipts WHERE message_id IS NULL AND next_try_at <= now()
- ORDER BY next_try_at LIMIT $1 FOR UPDATE SKIP LOCKED
+DUE = """
+SELECT received_on, supplier_id, fingerprint, recipient, received_at FROM receipts
+ WHERE message_id IS NULL AND next_try_at <= now() ORDER BY next_try_at LIMIT $1
+"""
+# By their keys: the time is worded so that no other index matches.
+HOLD = f"""
+SELECT held.* FROM unnest($1::date[], $2::uuid[], $3::uuid[]) AS item (received_on, supplier_id, fingerprint)
+       CROSS JOIN LATERAL (
+       SELECT {COLUMNS}, received_on, tries FROM receipts
+        WHERE received_on = item.received_on AND supplier_id = item.supplier_id AND fingerprint = item.fingerprint
+          AND message_id IS NULL AND coalesce(next_try_at <= now(), false) FOR UPDATE SKIP LOCKED) held
 """
 WAIT = """
 UPDATE receipts SET tries = later.tries, next_try_at = received_at + make_interval(secs => later.pause)
@@ -104,6 +113,18 @@ UPDATE receipts SET tries = later.tries, next_try_at = received_at + make_interv
    AND receipts.fingerprint = later.fingerprint AND receipts.message_id IS NULL
 """
 
+# Those whose message is locked would otherwise be tried each second, and take up all of a batch.
+PUT_OFF = """
+UPDATE receipts r SET next_try_at = now() + $4::interval
+  FROM (SELECT item.* FROM unnest($1::date[], $2::uuid[], $3::uuid[]) AS item (received_on, supplier_id, fingerprint)
+               CROSS JOIN LATERAL (
+               SELECT FROM receipts WHERE received_on = item.received_on AND supplier_id = item.supplier_id
+                  AND fingerprint = item.fingerprint AND message_id IS NULL
+                  AND coalesce(next_try_at <= now(), false) FOR UPDATE SKIP LOCKED) free) v
+ WHERE r.received_on = v.received_on AND r.supplier_id = v.supplier_id AND r.fingerprint = v.fingerprint
+"""
+#: For how long.
+LOCKED = timedelta(minutes=1)
 
 # Of the receipts that were checked for the last time, those that still match nothing.
 ORPHANS = """
@@ -116,11 +137,33 @@ SELECT receipt.* FROM unnest($1::date[], $2::uuid[], $3::uuid[]) AS last (receiv
 
 
 async def sweep(conn: Connection, *, policies: Mapping[UUID, str], limit: int = 1000) -> tuple[Applied, int]:
-    """Check unmatched receipts that are due. Returns what was applied and how many became orphans.
-
-    Runs in the caller's transaction.
+    """Check unmatched receipts that are due, those whose messages somebody keeps locked later than the others. Returns
+    what was applied and how many became orphans.
     """
-    rows = await conn.fetch(DUE, limit)
+    # In order of arrival, and all for one number together: of several states of one message the first counts.
+    of: dict[tuple[UUID, str], list[asyncpg.Record]] = {}
+    for row in sorted(await conn.fetch(DUE, limit), key=lambda row: row["received_at"]):
+        of.setdefault((row["supplier_id"], row["recipient"]), []).append(row)
+
+    async def check(some: Sequence[Sequence[asyncpg.Record]]) -> tuple[Applied, int]:
+        return await _check(conn, await conn.fetch(HOLD, *_keys(some)), policies)
+
+    results, locked = await timers.around_locks(conn, list(of.values()), check)
+    if locked:
+        await conn.execute(PUT_OFF, *_keys(locked), LOCKED)
+    orphans = sum(count for _, count in results)
+    applied = Applied(*map(sum, zip(*(msgspec.structs.astuple(one) for one, _ in results), strict=True)))
+    measures.RECEIPTS.add("late", by=applied.matched)
+    measures.RECEIPTS.add("orphaned", by=orphans)
+    return applied, orphans
+
+
+def _keys(some: Sequence[Sequence[asyncpg.Record]]) -> list[list[object]]:
+    rows = [row for each in some for row in each]
+    return [[row[name] for row in rows] for name in ("received_on", "supplier_id", "fingerprint")]
+
+
+async def _check(conn: Connection, rows: Sequence[asyncpg.Record], policies: Mapping[UUID, str]) -> tuple[Applied, int]:
     if not rows:
         return Applied(), 0
     # The next check is scheduled first: receipts that match now lose it again in the same transaction.
@@ -133,10 +176,8 @@ async def sweep(conn: Connection, *, policies: Mapping[UUID, str], limit: int = 
         [row["tries"] + 1 for row in rows],
         pauses,
     )
-    # In order of arrival: of several states of one message the first counts.
     came = sorted(rows, key=lambda row: row["received_at"])
     applied = await store(conn, [read(row) for row in came], policies=policies, again=True)
-    measures.RECEIPTS.add("late", by=applied.matched)
     last = [row for row, pause in zip(rows, pauses, strict=True) if pause is None]
     if not last:
         return applied, 0
@@ -147,7 +188,6 @@ async def sweep(conn: Connection, *, policies: Mapping[UUID, str], limit: int = 
         [row["fingerprint"] for row in last],
     )
     await _count_orphans(conn, orphans, 1)
-    measures.RECEIPTS.add("orphaned", by=len(orphans))
     return applied, len(orphans)
 
 

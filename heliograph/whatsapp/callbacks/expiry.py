@@ -7,9 +7,12 @@ reservation is released. The rule nobody may break: a later delivery still count
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from uuid import UUID
+
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.queue import leases
+from heliograph.queue import leases, timers
 from heliograph.queue.backlog import RESTORED
 from heliograph.sending import attempts
 from heliograph.whatsapp.callbacks import matching
@@ -32,6 +35,7 @@ OR EXISTS (SELECT FROM whatsapp_early_statuses)
 DUE = f"""
 SELECT organization_id, id FROM whatsapp_messages m
  WHERE event_id IS NULL AND deadline_at <= now()
+   AND organization_id <> ALL ($2)
    AND NOT ((SELECT EXISTS (SELECT FROM queue_holds WHERE restored)) AND EXISTS (
        SELECT FROM queue WHERE queue.id = m.id AND queue.kind || '' = '{matching.KIND}' AND {RESTORED}))
  ORDER BY deadline_at LIMIT $1
@@ -39,19 +43,32 @@ SELECT organization_id, id FROM whatsapp_messages m
 
 
 async def sweep(conn: Connection, rates: RateBook) -> tuple[int, int]:
-    """Expire messages past their deadline, and apply early statuses that were missed. Runs in the caller's transaction.
+    """Expire messages past their deadline, and apply early statuses that were missed. Messages of organizations whose
+    rows somebody keeps locked, as in an open session, are left for the next time.
 
     Also deletes the queue rows of expired messages: their number may never send again. Returns how many expired, and
     the number of webhook deliveries queued.
     """
-    rows = await conn.fetch(DUE, BATCH)
-    if rows:
-        withdrawn = await leases.withdraw(conn, matching.KIND, [row["id"] for row in rows], only="all")
+    missed = await matching.missed(conn)
+    early = {message: [place for place, of in missed.items() if of == message] for message in missed.values()}
+
+    async def adopt(some: Sequence[tuple[UUID, UUID]]) -> int:
+        found = await matching.adopt_early(conn, {place: one for one in some for place in early[one]})
+        announce = await matching.announced(conn, found.moves)
+        moved, deliveries = await move_many(conn, found.moves, rates=rates, announce=announce)
+        return deliveries + await outcomes.apply_wider_failures(conn, found.wider_failures, moved, heard=found.heard)
+
+    async def due(without: Sequence[UUID]) -> list[tuple[UUID, UUID]]:
+        return [tuple(row) for row in await conn.fetch(DUE, BATCH, without)]
+
+    async def expire(some: Sequence[tuple[UUID, UUID]]) -> tuple[int, int]:
+        withdrawn = await leases.withdraw(conn, matching.KIND, [id for _, id in some], only="all")
         await attempts.mark_unknown(conn, [lease for lease in withdrawn.values() if lease.begun_at is not None])
-    early = await matching.sweep_early(conn)
-    at = clock.now()
-    expired = [Move(row["organization_id"], row["id"], "failed", at, "expired") for row in rows]
-    announce = await matching.announced(conn, early.moves)
-    moved, deliveries = await move_many(conn, [*early.moves, *expired], rates=rates, announce=announce)
-    deliveries += await outcomes.apply_wider_failures(conn, early.wider_failures, moved, heard=early.heard)
-    return len(rows), deliveries
+        at = clock.now()
+        expired = [Move(*one, "failed", at, "expired") for one in some]
+        _, deliveries = await move_many(conn, expired, rates=rates)
+        return len(some), deliveries
+
+    adopted, _ = await timers.end_by_organization(conn, list(early), adopt)
+    ended = await timers.end_due(conn, due, expire, limit=BATCH)
+    return sum(count for count, _ in ended), sum(adopted) + sum(deliveries for _, deliveries in ended)

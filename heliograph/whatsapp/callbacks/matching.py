@@ -335,11 +335,10 @@ SELECT e.number_id, e.wamid, w.organization_id, w.message_id
 """
 
 
-async def sweep_early(conn: Connection) -> Found:
-    """The effects of early statuses whose wamid is known by now. Runs in the caller's transaction."""
+async def missed(conn: Connection) -> dict[tuple[UUID, str], tuple[UUID, UUID]]:
+    """Early statuses whose wamid is known by now, for `adopt_early`."""
     rows = await conn.fetch(MISSED, (clock.now() - LIFE).date())
-    known = {(row["number_id"], row["wamid"]): (row["organization_id"], row["message_id"]) for row in rows}
-    return await adopt_early(conn, known)
+    return {(row["number_id"], row["wamid"]): (row["organization_id"], row["message_id"]) for row in rows}
 
 
 async def announced(conn: Connection, moves: Sequence[Move]) -> dict[str, events.Wanting]:

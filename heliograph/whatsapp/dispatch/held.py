@@ -6,6 +6,7 @@ The rule nobody may break: a message that Meta may have is left to the worker, w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from uuid import UUID
 
 from heliograph.base.database import clock
@@ -23,9 +24,9 @@ TIMER = "whatsapp stalled"
 
 
 async def expire(conn: Connection) -> int:
-    """Expire the next of these messages; returns the webhook deliveries queued. Runs in the caller's transaction."""
-    _, deliveries = await _end(conn, await stalled.expired(conn, KIND, TIMER, condition=EXPIRED))
-    return deliveries
+    """Expire the next of these messages; returns the webhook deliveries queued."""
+    ended = await stalled.end_expired(conn, KIND, TIMER, condition=EXPIRED, end=partial(_end, conn))
+    return sum(deliveries for _, deliveries in ended)
 
 
 async def expire_one(conn: Connection, lease: Lease) -> int | None:
