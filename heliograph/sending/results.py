@@ -29,7 +29,7 @@ from heliograph.base.process import measures
 from heliograph.base.process.crash import crash_point
 from heliograph.sending import attempts
 from heliograph.sending.attempts import Attempt
-from heliograph.suppliers.contract import Verdict
+from heliograph.suppliers.contract import PartlyStored, Verdict
 from heliograph.webhooks.recording.handover import Deliveries, Handover, abandoned
 
 log = structlog.get_logger()
@@ -156,7 +156,8 @@ class Results(Generic[Report]):
         self._answers.add(answered)
 
     async def report(self, reports: Sequence[Report]) -> None:
-        """Record reports; returns once they are committed. Raises if one of them is not."""
+        """Record reports; returns once they are committed. Raises if one of them is not: PartlyStored if there are
+        others."""
         if not reports:
             return
         try:
@@ -164,7 +165,10 @@ class Results(Generic[Report]):
         except Exception as error:
             if is_down(error) or len(reports) == 1:
                 raise
-            await asyncio.gather(*[self._reports.put(_Reported([one], self._came)) for one in reports])
+            each = [self._reports.put(_Reported([one], self._came)) for one in reports]
+            found = await asyncio.gather(*each, return_exceptions=True)
+            if errors := {place: one for place, one in enumerate(found) if one is not None}:
+                raise PartlyStored(errors) from None
 
     def queued(self) -> None:
         """Called when webhook deliveries were queued."""

@@ -40,7 +40,7 @@ from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.sms.reports.words import Words
 from heliograph.sms.watched.last_receipts import LastReceipts
 from heliograph.suppliers import kinds
-from heliograph.suppliers.contract import Account, Outcome, Receipt, Submission, Verdict
+from heliograph.suppliers.contract import Account, Outcome, PartlyStored, Receipt, Submission, Verdict
 from heliograph.webhooks.recording.handover import Deliveries
 
 log = structlog.get_logger()
@@ -221,13 +221,21 @@ class SmsWork(Work):
             self._wake_tests.set()
 
     async def _received(self, supplier_id: UUID, received: Sequence[Receipt]) -> None:
-        await self._results.report([ReceivedReceipt(supplier_id, receipt) for receipt in received])
-        self._last_receipts.note(supplier_id)
+        failed: PartlyStored | None = None
+        try:
+            await self._results.report([ReceivedReceipt(supplier_id, receipt) for receipt in received])
+        except PartlyStored as error:
+            failed = error
+            received = [receipt for place, receipt in enumerate(received) if place not in error.errors]
+        if received:
+            self._last_receipts.note(supplier_id)
         for receipt in received:
             if receipt.unknown_word or receipt.error:
                 self._words.add(supplier_id, receipt)
             if receipt.network:
                 self._networks.add(receipt.recipient, receipt.network)
+        if failed is not None:
+            raise failed
 
     async def _test_receipts(self) -> int:
         """Deliver the receipts of test messages."""

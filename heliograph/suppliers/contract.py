@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
@@ -219,7 +219,19 @@ class Account(msgspec.Struct, frozen=True):
 #: Called once per attempt, from the event loop, with the submission and its outcome; after UNKNOWN again for each late
 #: answer. Must not block.
 OnOutcome = Callable[[Submission, Outcome], None]
-#: Stores receipts or inbound messages. They are acknowledged to the supplier only after it has returned.
+
+
+class PartlyStored(Exception):
+    """Some of what a supplier delivered together could not be stored; the rest is, and may be acknowledged."""
+
+    def __init__(self, errors: Mapping[int, BaseException]) -> None:
+        """`errors`: by position."""
+        super().__init__(f"{len(errors)} not stored")
+        self.errors = errors
+
+
+#: Stores receipts or inbound messages. They are acknowledged to the supplier only after it has returned. Raises
+#: PartlyStored if that is true of some.
 OnReceipts = Callable[[Sequence[Receipt]], Awaitable[None]]
 #: Called with the positions of messages whose acknowledgement was written: the supplier has no reason to resend them.
 OnAnswered = Callable[[Sequence[int]], None]

@@ -25,7 +25,7 @@ from heliograph.sending.dispatch import LOCKED_PAUSE
 from heliograph.simulators.receiver import Options, Receiver
 from heliograph.sms.received import inbox
 from heliograph.sms.received.reception import Reception
-from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Verdict
+from heliograph.suppliers.contract import Outcome, Part, PartlyStored, ReceiptState, Verdict
 from heliograph.webhooks.recording import results as deliveries
 from tests import hooks
 from tests.hooks import until
@@ -268,8 +268,9 @@ async def test_reports_about_other_messages_are_recorded(pool: Pool, hasty: Pool
     received = [receipt(of[id], state=ReceiptState.DELIVERED) for id in ids]
     async with locking(pool) as open_session:
         await open_session.execute(LOCKED, [ids[2]])
-        with pytest.raises(asyncpg.LockNotAvailableError):
+        with pytest.raises(PartlyStored) as failed:
             await bench.receive(bench.only_id, *received)
+        assert failed.value.errors.keys() == {2}
         expected = ["delivered", "delivered", "sent", "delivered", "delivered"]
         assert [await status_of(pool, id) for id in ids] == expected
     await bench.receive(bench.only_id, received[2])

@@ -17,7 +17,7 @@ import uvloop
 from smpp_peer import Line, Peer, PeerAccount, submission, until
 from structlog.testing import capture_logs
 
-from heliograph.suppliers.contract import Account, OnAnswered, Scope, Submission, Verdict
+from heliograph.suppliers.contract import Account, OnAnswered, PartlyStored, Scope, Submission, Verdict
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.connector import connect
 from tests.ports import held_port
@@ -211,6 +211,23 @@ async def test_what_cannot_be_stored_is_asked_for_again(peer: Peer, account: Pee
     peer.lines[0].send(receipt_pdu("1", 2))
     await until(lambda: len(peer.got(p.DeliverSmResp)) == 2)
     assert peer.got(p.DeliverSmResp)[1].status == 0
+
+
+async def test_only_what_cannot_be_stored_is_asked_for_again(peer: Peer) -> None:
+    """One receipt whose message somebody kept locked had its whole batch delivered again, each time."""
+    account = await PeerAccount(peer.port).start()
+    account.gate = asyncio.Event()
+    intake = account.connector._receipts
+    peer.lines[0].send(receipt_pdu("first"))
+    await until(lambda: intake.waiting == 0 and intake._runner is not None)
+    peer.lines[0].send(*(receipt_pdu(str(n), n) for n in range(100, 104)))
+    await until(lambda: intake.waiting == 4)
+    account.broken = PartlyStored({2: OSError("a row is locked")})
+    account.gate.set()
+    await until(lambda: len(peer.got(p.DeliverSmResp)) == 5)
+    refused = {pdu.sequence for pdu in peer.got(p.DeliverSmResp) if pdu.status == 0x64}
+    assert refused == {102}
+    await account.connector.stop(grace=0.2)
 
 
 async def test_a_full_list_stops_the_reading_and_refuses_nothing(peer: Peer) -> None:

@@ -4,19 +4,19 @@ A full list pauses reading from the connections that filled it until half of it 
 wait. Once read, nothing is refused because the list is full.
 
 The rule nobody may break: deliver_sm_resp(0) is written after the handler has returned, and so after its commit. Items
-that a handler could not store get 0x64 (try again later), as do those behind a stuck handler, so that nothing is lost
-and no connection is left unread for longer than its peer tolerates.
+that a handler could not store, alone of their batch, get 0x64 (try again later), as do those behind a stuck handler, so
+that nothing is lost and no connection is left unread for longer than its peer tolerates.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import structlog
 
-from heliograph.suppliers.contract import OnAnswered
+from heliograph.suppliers.contract import OnAnswered, PartlyStored
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.link import Connection
 
@@ -88,17 +88,22 @@ class PduIntake(Generic[Item]):
                 batch, self._queue = self._queue[:_BATCH], self._queue[_BATCH:]
                 if len(self._queue) <= self._limit // 2:
                     self._release()
-                status, on_answered = STORED, None
+                failed: Mapping[int, BaseException] = {}
+                on_answered = None
                 try:
                     on_answered = await self._handle([item for item, _, _ in batch])
+                except PartlyStored as error:
+                    failed = error.errors
                 except Exception as error:
-                    log.error(
-                        "SMPP messages not stored", intake=self._name, count=len(batch), error=type(error).__name__
-                    )
-                    status = LATER
+                    failed = dict.fromkeys(range(len(batch)), error)
+                if failed:
+                    kind = type(next(iter(failed.values()))).__name__
+                    log.error("SMPP messages not stored", intake=self._name, count=len(failed), error=kind)
                 self._wait()
                 answered = [
-                    place for place, (_, connection, pdu) in enumerate(batch) if connection.respond(pdu, status)
+                    place
+                    for place, (_, connection, pdu) in enumerate(batch)
+                    if connection.respond(pdu, LATER if place in failed else STORED)
                 ]
                 if on_answered is not None:
                     self._tell(on_answered, answered)
