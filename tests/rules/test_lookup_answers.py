@@ -124,3 +124,39 @@ async def test_a_worker_that_stood_still_leaves_its_numbers_to_others(
     await lookups.close()
     assert aggregator.looked_up == []
     assert await row(pool) == ("asked", "", 0, 0)
+
+
+async def test_an_answer_whose_row_is_locked_holds_up_no_other(
+    pool: Pool, database_url: str, aggregator: Aggregator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After two minutes, all that had been answered together was lost, paid for again, and until then nothing was asked
+    for."""
+    monkeypatch.setattr(asking, "LOCKED_PAUSE", 0.01)
+    hasty = await open_pool(database_url, size=4, statement=2.0)
+    try:
+        lookups = await ready(hasty, aggregator)
+        (account,) = lookups._accounts
+        free = NUMBER + 1
+        async with pool.acquire() as conn, conn.transaction():
+            await asked.ask(conn, {free: account.id})
+        states = "SELECT array_agg(state ORDER BY number) FROM number_lookups"
+        async with asyncio.timeout(LONG), pool.acquire() as open_session:
+            asks = LookupClient.ask
+
+            async def ask(self: LookupClient, *given: Any, **also: Any) -> LookupAnswer:
+                """Somebody locks the row meanwhile."""
+                await open_session.execute("BEGIN")
+                await open_session.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+                await open_session.execute("SELECT FROM number_lookups WHERE number = $1 FOR UPDATE", NUMBER)
+                return await asks(self, *given, **also)
+
+            monkeypatch.setattr(LookupClient, "ask", ask)
+            await lookups.round()
+            assert await pool.fetchval(states) == ["asked", "unknown"]
+            await open_session.execute("ROLLBACK")
+            await lookups.stop(grace=LONG)
+        await lookups.close()
+    finally:
+        hasty.terminate()
+    assert await pool.fetchval(states) == ["found", "unknown"]
+    assert len(aggregator.looked_up) == 2

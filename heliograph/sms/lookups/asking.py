@@ -21,6 +21,7 @@ from heliograph.base.errors import Invalid
 from heliograph.networks import asked, learned, plan
 from heliograph.networks.directory import Directory
 from heliograph.networks.learned import LOOKUP, LearnedNetwork, network_of
+from heliograph.queue import timers
 from heliograph.queue.runner import once
 from heliograph.routes.lookup import Route
 from heliograph.sms.dispatch.claimed import ClaimedMessage
@@ -32,6 +33,8 @@ log = structlog.get_logger()
 
 #: Seconds after which a message that waits for a look-up is examined again.
 STEP = 0.25
+#: Seconds between two tries to store an answer whose row is locked.
+LOCKED_PAUSE = 2.0
 
 
 def countries(routes: Collection[Route]) -> set[str]:
@@ -69,6 +72,8 @@ class Lookups:
         self._askers: dict[UUID, tuple[Account, LookupClient]] = {}
         #: What is under way, by account: one that is slow to answer must not delay the others.
         self._asking: dict[UUID, asyncio.Task[int]] = {}
+        #: Answers whose rows are locked.
+        self._storing: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
         #: Set when a look-up was requested here.
         self.wake = asyncio.Event()
@@ -148,7 +153,11 @@ class Lookups:
         if not answer.told and monotonic() - began > lasts:
             return len(numbers)  # this process stood still, and another worker may be asking
         told = {int(number): network_of(network) for number, network in answer.told.items()}
-        await self._store(account, numbers, told, error=answer.error)
+        if locked := await self._store(account, numbers, told, error=answer.error):
+            # Others' answers do not wait for their rows.
+            task = asyncio.create_task(self._store_locked(account, locked, told, error=answer.error))
+            self._storing.add(task)
+            task.add_done_callback(self._storing.discard)
         if answer.error:
             failed = len(numbers) - len(told)
             log.warning("look-up failed", supplier=account.name, numbers=failed, error=answer.error)
@@ -157,19 +166,41 @@ class Lookups:
                 await self._stopping.wait()
         return len(numbers)
 
-    async def _store(self, account: Account, numbers: Sequence[int], told: Mapping[int, str], *, error: str) -> None:
+    async def _store(
+        self, account: Account, numbers: Sequence[int], told: Mapping[int, str], *, error: str
+    ) -> Sequence[int]:
         """Store answers, which are paid for and exist only in this process: while the database is unavailable, for as
-        long as no other worker may ask for these numbers again."""
+        long as no other worker may ask for these numbers again. Returns those whose rows somebody keeps locked."""
         settings = account.settings
-        found = [LearnedNetwork(number, network, LOOKUP) for number, network in told.items() if network]
+        left = numbers
 
         async def store() -> None:
-            async with self._pool.acquire() as conn, conn.transaction():
-                await asked.answered(conn, numbers, told, error=error, price=settings.cost, currency=settings.currency)
-                await learned.learn(conn, found)
+            nonlocal left
+            async with self._pool.acquire() as conn:
+
+                async def answered(some: Sequence[int]) -> None:
+                    price, currency = settings.cost, settings.currency
+                    await asked.answered(conn, some, told, error=error, price=price, currency=currency)
+                    found = [LearnedNetwork(one, network, LOOKUP) for one in some if (network := told.get(one))]
+                    await learned.learn(conn, found)
+
+                _, left = await timers.around_locks(conn, left, answered)
 
         async with asyncio.timeout(asked.TAKEN.total_seconds()):
             await once("store look-ups", store, stopping=asyncio.Event())
+        return left
+
+    async def _store_locked(
+        self, account: Account, numbers: Sequence[int], told: Mapping[int, str], *, error: str
+    ) -> None:
+        """Store them as soon as they are not, as long as no other worker may ask for these numbers again."""
+        try:
+            async with asyncio.timeout(asked.TAKEN.total_seconds()):
+                while numbers:
+                    await asyncio.sleep(LOCKED_PAUSE)
+                    numbers = await self._store(account, numbers, told, error=error)
+        except TimeoutError:
+            log.error("answers to look-ups not stored", supplier=account.name, numbers=len(numbers))
 
     async def _asker(self, account: Account) -> LookupClient | None:
         known = self._askers.get(account.id)
@@ -190,14 +221,15 @@ class Lookups:
     async def stop(self, *, grace: float) -> None:
         """Ask for no more, and wait up to `grace` seconds for answers: they are paid for."""
         self._stopping.set()
-        if self._asking:
-            await asyncio.wait(self._asking.values(), timeout=grace)
+        if under_way := {*self._asking.values(), *self._storing}:
+            await asyncio.wait(under_way, timeout=grace)
 
     async def close(self) -> None:
         """Close connections to suppliers. What has not been answered is asked again by another worker."""
-        for task in self._asking.values():
+        under_way = {*self._asking.values(), *self._storing}
+        for task in under_way:
             task.cancel()
-        await asyncio.gather(*self._asking.values(), return_exceptions=True)
+        await asyncio.gather(*under_way, return_exceptions=True)
         self._asking.clear()
         for _, asker in self._askers.values():
             await asker.close()
