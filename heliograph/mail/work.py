@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from time import monotonic
 
 import structlog
 
@@ -66,9 +67,10 @@ class MailWork(Work):
                 log.error("mail given up", mail_id=str(id), kind=kind, reason=reason)
             if self._sender is None or self._is_stopping:
                 return 0
+            began = monotonic()
             taken = await outbox.take(conn)
         # Separate tasks: what the server has accepted is recorded even if this loop is cancelled meanwhile.
-        tasks = {asyncio.create_task(self._one(one)) for one in taken}
+        tasks = {asyncio.create_task(self._one(one, began)) for one in taken}
         for task in tasks:
             self._open.add(task)
             task.add_done_callback(self._open.discard)
@@ -91,12 +93,12 @@ class MailWork(Work):
         if self._sender is not None:
             self._sender.close()
 
-    async def _one(self, taken: ClaimedMail) -> None:
+    async def _one(self, taken: ClaimedMail, began: float) -> None:
         try:
             if taken.kind in self._answers:
                 await self._answer(taken)
             else:
-                await self._send(taken)
+                await self._send(taken, began)
         except Unsealable:
             log.error("mail cannot be decrypted; was HELIOGRAPH_SECRET_KEY changed?", mail_id=str(taken.id))
             async with self._pool.acquire() as conn:
@@ -109,10 +111,14 @@ class MailWork(Work):
             if await outbox.delete(conn, taken):
                 await self._answers[taken.kind](conn, self._outbox, content)
 
-    async def _send(self, taken: ClaimedMail) -> None:
+    async def _send(self, taken: ClaimedMail, began: float) -> None:
+        """`began`: before it was taken; monotonic seconds."""
         assert self._sender is not None
+        # If this process has stood still, another worker may be sending it.
+        lasts = outbox.LEASE.total_seconds() - smtp.DEADLINE
         try:
-            await self._sender.send(outbox.opened(self._key, taken), id=str(taken.id))
+            mail = outbox.opened(self._key, taken)
+            await self._sender.send(mail, id=str(taken.id), wanted=lambda: monotonic() - began < lasts)
         except MailNotSent as error:
             code = error.said[:3] if error.said[:3].isdigit() else ""
             said = {"mail_id": str(taken.id), "kind": taken.kind, "reason": error.reason, "code": code}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from datetime import timedelta
 
 import pytest
@@ -12,7 +13,7 @@ from heliograph.base.database.pool import Connection, Pool, open_pool
 from heliograph.base.ids import uuid7
 from heliograph.base.network.smtp import Mail
 from heliograph.base.process.settings import Settings
-from heliograph.mail import outbox
+from heliograph.mail import outbox, work
 from heliograph.mail.outbox import ClaimedMail
 from heliograph.mail.work import MailWork
 from tests.mailbox import Mailbox, listening
@@ -122,3 +123,19 @@ async def test_a_mail_that_is_being_sent_is_not_sent_again_because_the_clock_was
             assert [(one.id, one.attempts) for one in await outbox.take(conn)] == [(taken.id, 2)]
         finally:
             clock.arm("")
+
+
+async def test_a_worker_that_stood_still_leaves_its_mails_to_others(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker sends them by then, and they arrived twice."""
+    times = itertools.chain([0.0], itertools.repeat(outbox.LEASE.total_seconds()))
+    monkeypatch.setattr(work, "monotonic", lambda: next(times))
+    async with listening(Mailbox()) as mailbox:
+        configured = settings(mailbox.port)
+        await queue(pool, configured)
+        stood_still = MailWork(pool, configured, {})
+        assert await stood_still.round() == 1
+        await stood_still.close()
+        assert mailbox.mails == []
+    assert await pool.fetchval("SELECT state FROM mails") == "waiting"

@@ -15,7 +15,7 @@ import socket
 import ssl
 import unicodedata
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from email.header import Header
 from email.headerregistry import Address
@@ -134,14 +134,15 @@ class Mailer:
         self._server, self._sender = server, sender
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="smtp")
 
-    async def send(self, mail: Mail, *, id: str) -> str:
+    async def send(self, mail: Mail, *, id: str, wanted: Callable[[], bool] = lambda: True) -> str:
         """Send a mail; returns the server's answer. Raises MailNotSent. `id`: the same for every attempt, so that a
-        mail that arrives twice is shown once."""
+        mail that arrives twice is shown once. `wanted`: whether it may still be sent, asked in another thread just
+        before it is."""
         address = _recipient(mail.to)
         message = self._message(mail, address, id)
         client = _Client(self._server, self._sender.domain)
         running = asyncio.get_running_loop().run_in_executor(
-            self._threads, partial(client.deliver, message, self._sender.addr_spec, address)
+            self._threads, partial(client.deliver, message, self._sender.addr_spec, address, wanted)
         )
         try:
             return await asyncio.wait_for(running, DEADLINE)
@@ -200,11 +201,13 @@ class _Client:
         #: The server's answer, once it has accepted the mail.
         self.accepted = ""
 
-    def deliver(self, message: EmailMessage, sender: str, to: str) -> str:
+    def deliver(self, message: EmailMessage, sender: str, to: str, wanted: Callable[[], bool]) -> str:
         with self._told():
             smtp = self._signed_in()
             for said, (code, text) in (("sender", smtp.mail(sender)), ("refused", smtp.rcpt(to))):
                 _demand(code, text, said)
+            if not wanted():
+                raise MailNotSent("slow")
             try:
                 code, text = smtp.data(message.as_bytes())
             except smtplib.SMTPDataError as error:  # before the mail itself
