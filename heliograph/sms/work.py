@@ -140,7 +140,8 @@ class SmsWork(Work):
     def timers(self) -> Sequence[Timer | SharedTimer]:
         return (
             Timer("suppliers", self._refresh, 1.0),
-            Timer("notes", self._keep_up, 5.0),
+            Timer("notes", self._store_notes, 5.0),
+            Timer("charges", self._keep_up, 5.0),
             Timer("supplier hours", self._keep_hours, 60.0),
             Timer("guard", self._share, sharing.EVERY),
             SharedTimer("shares", adapting.step, adapting.EVERY, when=adapting.ANY),
@@ -272,17 +273,22 @@ class SmsWork(Work):
             log.warning("orphaned receipts", count=orphans)
 
     async def _keep_up(self) -> None:
-        """Store notes from receipts and answers; refresh look-ups, suppliers' charges and their measured quality."""
-        await self._store_notes()
+        """Refresh look-ups, suppliers' charges and their measured quality."""
         await self._networks_of_routes()
         await self._charges.refresh(self._pool)
         await self._channel.measure(self._pool)
 
     async def _store_notes(self) -> None:
+        """Store notes from receipts and answers. Each by itself: a row of one kind may be locked for hours."""
+        failed: Exception | None = None
         async with self._pool.acquire() as conn:
-            await self._words.store(conn)
-            await self._last_receipts.store(conn)
-            await self._networks.store(conn)
+            for notes in (self._words, self._last_receipts, self._networks):
+                try:
+                    await notes.store(conn)
+                except Exception as error:
+                    failed = error
+        if failed is not None:
+            raise failed
 
     async def _keep_hours(self) -> None:
         async with self._pool.acquire() as conn:

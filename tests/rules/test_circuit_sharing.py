@@ -5,11 +5,18 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from heliograph.base.database.pool import Pool
+from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.ids import uuid7
+from heliograph.base.process.settings import Settings
+from heliograph.queue.backlog import Backlog
+from heliograph.queue.work import Timer
 from heliograph.sms.circuits import sharing
 from heliograph.sms.dispatch.supplier_pool import PooledSupplier
+from heliograph.sms.work import SmsWork
 from tests.rules.dispatching import Bench
+from tests.rules.factories import TO
+from tests.rules.test_guard import Announced
+from tests.rules.test_locked_rows import locking
 
 FAILS = "SELECT 1 / (count(*) - 1) FROM unnest($2::uuid[], $3::timestamptz[]) AS item WHERE $1::uuid IS NOT NULL"
 
@@ -111,3 +118,46 @@ async def test_a_circuit_stays_open_though_settings_changed_before_the_clock_was
     await pool.execute("UPDATE suppliers SET changed_at = now()")
     await exchange(pool, one)
     assert not one.breaker.open
+
+
+async def test_a_locked_row_keeps_no_worker_from_renewing_its_sessions(pool: Pool, database_url: str) -> None:
+    """It waited for half a minute each time, and other workers took its sessions, which it still had open: more than
+    the supplier allows."""
+    one = await shared_supplier(pool)
+    await pool.execute("INSERT INTO supplier_health (supplier_id) VALUES ($1)", one.supplier.id)
+    one.connector.throttles, one.connector.pause = 1, 30.0  # type: ignore[attr-defined]
+    one.breaker.trip()
+    hasty = await open_pool(database_url, size=1, statement=2.0)
+    try:
+        async with locking(pool) as open_session:
+            await open_session.execute("SELECT FROM supplier_health FOR UPDATE")
+            await exchange(hasty, one)
+        await exchange(hasty, one)
+    finally:
+        hasty.terminate()
+    written = await pool.fetchrow("SELECT opened_at IS NOT NULL, paused_until > throttled_at FROM supplier_health")
+    assert tuple(written or ()) == (True, True)
+
+
+async def test_a_locked_row_keeps_no_other_notes_from_being_stored_and_prices_are_read(
+    pool: Pool, database_url: str
+) -> None:
+    """A worker learned of no new prices of suppliers, nor of networks, for as long as it was locked."""
+    one = await shared_supplier(pool)
+    await pool.execute("INSERT INTO supplier_health (supplier_id) VALUES ($1)", one.supplier.id)
+    hasty = await open_pool(database_url, size=2, statement=2.0)
+    try:
+        work = SmsWork(hasty, Settings(), uuid7(), Announced(), Backlog())
+        work._last_receipts.note(one.supplier.id)
+        work._networks.add(TO, "64304")
+        timers = {timer.name: timer.step for timer in work.timers() if isinstance(timer, Timer)}
+        async with locking(pool) as open_session:
+            await open_session.execute("SELECT FROM supplier_health FOR UPDATE")
+            with pytest.raises(asyncpg.QueryCanceledError):
+                await timers["notes"]()
+            await timers["charges"]()
+        assert await pool.fetchval("SELECT network FROM number_networks") == "643-04"
+        await timers["notes"]()
+    finally:
+        hasty.terminate()
+    assert await pool.fetchval("SELECT receipt_at IS NOT NULL FROM supplier_health")

@@ -12,7 +12,7 @@ import pytest
 from heliograph.base.actor import SYSTEM
 from heliograph.base.crypto import derive_key
 from heliograph.base.database import clock
-from heliograph.base.database.pool import Pool
+from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.simulators.smsc.options import SmscOptions
@@ -25,6 +25,7 @@ from heliograph.suppliers.contract import LAST, Account, Exchange, Submission
 from heliograph.suppliers.smpp import connector as smpp
 from heliograph.suppliers.smpp.connector import SmppConnector
 from tests.processes import until_true
+from tests.rules.test_locked_rows import locking
 
 KEY = derive_key("a secret key of a test installation", "suppliers")
 TEXT, TO, PASSWORD = "Hello Zacarias", "258841234567", "geheim"
@@ -176,6 +177,21 @@ async def test_the_last_of_each_supplier_are_kept_for_an_hour(pool: Pool) -> Non
         await conn.execute("UPDATE supplier_pdus SET at = $1 WHERE supplier_id = $2", now - 2 * pdus.KEPT, one)
         await conn.execute(pdus.DELETE, now - pdus.KEPT, 5000)
         assert await conn.fetchval("SELECT count(*) FROM supplier_pdus") == 1
+
+
+async def test_a_worker_that_stands_still_while_it_stores_them_holds_up_no_other(pool: Pool, database_url: str) -> None:
+    """The others' leases of their sessions ended meanwhile, and some were open twice."""
+    id = await _add(pool)
+    async with pool.acquire() as conn:
+        await pdus.begin(conn, supplier="main", lasts=timedelta(minutes=1), by=SYSTEM)
+    hasty = await open_pool(database_url, size=1, statement=2.0)
+    try:
+        async with locking(pool) as frozen, hasty.acquire() as conn:
+            await frozen.execute(pdus.TURN, [id])
+            await pdus.keep(conn, [(id, Exchange(clock.now(), True, "enquire_link", 1, "", {}))])
+        assert await pool.fetchval("SELECT count(*) FROM supplier_pdus") == 0
+    finally:
+        hasty.terminate()
 
 
 async def test_a_watch_that_cannot_be_is_refused_by_name(pool: Pool) -> None:

@@ -24,7 +24,7 @@ import msgspec
 import structlog
 
 from heliograph.base.database import clock
-from heliograph.base.database.pool import Connection
+from heliograph.base.database.pool import BRIEFLY, Connection
 from heliograph.base.process import measures
 from heliograph.sms.circuits.breaker import Breaker
 from heliograph.sms.dispatch.routing import Supplier
@@ -147,12 +147,13 @@ async def exchange(
         else:
             one.told.opened_at = None
     if closed:
-        await conn.execute(CLOSE, worker_id, [id for id, _ in closed], [since for _, since in closed])
-        for id, _ in closed:
-            accounts[id].told.opened_at = None
+        columns = [id for id, _ in closed], [since for _, since in closed]
+        if await _write(conn, CLOSE, worker_id, *columns) is not None:
+            for id, _ in closed:
+                accounts[id].told.opened_at = None
     if opened:
-        columns = [one.supplier.id for one in opened], [one.breaker.open_for() for one in opened]
-        for row in await conn.fetch(OPEN, worker_id, *columns):
+        since = [one.breaker.open_for() for one in opened]
+        for row in await _write(conn, OPEN, worker_id, [one.supplier.id for one in opened], since) or ():
             account = accounts[row["supplier_id"]]
             account.told.opened_at = row["opened_at"]
             account.breaker.share()
@@ -216,12 +217,23 @@ async def _throttles(
         if row["throttled_by"] != worker_id and (pause > 0 or row["throttled_for"] < RECENT):
             one.connector.slow(max(0.0, pause))
             one.breaker.put_off()
-    if told:
-        columns = [one.supplier.id for one, _ in told], [min(health.pause, LONGEST) for _, health in told]
-        await conn.execute(THROTTLED, worker_id, *columns)
+    columns = [one.supplier.id for one, _ in told], [min(health.pause, LONGEST) for _, health in told]
+    if not told or await _write(conn, THROTTLED, worker_id, *columns) is None:
+        return
     for one, health in told:
         measures.THROTTLES.add(one.supplier.name, by=health.throttles - one.told.throttles)
         one.told.throttles = health.throttles
+
+
+async def _write(conn: Connection, statement: str, *given: object) -> list[asyncpg.Record] | None:
+    """The rows that a statement returns; None: a supplier's row stays locked, as by an open session, and the next
+    exchange tries again. If this one waited, the leases of the worker's slots would end meanwhile."""
+    try:
+        async with conn.transaction():
+            await conn.execute(BRIEFLY)
+            return await conn.fetch(statement, *given)
+    except asyncpg.LockNotAvailableError:
+        return None
 
 
 SAID = f"""

@@ -9,16 +9,18 @@ that they run every second anyway. The rule nobody may break: everything written
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Principal
-from heliograph.base.database.pool import Connection
+from heliograph.base.database.pool import BRIEFLY, Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
 from heliograph.sms.dispatch import suppliers
@@ -100,16 +102,19 @@ async def exchange(conn: Connection, connectors: Mapping[UUID, Connector], watch
 
 
 async def keep(conn: Connection, taken: list[tuple[UUID, Exchange]]) -> None:
-    """Store exchanges, in order for each supplier, and delete all but the latest of each. One worker at a time."""
+    """Store exchanges, in order for each supplier, and delete all but the latest of each. One worker at a time: if one
+    stands still meanwhile, those of others are not stored, since the leases of their slots would end."""
     of = sorted({id for id, _ in taken})
     rows = [
         (id, uuid7(), one.at, one.is_sent, one.command, one.sequence, one.status, _json(one.fields))
         for id, one in taken
     ]
-    async with conn.transaction():
-        await conn.execute(TURN, of)
-        await conn.execute(KEEP, *(list(column) for column in zip(*rows, strict=True)))
-        await conn.execute(CUT, of)
+    with contextlib.suppress(asyncpg.LockNotAvailableError):
+        async with conn.transaction():
+            await conn.execute(BRIEFLY)
+            await conn.execute(TURN, of)
+            await conn.execute(KEEP, *(list(column) for column in zip(*rows, strict=True)))
+            await conn.execute(CUT, of)
 
 
 async def seen(conn: Connection, supplier_id: UUID) -> WatchedTraffic:
