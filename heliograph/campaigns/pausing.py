@@ -109,6 +109,8 @@ async def put_off(conn: Connection, due: DueCampaign) -> None:
     Runs in the caller's transaction, which holds the campaign's row.
     """
     campaign = due.organization_id, due.id
+    # Other campaigns would wait for each of its turns if a row were locked, as by an open session.
+    await conn.execute(leases.PATIENCE)
     chunk = await conn.fetchrow(WAITING, *campaign)
     if chunk is None:
         await _look_again(conn, due)
@@ -135,6 +137,7 @@ async def take_up(conn: Connection, due: DueCampaign) -> bool:
     chunk = await conn.fetchrow(AWAY_CHUNK, *campaign)
     if chunk is None:
         return False
+    await conn.execute(leases.PATIENCE)
     pause: timedelta = due.at - chunk["put_off_at"]
     ids = await CHANNELS[due.channel].unsent(conn, due, chunk["first_id"], chunk["last_id"])
     own = chunk["put_off_at"] + OWN + AWAY

@@ -105,7 +105,7 @@ class Stager:
         except Exception as error:
             if is_down(error) or due is None:
                 raise
-            # A campaign that fails must not block the others, nor one that waits for its organization's balance.
+            # A campaign that fails must not block the others, nor one that waits for a row that somebody keeps locked.
             if not (is_locked := isinstance(error, asyncpg.LockNotAvailableError)):
                 log.exception("campaign step failed", campaign_id=str(due.id))
             await self._pool.execute(LATER, due.organization_id, due.id, LOCKED if is_locked else FAILED)

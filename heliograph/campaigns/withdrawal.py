@@ -15,6 +15,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.campaigns import counting
 from heliograph.campaigns.channels.contract import DueCampaign
 from heliograph.campaigns.channels.table import CHANNELS
+from heliograph.queue import leases
 
 #: Pause between two checks of the remaining messages: half the time since the last change, within these bounds.
 SOONEST, LATEST = timedelta(seconds=5), timedelta(minutes=10)
@@ -49,6 +50,8 @@ async def withdraw(conn: Connection, due: DueCampaign) -> None:
     Runs in the caller's transaction, which holds the campaign's row. Raises plan.StepOutdated.
     """
     campaign = due.organization_id, due.id
+    # Other campaigns would wait for each of its turns if a row were locked, as by an open session.
+    await conn.execute(leases.PATIENCE)
     chunk = await conn.fetchrow(STAGED, *campaign)
     if chunk is None:
         await _look_again(conn, due)

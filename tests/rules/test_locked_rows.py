@@ -17,7 +17,7 @@ from heliograph.accounts.plans import Terms
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool, open_pool
-from heliograph.campaigns import counting
+from heliograph.campaigns import counting, plan
 from heliograph.campaigns.staging import Stager
 from heliograph.queue import timers
 from heliograph.sending import dispatch, results
@@ -581,3 +581,29 @@ async def test_a_campaign_whose_balance_is_locked_is_not_tried_at_each_turn(pool
     await pool.execute("UPDATE campaigns SET step_at = now()")
     await run(pool)
     assert await pool.fetchval("SELECT count(*) FROM messages") == 1
+
+
+@pytest.mark.parametrize("then", ["pause", "resume", "cancel"])
+async def test_a_campaign_of_which_a_message_is_locked_does_not_hold_up_others(pool: Pool, then: str) -> None:
+    """To pause, resume or cancel it waited for half a minute at each of its turns, and others for theirs."""
+    actor, other = await organization(pool), await organization(pool)
+    campaign = await create(pool, actor, recipients=[TO])
+    for step in ["pause", "resume"] if then == "resume" else [then]:
+        await run(pool)
+        async with pool.acquire() as conn, conn.transaction():
+            await getattr(plan, step)(conn, actor, id=campaign.id)
+    stager = Stager(pool)
+    async with locking(pool) as open_session:
+        await open_session.execute("SELECT FROM queue WHERE organization_id = $1 FOR UPDATE", actor.organization_id)
+        await create(pool, other, recipients=[TO])
+        while await stager.round():
+            pass
+        assert await pool.fetchval("SELECT count(*) FROM messages WHERE organization_id = $1", other.organization_id)
+        step = "SELECT step_at > now() FROM campaigns WHERE id = $1"
+        assert await pool.fetchval(step, campaign.id)
+    await pool.execute("UPDATE campaigns SET step_at = now() WHERE id = $1", campaign.id)
+    await run(pool)
+    put_off = await pool.fetchval(
+        "SELECT due_at > now() + interval '1 year' FROM queue WHERE organization_id = $1", actor.organization_id
+    )
+    assert put_off is {"pause": True, "resume": False, "cancel": None}[then]
