@@ -15,9 +15,11 @@ from datetime import datetime, timedelta
 from time import monotonic
 from uuid import UUID
 
+import asyncpg
+
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.campaigns import counting, plan
+from heliograph.campaigns import counting, plan, withdrawal
 from heliograph.campaigns.channels.contract import DueCampaign
 from heliograph.campaigns.channels.table import CHANNELS
 from heliograph.queue import leases
@@ -37,7 +39,7 @@ OWN = plan.LEAD + timedelta(minutes=1)
 WAITING = """
 SELECT first_id, last_id FROM campaign_chunks
  WHERE organization_id = $1 AND campaign_id = $2 AND put_off_at IS NULL AND NOT withdrawn AND queued > 0
- ORDER BY first_id DESC LIMIT 1
+   AND ($3::uuid IS NULL OR first_id < $3) ORDER BY first_id DESC LIMIT 1
 """
 PUT_OFF = """
 UPDATE campaign_chunks SET put_off_at = $4 WHERE organization_id = $1 AND campaign_id = $2 AND first_id = $3
@@ -109,21 +111,23 @@ async def put_off(conn: Connection, due: DueCampaign) -> None:
     Runs in the caller's transaction, which holds the campaign's row.
     """
     campaign = due.organization_id, due.id
-    # Other campaigns would wait for each of its turns if a row were locked, as by an open session.
-    await conn.execute(leases.PATIENCE)
-    chunk = await conn.fetchrow(WAITING, *campaign)
-    if chunk is None:
+
+    async def work(chunk: asyncpg.Record) -> None:
+        ids = await CHANNELS[due.channel].unsent(conn, due, chunk["first_id"], chunk["last_id"])
+        await leases.shift(conn, due.channel, ids, by=AWAY)
+        await conn.execute(PUT_OFF, *campaign, chunk["first_id"], due.at)
+        await counting.recount(conn, due.channel, [(*campaign, chunk["first_id"])])
+
+    if await withdrawal.of_last_free(conn, WAITING, due, work):
+        await conn.execute(MORE, *campaign)
+    else:
         await _look_again(conn, due)
-        return
-    ids = await CHANNELS[due.channel].unsent(conn, due, chunk["first_id"], chunk["last_id"])
-    await leases.shift(conn, due.channel, ids, by=AWAY)
-    await conn.execute(PUT_OFF, *campaign, chunk["first_id"], due.at)
-    await counting.recount(conn, due.channel, [(*campaign, chunk["first_id"])])
-    await conn.execute(MORE, *campaign)
 
 
 async def _look_again(conn: Connection, due: DueCampaign) -> None:
     campaign = due.organization_id, due.id
+    # Other campaigns would wait for each of its turns if a row were locked, as by an open session.
+    await conn.execute(leases.PATIENCE)
     for chunk in await conn.fetch(LATELY, *campaign, due.at, SETTLED, CHUNKS):
         ids = await CHANNELS[due.channel].unsent(conn, due, chunk["first_id"], chunk["last_id"])
         await leases.shift(conn, due.channel, ids, by=AWAY, only_within=AWAY / 2)

@@ -33,7 +33,7 @@ from tests.rules import whatsapp_factories
 from tests.rules.callback_factories import Meta, status, wamid
 from tests.rules.dispatching import Bench, attempts, pause_of, queued
 from tests.rules.factories import TO, message, organization, receipt, sender, status_of
-from tests.rules.test_campaigns import create, end, run
+from tests.rules.test_campaigns import create, end, number, run
 from tests.rules.test_inbound import NUMBER, handset_message, opted_out, receive
 
 LOCKED = "SELECT FROM messages WHERE id = ANY ($1) FOR UPDATE"
@@ -607,3 +607,22 @@ async def test_a_campaign_of_which_a_message_is_locked_does_not_hold_up_others(p
         "SELECT due_at > now() + interval '1 year' FROM queue WHERE organization_id = $1", actor.organization_id
     )
     assert put_off is {"pause": True, "resume": False, "cancel": None}[then]
+
+
+@pytest.mark.parametrize("then", ["pause", "cancel"])
+async def test_one_locked_message_keeps_no_others_of_a_campaign_from_being_stopped(pool: Pool, then: str) -> None:
+    """They were sent, although somebody had paused or canceled it."""
+    actor = await organization(pool)
+    campaign = await create(pool, actor, recipients=[number(n) for n in range(4)])
+    await run(pool, chunk=1)
+    async with pool.acquire() as conn, conn.transaction():
+        await getattr(plan, then)(conn, actor, id=campaign.id)
+    (last,) = await pool.fetch("SELECT id FROM queue ORDER BY id DESC LIMIT 1")
+    waiting = "SELECT id FROM queue WHERE due_at < now() + interval '1 year'"
+    async with locking(pool) as open_session:
+        await open_session.execute("SELECT FROM queue WHERE id = $1 FOR UPDATE", last["id"])
+        await run(pool)
+        assert await pool.fetch(waiting) == [last]
+    await pool.execute("UPDATE campaigns SET step_at = now() WHERE id = $1", campaign.id)
+    await run(pool)
+    assert await pool.fetch(waiting) == []
