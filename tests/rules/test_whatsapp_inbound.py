@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 
 from heliograph.base.crypto import derive_key, unseal
 from heliograph.base.database import clock
-from heliograph.base.database.pool import Pool
+from heliograph.base.database.pool import Pool, open_pool
 from heliograph.consent import optouts
 from heliograph.suppliers.whatsapp_cloud.callbacks import webhooks
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import Item
@@ -581,6 +581,37 @@ async def test_a_message_to_a_new_number_takes_effect_once_a_reading_has_found_i
         assert len(await dead_letters(pool)) == 1
     await pool.execute("UPDATE whatsapp_numbers SET changed_at = now() - interval '2 minutes'")
     assert not await pool.fetchval(awaited)
+
+
+async def test_a_locked_row_keeps_no_other_messages_to_new_numbers_from_taking_effect(
+    pool: Pool, database_url: str, acme: Made, meta: Meta
+) -> None:
+    """Everybody's STOP to a new number was ignored if it waited for half a minute each time: they are retried for a
+    minute after a reading."""
+    other = await made(pool)
+    for who, graph_id in ((acme, "777"), (other, "888")):
+        for text in ("STOP", "more"):
+            await meta.say(who, message(who, text, ago(minutes=2), graph_id=graph_id))
+        new, *_ = await new_number(pool, who.organization_id, who.account_id)
+        await pool.execute("UPDATE whatsapp_numbers SET graph_id = $2 WHERE id = $1", new, graph_id)
+    await pool.execute("UPDATE whatsapp_dead_letters SET received_at = received_at - interval '2 minutes'")
+    hasty = await open_pool(database_url, size=2, statement=2.0)
+    try:
+        async with pool.acquire() as open_session, open_session.transaction():
+            await open_session.execute(
+                "INSERT INTO opt_outs (organization_id, recipient, since, source) VALUES ($1, $2, now(), 'test')",
+                acme.organization_id,
+                TO,
+            )
+            async with hasty.acquire() as conn, conn.transaction():
+                await retry_awaited(conn, KEY, RateBook(pool))
+            assert await opted_out(pool, other)
+            assert len(await dead_letters(pool)) == 2
+    finally:
+        hasty.terminate()
+    async with pool.acquire() as conn, conn.transaction():
+        await retry_awaited(conn, KEY, RateBook(pool))
+    assert await dead_letters(pool) == []
 
 
 @pytest.mark.fresh_database

@@ -508,19 +508,27 @@ async def retry_awaited(
 
 
 async def _settle(conn: Connection, found: Sequence[StoredDeadLetter], rates: RateBook) -> tuple[int, int]:
-    """Apply dead letters that have an owner; returns how many are settled, and the webhook deliveries queued."""
+    """Apply dead letters that have an owner; returns how many are settled, and the webhook deliveries queued. If a row
+    stays locked, as by an open session, that one and its organization's later ones are left."""
     sealing = Sealing()
     await sealing.refresh(conn)
     items = [(one, item) for one in found if (item := one.item) is not None]
     routes = await accounts.routes(conn, list({item.waba_id for _, item in items}))
     done, deliveries = [], 0
+    waiting: set[UUID] = set()
     for one, item in items:
         work = route(item, one.app, one.received_at, routes)
-        if not isinstance(work, Work) or (isinstance(item, MessageItem) and sealing.is_locked(work.organization_id)):
+        if not isinstance(work, Work) or work.organization_id in waiting:
+            continue
+        if isinstance(item, MessageItem) and sealing.is_locked(work.organization_id):
             continue
         try:
             async with conn.transaction():
+                await conn.execute(BRIEFLY)
                 deliveries += await apply(conn, [work], rates=rates, sealing=sealing, dropped=Counter())
+        except asyncpg.LockNotAvailableError:
+            waiting.add(work.organization_id)
+            continue
         except Exception as error:
             if is_down(error) or isinstance(error, (*_TRANSIENT, *_OURS)):
                 raise
