@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
-from heliograph.base.database.pool import Connection
+from heliograph.base.database.pool import BRIEFLY, Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 
@@ -149,6 +150,7 @@ SELECT {STARTED} FROM tag_changes c
  WHERE finished_at IS NULL AND NOT EXISTS (
        SELECT FROM tag_changes
         WHERE organization_id = c.organization_id AND mode = c.mode AND id < c.id AND finished_at IS NULL)
+   AND id <> ALL ($1)
  ORDER BY contacts, id LIMIT 1 FOR UPDATE SKIP LOCKED
 """
 ANY = "EXISTS (SELECT FROM tag_changes WHERE finished_at IS NULL)"
@@ -156,11 +158,17 @@ ANY = "EXISTS (SELECT FROM tag_changes WHERE finished_at IS NULL)"
 
 async def step(conn: Connection) -> int:
     """Advance an unfinished change, in the caller's transaction; returns how many contacts were examined, and 1 for a
-    change that ended."""
-    row = await conn.fetchrow(NEXT)
-    if row is None:
-        return 0
-    return await _step(conn, *row.values()) or 1
+    change that ended. One that waits for a contact that somebody keeps locked, as in an open session, is passed over:
+    it would always be the one with the least progress."""
+    waiting: list[UUID] = []
+    while (row := await conn.fetchrow(NEXT, waiting)) is not None:
+        try:
+            async with conn.transaction():
+                await conn.execute(BRIEFLY)
+                return await _step(conn, *row.values()) or 1
+        except asyncpg.LockNotAvailableError:
+            waiting.append(row["id"])
+    return 0
 
 
 UP_TO_IT = f"""

@@ -11,9 +11,12 @@ import pytest
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool, is_down, open_pool
 from heliograph.base.process import measures
+from heliograph.contacts import records, tags
 from heliograph.contacts.imports import drafts
 from heliograph.contacts.imports.running import Runner
+from heliograph.contacts.records import Entry
 from tests.rules.factories import organization
+from tests.rules.test_locked_rows import locking
 from tests.wire import wire
 
 CONTENT = b"phone,name\n" + b"".join(b"+25884123%04d,Ana %d\n" % (n, n) for n in range(6))
@@ -108,3 +111,60 @@ async def test_what_a_check_showed_of_people_is_not_kept_with_their_import(pool:
     assert (ended.survey.rows, ended.survey.unused) == (3, 1)
     assert [one.count for one in ended.survey.reasons.values()] == [1]
     assert not [one for one in ("Bia", "84 123", "258001234567") if one in kept]
+
+
+async def test_an_import_that_waits_for_a_locked_contact_lets_others_have_their_turn(pool: Pool) -> None:
+    """Each of its turns took half a minute."""
+    actors = [await organization(pool) for _ in range(2)]
+    async with pool.acquire() as conn, conn.transaction():
+        await records.create(conn, actors[0], entry=Entry("+258841230000", "Ana"))
+    runner = Runner(pool, {})
+    try:
+        ids = [await being_checked(pool, actor) for actor in actors]
+        while await runner.round():
+            pass
+        async with pool.acquire() as conn:
+            for actor, id in zip(actors, ids, strict=True):
+                survey = (await drafts.get(conn, actor, id=id)).survey
+                assert survey is not None
+                await drafts.run(conn, actor, id=id, confirmed=survey.doubts)
+        failures = measures.FAILURES.values.copy()
+        states = "SELECT array_agg(state ORDER BY id) FROM contact_imports"
+        async with locking(pool) as open_session:
+            await open_session.execute("SELECT FROM contacts FOR UPDATE")
+            while await runner.round():
+                pass
+            assert await pool.fetchval(states) == ["running", "finished"]
+        assert measures.FAILURES.values == failures
+        await pool.execute("UPDATE contact_imports SET lease_until = NULL")
+        while await runner.round():
+            pass
+    finally:
+        await runner.close()
+    assert await pool.fetchval(states) == ["finished"] * 2
+
+
+async def test_a_change_of_a_tag_that_waits_for_a_locked_contact_lets_others_go_on(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the one with the least progress, it was always next, and nobody's was changed for as long as it waited."""
+    monkeypatch.setattr(tags, "STEP", 1)
+    actors = [await organization(pool) for _ in range(2)]
+    async with pool.acquire() as conn, conn.transaction():
+        for actor in actors:
+            entries = [Entry(f"+25884{1_000_000 + n}", f"Person {n}", tags=("old",)) for n in range(3)]
+            await records.create_many(conn, actor, entries=entries)
+            await tags.begin(conn, actor, tag="old", becomes="new")
+
+    async def change() -> list[int]:
+        async with pool.acquire() as conn, conn.transaction():
+            while await tags.step(conn):
+                pass
+        left = "SELECT count(*)::int FROM contact_tags WHERE organization_id = $1 AND tag = 'old'"
+        return [await pool.fetchval(left, actor.organization_id) for actor in actors]
+
+    async with locking(pool) as open_session:
+        waiting = "SELECT FROM contacts WHERE organization_id = $1 AND 'old' = ANY (tags) FOR UPDATE"
+        await open_session.execute(waiting, actors[0].organization_id)
+        assert await change() == [2, 0]
+    assert await change() == [0, 0]

@@ -21,7 +21,7 @@ import structlog
 from heliograph import notices
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor, Principal
-from heliograph.base.database.pool import Connection, Pool, is_down, plan_by_key
+from heliograph.base.database.pool import ROW_LOCKED, Connection, Pool, is_down, plan_by_key
 from heliograph.base.ids import uuid7
 from heliograph.base.process import measures
 from heliograph.base.process.crash import crash_point
@@ -33,6 +33,7 @@ from heliograph.contacts.imports.spool import Spool
 from heliograph.contacts.imports.survey import Numbers, Survey, judge_batch
 from heliograph.contacts.sheets import Reader
 from heliograph.notices import Notice
+from heliograph.queue import leases
 
 log = structlog.get_logger()
 
@@ -110,10 +111,13 @@ class Runner:
                 if row is not None:
                     # It has been read further than was counted: a check would miss those rows.
                     self._close(row["id"])
-                if is_down(error):
+                if isinstance(error, ROW_LOCKED):  # others would wait for each of its turns
+                    log.warning("import waits for a locked row", import_id=str(row and row["id"]))
+                elif is_down(error):
                     raise
-                log.exception("import step failed", import_id=str(row and row["id"]))
-                measures.FAILURES.add("imports")
+                else:
+                    log.exception("import step failed", import_id=str(row and row["id"]))
+                    measures.FAILURES.add("imports")
                 if row is not None:
                     await conn.execute(LATER, organization_id, row["id"], self._me, FAILED)
         return 1
@@ -188,6 +192,7 @@ class Runner:
             await self._finish(conn, actor, draft)
             return True
         async with conn.transaction():
+            await conn.execute(leases.PATIENCE)
             # The row is locked from here on: stopping the import waits for this step, and no other worker can do it.
             mine = await conn.fetchval(MINE, actor.organization_id, draft.id, self._me, draft.rows)
             if mine is None:
