@@ -202,8 +202,7 @@ async def renew(conn: Connection, *, now: datetime | None = None) -> int:
         ids: list[UUID] = []
         try:
             async with conn.transaction():
-                if most == 1:
-                    await conn.execute(BRIEFLY)
+                await conn.execute(BRIEFLY)  # others' quotas are locked meanwhile
                 rows = await conn.fetch(DUE, now, most, left)
                 ids = [row["id"] for row in rows]
                 await _begin(conn, rows, now)

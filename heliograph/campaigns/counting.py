@@ -21,6 +21,7 @@ from heliograph.base.database.pool import ROW_LOCKED, Connection
 from heliograph.campaigns import plan
 from heliograph.campaigns.channels.contract import DueCampaign
 from heliograph.campaigns.channels.table import CHANNELS
+from heliograph.queue import leases
 
 #: Chunks counted per transaction: at most some 50,000 messages, 50 ms; and transactions per run, or until it has taken
 #: this many seconds. Thousands of small campaigns have thousands of chunks.
@@ -102,6 +103,8 @@ async def count_due(conn: Connection, *, waits: bool = True) -> int:
     counted, or put off because their campaign is locked, if it `waits` for none. Runs in the caller's transaction."""
     due = await conn.fetch(DUE, CHUNKS)
     if due:
+        if waits:  # others' campaigns are locked meanwhile
+            await conn.execute(leases.PATIENCE)
         of = sorted({(row["organization_id"], row["campaign_id"]) for row in due})
         lock = LOCK if waits else LOCK_FREE
         locked = await conn.fetch(lock, [organization_id for organization_id, _ in of], [id for _, id in of])

@@ -525,8 +525,12 @@ async def test_messages_of_other_handsets_are_processed_while_one_is_locked_in_t
     assert [row["said"] for row in said] == ["out", "in"]
 
 
-async def test_plans_of_other_organizations_are_renewed(pool: Pool, hasty: Pool) -> None:
-    """None was, so that at the beginning of a month, nobody could send."""
+async def test_plans_of_other_organizations_are_renewed(
+    pool: Pool, hasty: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None was, so that at the beginning of a month, nobody could send. Nor does it wait for as long as a statement
+    may, with others' quotas locked."""
+    monkeypatch.setattr(plans, "ROW_LOCKED", asyncpg.LockNotAvailableError)
     ids = [(await organization(pool)).organization_id for _ in range(3)]
     async with pool.acquire() as conn:
         for id in ids:
@@ -541,8 +545,10 @@ async def test_plans_of_other_organizations_are_renewed(pool: Pool, hasty: Pool)
         assert await plans.renew(conn) == 0
 
 
-async def test_campaigns_of_others_are_counted(pool: Pool, hasty: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None was completed. The chunks of a locked one do not take up each batch."""
+async def test_campaigns_of_others_are_counted(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None was completed. The chunks of a locked one do not take up each batch. Nor are others locked for as long as a
+    statement may take, when nobody can pause them."""
+    monkeypatch.setattr(counting, "ROW_LOCKED", asyncpg.LockNotAvailableError)
     monkeypatch.setattr(counting, "CHUNKS", 1)
     monkeypatch.setattr(counting, "SECONDS", 3600.0)
     locked, other = [await create(pool, await organization(pool), recipients=[to]) for to in ("+258841110001", TO)]
@@ -556,7 +562,7 @@ async def test_campaigns_of_others_are_counted(pool: Pool, hasty: Pool, monkeypa
             float(n),
         )
     delivered = "SELECT array_agg(delivered ORDER BY id) FROM campaigns"
-    async with locking(pool) as open_session, hasty.acquire() as conn:
+    async with locking(pool) as open_session, pool.acquire() as conn:
         await open_session.execute("SELECT FROM campaigns WHERE id = $1 FOR UPDATE", locked.id)
         assert await counting.count_all_due(conn) == 2
         assert await pool.fetchval(delivered) == [0, 1]
