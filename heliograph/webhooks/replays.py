@@ -17,7 +17,7 @@ import msgspec
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
-from heliograph.base.database.pool import Connection
+from heliograph.base.database.pool import BRIEFLY, Connection
 from heliograph.base.errors import Invalid, NotFound, Problems, Refusal
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.webhooks import endpoints
@@ -364,20 +364,18 @@ async def _step(conn: Connection, taken: asyncpg.Record) -> int:
     if taken["endpoint"] != "active":
         await conn.execute(STEPPED, organization_id, taken["id"], None, 0, "canceled")
         return 0
-    looked, reached, wanted = await conn.fetchrow(  # type: ignore[misc]  # a SELECT without FROM always returns a row
-        LOOK,
-        organization_id,
-        taken["position"],
-        uuid7_floor(taken["to_at"]),
-        STEP,
-        taken["kinds"],
-        taken["only_failed"],
-        endpoint_id,
-        taken["mode"],
-        successes.since(taken["position"]),
-    )
+    place = organization_id, taken["position"], uuid7_floor(taken["to_at"]), STEP
+    kind = taken["kinds"], taken["only_failed"], endpoint_id, taken["mode"], successes.since(taken["position"])
+    # A SELECT without FROM always returns a row.
+    looked, reached, wanted = await conn.fetchrow(LOOK, *place, *kind)  # type: ignore[misc]
     if wanted:
-        await _queue(conn, organization_id, endpoint_id, wanted, LATER)
+        try:
+            async with conn.transaction():
+                await conn.execute(BRIEFLY)
+                await _queue(conn, organization_id, endpoint_id, wanted, LATER)
+        except asyncpg.LockNotAvailableError:  # as an open session has it: it is the others' turn
+            await conn.execute(STEPPED, organization_id, taken["id"], None, 0, "running")
+            return 0
     status = "running" if looked == STEP else "completed"
     await conn.execute(STEPPED, organization_id, taken["id"], reached, len(wanted), status)
     return len(wanted)

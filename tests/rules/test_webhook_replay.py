@@ -132,6 +132,25 @@ async def test_a_resend_of_what_waits_brings_its_next_attempt_forward(pool: Pool
         assert await leases.finish(conn, [lease]) == 1
 
 
+async def test_a_replay_that_waits_for_a_locked_row_lets_others_go_on(pool: Pool) -> None:
+    """As the one that had waited longest, it was always next, and nobody's went on."""
+    ids = []
+    for _ in range(2):
+        actor = await organization(pool)
+        id, _ = await endpoint(pool, actor, URL)
+        await record(pool, actor)
+        await start(pool, actor, id)
+        ids.append(id)
+    states = "SELECT array_agg(status ORDER BY id) FROM webhook_replays"
+    async with pool.acquire() as open_session, open_session.transaction():
+        await open_session.execute("DELETE FROM queue WHERE line = $1", ids[0])
+        await advance(pool)
+        assert await pool.fetchval(states) == ["running", "completed"]
+    await advance(pool)
+    assert await pool.fetchval(states) == ["completed"] * 2
+    assert await queued(pool) == 2
+
+
 async def test_what_cannot_be_sent_again_is_refused(pool: Pool) -> None:
     actor, other = await organization(pool), await organization(pool)
     (id, _), (disabled, _) = await endpoint(pool, actor, URL), await endpoint(pool, actor, URL)
