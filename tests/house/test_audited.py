@@ -62,7 +62,7 @@ UNRECORDED = {
     "heliograph.sms.management.trying.forget": "the setting that was changed since is recorded",
     "heliograph.contacts.recency._stretch": "when messages left for a contact, which their rows say",
     "heliograph.accounts.api_keys.keyring.Keyring": "when a key was last used",
-    "heliograph.notices.conditions._look_at_wallets": "that people were told of a low balance, which the notice says",
+    "heliograph.notices.conditions._crossed": "that people were told of a low balance, which the notice says",
     "heliograph.accounts.quota.refund_many": TRAFFIC,
     "heliograph.accounts.quota.reset_many": "its callers record the plan or the period",
     "heliograph.accounts.quota.set_resets_at": "its callers record the plan",
