@@ -18,8 +18,9 @@ from heliograph.sending.results import Results
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, OnCloudOutcome
 from heliograph.suppliers.whatsapp_cloud.credential import Credential
 from heliograph.webhooks.recording.handover import Deliveries
-from heliograph.whatsapp.callbacks import dead_letters, expiry, inbox, intake
-from heliograph.whatsapp.callbacks.inbox import Inbox
+from heliograph.whatsapp.callbacks import dead_letters, expiry, intake
+from heliograph.whatsapp.callbacks.processing import retries
+from heliograph.whatsapp.callbacks.processing.inbox import Inbox
 from heliograph.whatsapp.dispatch import held, parking, test_mode
 from heliograph.whatsapp.dispatch.channel import WhatsAppChannel
 from heliograph.whatsapp.dispatch.number_pool import CloudFactory, NumberPool, PooledConnector
@@ -168,7 +169,7 @@ class WhatsAppWork(Work):
 
     async def _retry(self, conn: Connection) -> None:
         """Apply users' messages to numbers that were not known yet when they arrived."""
-        deliveries, self._retried_to = await inbox.retry_awaited(conn, self._key, self._rates, below=self._retried_to)
+        deliveries, self._retried_to = await retries.retry_awaited(conn, self._key, self._rates, below=self._retried_to)
         if deliveries:
             self._deliveries.queued()
 

@@ -21,7 +21,7 @@ from heliograph.suppliers.whatsapp_cloud.callbacks.items import AccountItem, Mes
 from heliograph.whatsapp import checks
 from heliograph.whatsapp.callbacks import dead_letters
 from heliograph.whatsapp.callbacks.dead_letters import DeadLetter
-from heliograph.whatsapp.callbacks.inbox import Inbox
+from heliograph.whatsapp.callbacks.processing.inbox import Inbox
 from heliograph.whatsapp.dispatch import holds
 from heliograph.whatsapp.mirror import apps
 from heliograph.whatsapp.money import rates

@@ -114,7 +114,7 @@ UNRECORDED = {
     "heliograph.webhooks.replays.hold": "its caller records that the endpoint was paused",
     "heliograph.webhooks.replays.recover": "its caller records that the endpoint came back",
     "heliograph.webhooks.replays.release": "its caller records that the endpoint was resumed",
-    "heliograph.whatsapp.callbacks.inbox.Inbox": MIRROR,
+    "heliograph.whatsapp.callbacks.processing.inbox.Inbox": MIRROR,
     "heliograph.whatsapp.dispatch.holds.sent": MIRROR,
     "heliograph.whatsapp.dispatch.holds.hold_account": MIRROR,
     "heliograph.whatsapp.dispatch.holds.hold_number": MIRROR,

@@ -13,8 +13,8 @@ import msgspec
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
-from heliograph.whatsapp.callbacks.inbox import Inbox
 from heliograph.whatsapp.callbacks.intake import CallbackIntake
+from heliograph.whatsapp.callbacks.processing.inbox import Inbox
 from heliograph.whatsapp.mirror.apps import App, AppBook
 from heliograph.whatsapp.money.rates import RateBook
 from tests.rules.factories import TO

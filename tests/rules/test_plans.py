@@ -45,7 +45,8 @@ from heliograph.webhooks.delivery import attempts
 from heliograph.webhooks.recording import events, successes
 from heliograph.webhooks.recording import results as recording
 from heliograph.whatsapp import status
-from heliograph.whatsapp.callbacks import conversations, inbox, matching, opt_out_words
+from heliograph.whatsapp.callbacks import conversations, matching, opt_out_words
+from heliograph.whatsapp.callbacks.processing import routing
 from heliograph.whatsapp.dispatch import claimed, holds, parking
 from heliograph.whatsapp.mirror import numbers, template_sync, templates
 from heliograph.whatsapp.money import rates, wallet
@@ -212,7 +213,7 @@ STATEMENTS = {
         },
     ),
     "numbers that statuses are about, in other accounts": (
-        inbox.MOVED,
+        routing.MOVED,
         {"whatsapp_numbers": "organization_id", "whatsapp_accounts": "organization_id"},
     ),
     "messages of statuses": (

@@ -24,8 +24,9 @@ from heliograph.simulators.receiver import Options, Receiver
 from heliograph.webhooks import catcher, endpoints, history
 from heliograph.whatsapp import messages, timeline
 from heliograph.whatsapp.accepting.accept import Acceptor, TemplateSend, TextReply
-from heliograph.whatsapp.callbacks import dead_letters, inbox
-from heliograph.whatsapp.callbacks.inbox import LOCKED
+from heliograph.whatsapp.callbacks import dead_letters
+from heliograph.whatsapp.callbacks.processing import retries
+from heliograph.whatsapp.callbacks.processing.inbox import LOCKED
 from tests import hooks
 from tests.rules.callback_factories import Meta, message
 from tests.rules.dispatching_whatsapp import Bench, status_of
@@ -200,11 +201,11 @@ async def test_a_damaged_key_stops_its_own_organization_alone(pool: Pool) -> Non
         (letter,) = await dead_letters.list_all(conn, KEY, limit=9)
     assert letter.reason == LOCKED
     assert MARKER.encode() in letter.raw
-    assert await inbox.retry(pool, KEY) == (1, 0)
+    assert await retries.retry(pool, KEY) == (1, 0)
     assert await holding(pool) == set()
 
     await mend(pool, one, key)
-    assert await inbox.retry(pool, KEY) == (1, 1)
+    assert await retries.retry(pool, KEY) == (1, 1)
     received = await pool.fetchval(
         "SELECT id FROM whatsapp_messages WHERE organization_id = $1 AND direction = 'inbound'", one.organization_id
     )
@@ -286,13 +287,13 @@ async def test_a_dead_letter_goes_with_its_organizations_key(pool: Pool) -> None
         assert (letter.item is not None, MARKER.encode() in letter.raw) == (True, True)
         assert await dead_letters.get(conn, KEY, id=letter.id) == letter
     await pool.execute("UPDATE whatsapp_numbers SET graph_id = '4711'")
-    assert await inbox.retry(pool, KEY) == (1, 1)
+    assert await retries.retry(pool, KEY) == (1, 1)
     await meta.say(one, message(one, MARKER, graph_id="4712"))
     async with pool.acquire() as conn:
         await organizations.set_state(conn, id=one.organization_id, state="closed")
         (letter,) = await dead_letters.list_all(conn, KEY, limit=9)
     assert (letter.item, letter.raw) == (None, b"")
-    assert await inbox.retry(pool, KEY) == (1, 0)
+    assert await retries.retry(pool, KEY) == (1, 0)
 
 
 async def test_what_is_kept_of_deliveries_opens_for_who_looks_at_it(pool: Pool) -> None:

@@ -24,10 +24,12 @@ from heliograph.base.database.pool import Pool, open_pool
 from heliograph.consent import optouts
 from heliograph.suppliers.whatsapp_cloud.callbacks import webhooks
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import Item
-from heliograph.whatsapp.callbacks import inbox, intake
+from heliograph.whatsapp.callbacks import intake
 from heliograph.whatsapp.callbacks.dead_letters import ANY_AWAITED, NEWEST, context, list_all
-from heliograph.whatsapp.callbacks.inbox import Inbox, retry, retry_awaited
 from heliograph.whatsapp.callbacks.intake import KIND
+from heliograph.whatsapp.callbacks.processing import inbox
+from heliograph.whatsapp.callbacks.processing.inbox import Inbox
+from heliograph.whatsapp.callbacks.processing.retries import retry, retry_awaited
 from heliograph.whatsapp.money.rates import RateBook
 from tests.rules.callback_factories import Change, Meta, ago, batch, call, message, status, wamid
 from tests.rules.dispatching_whatsapp import Bench, accept_all, row_of, status_of

@@ -18,7 +18,8 @@ from heliograph.cli.terminal.asking import confirm
 from heliograph.cli.terminal.console import DataDir, Org, Problem, on_database, operator, settings_of, shell
 from heliograph.cli.terminal.http import address, exchange
 from heliograph.cli.terminal.printing import Json, group, is_for_programs, say, show
-from heliograph.whatsapp.callbacks import dead_letters, inbox, simulated
+from heliograph.whatsapp.callbacks import dead_letters, simulated
+from heliograph.whatsapp.callbacks.processing import retries
 from heliograph.whatsapp.callbacks.simulated import Callback, Number
 from heliograph.whatsapp.mirror import apps
 
@@ -165,7 +166,7 @@ def retry(
     async def work(_: Connection) -> tuple[int, int]:
         pool = await open_pool(settings.database_url, size=2)
         try:
-            return await inbox.retry(pool, apps.seal_key(settings), id=id)
+            return await retries.retry(pool, apps.seal_key(settings), id=id)
         finally:
             await pool.close()
 

@@ -11,7 +11,8 @@ from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.lists import pagination
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import TRAFFIC_CHANGE
-from heliograph.whatsapp.callbacks import dead_letters, inbox
+from heliograph.whatsapp.callbacks import dead_letters
+from heliograph.whatsapp.callbacks.processing import retries
 from heliograph.whatsapp.mirror import apps
 
 HERE = "/console/whatsapp/callbacks"
@@ -41,7 +42,7 @@ async def show(request: Request) -> Answer:
 async def retry(request: Request) -> Answer:
     """Retry items that could not be applied, oldest first."""
     key = apps.seal_key(request.services.settings)
-    looked, done = await inbox.retry(request.services.pool, key, seconds=SECONDS)
+    looked, done = await retries.retry(request.services.pool, key, seconds=SECONDS)
     said = request.text(
         "%(done)s of %(looked)s are applied.", done=request.locale.number(done), looked=request.locale.number(looked)
     )
@@ -64,7 +65,7 @@ async def show_one(request: Request) -> Answer:
 async def retry_one(request: Request) -> Answer:
     """Apply this one."""
     id = request.id()
-    looked, done = await inbox.retry(request.services.pool, apps.seal_key(request.services.settings), id=id)
+    looked, done = await retries.retry(request.services.pool, apps.seal_key(request.services.settings), id=id)
     if not looked:
         raise NotFound
     if done:

@@ -1,4 +1,4 @@
-"""Callbacks as Meta posts them: verified, sealed, stored, and only then answered. `inbox.py` processes them.
+"""Callbacks as Meta posts them: verified, sealed, stored, and only then answered. `processing` does the rest.
 
 Meta repeats a callback for up to seven days until it is answered with 200, and cannot be asked for one that was missed.
 So every genuine callback is stored whatever it says, and all that arrive during one commit share the next. The rule

@@ -1,31 +1,22 @@
 """How a worker processes callbacks: it takes stored ones, and applies each of their items once.
 
 A batch is callbacks of one app, about five hundred items, in one transaction: their rows are locked while it runs and
-deleted by its commit. If a worker is killed, they are unchanged, and another one takes them at once. Repeating,
-reordering or regrouping items changes nothing, since each kind recognizes items that have already been applied.
+deleted by its commit. If a worker is killed, they are unchanged, and another one takes them at once.
 
-    statuses                        match_statuses, move_many: state, money, events of messages
-    messages                        received.receive
-    calls                           calls.note
-    templates, numbers, accounts    apply_items of each
-    unparsable, or failing alone    whatsapp_dead_letters, sealed
+    parse, route                    items and their owners (routing.py)
+    apply                           all of them, or halves down to those that fail (applying.py)
+    unparsable, or failing alone    whatsapp_dead_letters, sealed; `retries.py` retries them
 
-The rule nobody may break: an item is applied only to the account that its callback names, if that account belongs to
-the callback's app, and to a number of that account; a status also to one that has moved there. And whatever happens to
-one item, the others of its batch are applied.
-
-It has over 400 lines because routing, applying and halving a batch are one transaction.
+The rule nobody may break: whatever happens to one item, the others of its batch are applied.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
-from itertools import groupby
 from time import monotonic
 from uuid import UUID
 
@@ -42,37 +33,23 @@ from heliograph.base.sentences import said
 from heliograph.queue.backlog import Backlog
 from heliograph.sealing.text_keys import Sealing
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
-    AccountItem,
-    AlarmItem,
     CallItem,
-    CapabilityItem,
     Item,
     MessageItem,
-    NumberItem,
     PoisonItem,
     StatusItem,
-    TemplateItem,
     UnknownItem,
 )
 from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import parse
 from heliograph.webhooks.recording.handover import Handover, abandoned
-from heliograph.whatsapp.callbacks import calls, conversations, dead_letters, intake, matching, received
-from heliograph.whatsapp.callbacks.calls import Call
-from heliograph.whatsapp.callbacks.dead_letters import (
-    UNKNOWN_NUMBER,
-    DeadLetter,
-    Readable,
-    StoredDeadLetter,
-    raw_of,
-    store,
-)
-from heliograph.whatsapp.callbacks.matching import Found, Matched, NamedUsers
+from heliograph.whatsapp.callbacks import intake, matching, received
+from heliograph.whatsapp.callbacks.dead_letters import UNKNOWN_NUMBER, DeadLetter, Readable, raw_of, store
+from heliograph.whatsapp.callbacks.matching import NamedUsers
+from heliograph.whatsapp.callbacks.processing.applying import TRANSIENT, apply, blames_item
+from heliograph.whatsapp.callbacks.processing.routing import Work, moved, route
 from heliograph.whatsapp.callbacks.received import ReceivedItem
-from heliograph.whatsapp.dispatch import outcomes
-from heliograph.whatsapp.mirror import accounts, numbers, template_sync, warnings
-from heliograph.whatsapp.mirror.accounts import Route
+from heliograph.whatsapp.mirror import accounts, numbers
 from heliograph.whatsapp.money.rates import RateBook
-from heliograph.whatsapp.status import move_many
 
 log = structlog.get_logger()
 
@@ -82,21 +59,11 @@ _locked = Sparse("callbacks wait for a locked row")
 CALLBACKS, ITEMS = 500, 500
 #: Bytes from which a batch is parsed in a thread: whoever signs callbacks decides how long that takes.
 LARGE = 262_144
-#: Lock conflicts with other transactions: not an item's fault, so the whole batch is retried.
-_TRANSIENT = (
-    asyncpg.DeadlockDetectedError,
-    asyncpg.SerializationError,
-    asyncpg.LockNotAvailableError,
-)
-#: Errors caused by a schema of another version: not an item's fault, so all items wait.
-_OURS = (asyncpg.SyntaxOrAccessError,)
 #: Pause before a retry, seconds; and before another worker tries a callback that cannot be decrypted here.
 AGAIN, LATER_SECONDS = 0.05, 60.0
 #: The same for one that waits for a row that somebody keeps locked; and for how long after such a lock all are waited
 #: for only briefly.
 LOCKED_SECONDS, LOCKS_FOR = 15.0, 300.0
-#: For how long one step of a timer retries dead letters, seconds: it holds their locks.
-RETRY_SECONDS = 3.0
 #: Minimum seconds between log lines about dropped items, and between updates of when a number was last heard from; and
 #: between updates of when one of its messages was last sent.
 SAY_EVERY = MARK_EVERY = 60.0
@@ -105,28 +72,6 @@ SENT_EVERY = 15.0
 NEWS = timedelta(seconds=60)
 #: Why a message waits as a dead letter: it must be stored sealed, or not at all.
 LOCKED = said("the key of its organization's texts cannot be opened")
-#: Items that name a number. A tuple: `A | B` would be built anew for each item.
-_NUMBERED = (StatusItem, MessageItem, CallItem)
-
-
-NOBODY_TRIES: frozenset[UUID] = frozenset()
-
-
-class Work(msgspec.Struct, frozen=True, gc=False):
-    """An item, its owner, and where it came from."""
-
-    item: Readable
-    app: UUID
-    #: When its callback arrived.
-    at: datetime
-    organization_id: UUID
-    account_id: UUID
-    #: Only for statuses and messages.
-    number_id: UUID | None = None
-    #: Messages of the account that probe after a hold: their outcome decides.
-    trying: frozenset[UUID] = NOBODY_TRIES
-    #: For messages: see `received.ReceivedItem`.
-    is_bare: bool = False
 
 
 class Inbox:
@@ -180,7 +125,7 @@ class Inbox:
                     _locked.warn(log, str(app), app_id=str(app), error=type(error).__name__)
                     await self._leave_locked(conn, app)
                     done += 1
-                except _TRANSIENT as error:
+                except TRANSIENT as error:
                     log.info("callbacks retried after a lock conflict", error=type(error).__name__)
                     await asyncio.sleep(AGAIN)
                     done += 1
@@ -250,7 +195,7 @@ class Inbox:
         try:
             for organization_id, account_id in sorted(growing):
                 await numbers.wake_mirror(conn, organization_id, account_id, numbers=True)
-        except (*_TRANSIENT, asyncpg.QueryCanceledError) as error:
+        except (*TRANSIENT, asyncpg.QueryCanceledError) as error:
             log.info("sync of unknown numbers not started", error=type(error).__name__)
 
     def _opened(self, rows: Sequence[asyncpg.Record]) -> list[tuple[UUID, datetime, bytes]]:
@@ -306,7 +251,7 @@ class Inbox:
             else:
                 dropped[work] += 1
         if strays:
-            works += await _moved(conn, app, strays, routes, dropped, growing)
+            works += await moved(conn, app, strays, routes, dropped, growing)
         return works + await self._bare(conn, locked, rejected)
 
     async def _bare(self, conn: Connection, locked: Sequence[Work], rejected: list[DeadLetter]) -> list[Work]:
@@ -354,7 +299,7 @@ class Inbox:
                 handed.append(handover)
             return deliveries
         except Exception as error:
-            if is_down(error) or isinstance(error, (*_TRANSIENT, *_OURS)):
+            if not blames_item(error):
                 raise
             if len(works) > 1:
                 middle = len(works) // 2
@@ -423,221 +368,6 @@ def _parsed(opened: Sequence[tuple[UUID, datetime, bytes]]) -> list[tuple[Item, 
     return [(item, at) for _, at, raw in opened for item in parse(raw)]
 
 
-def route(item: Readable, app: UUID, at: datetime, routes: Mapping[str, Route]) -> Work | str:
-    """The owner of an item in a callback of `app`, or a text saying why it has none."""
-    found = routes.get(item.waba_id)
-    if found is None:
-        return said("unknown account")
-    if found.app != app:
-        return said("account of another app")
-    if not isinstance(item, _NUMBERED):
-        return Work(item, app, at, found.organization_id, found.account_id)
-    number_id = found.numbers.get(item.phone_number_id)
-    if number_id is None and isinstance(item, StatusItem):
-        number_id = found.former.get(item.phone_number_id)
-    if number_id is None:
-        return UNKNOWN_NUMBER
-    return Work(item, app, at, found.organization_id, found.account_id, number_id, found.trying)
-
-
-async def _moved(
-    conn: Connection,
-    app: UUID,
-    strays: Sequence[tuple[StatusItem, datetime]],
-    routes: Mapping[str, Route],
-    dropped: Counter[str],
-    growing: set[tuple[UUID, UUID]],
-) -> list[Work]:
-    """Those of statuses about numbers that their account is not known to have whose number another account of its
-    organization and app has or had: it has moved, and Meta reports under the new account what it sent before."""
-    keys = [(routes[item.waba_id].organization_id, item.phone_number_id, item.number_digits) for item, _ in strays]
-    asked = list(dict.fromkeys(keys))
-    rows = await conn.fetch(MOVED, *(list(column) for column in zip(*asked, strict=True)), app)
-    known = {asked[row["n"] - 1]: row["id"] for row in rows}
-    works = []
-    for (item, at), key in zip(strays, keys, strict=True):
-        found = routes[item.waba_id]
-        if key in known:
-            works.append(Work(item, app, at, found.organization_id, found.account_id, known[key], found.trying))
-            growing.add((found.organization_id, found.account_id))
-        else:
-            dropped[UNKNOWN_NUMBER] += 1
-    return works
-
-
-async def retry(
-    pool: Pool, key: Key, *, id: UUID | None = None, limit: int = 1000, seconds: float = math.inf
-) -> tuple[int, int]:
-    """Retry all dead letters, oldest first, or the one with an id: `limit` in each transaction, for about `seconds`.
-    Returns how many were examined, and how many are settled.
-
-    Those without an owner, or that fail again, stay, and do not keep the others from their turn.
-    """
-    deadline, rates = monotonic() + seconds, RateBook(pool)
-    looked_at = settled = 0
-    after = dead_letters.OLDEST
-    while True:
-        async with pool.acquire() as conn, conn.transaction():
-            found = await dead_letters.take(conn, key, after=after, limit=limit, id=id)
-            settled += (await _settle(conn, found, rates))[0]
-        looked_at += len(found)
-        if len(found) < limit or monotonic() >= deadline:
-            return looked_at, settled
-        after = found[-1].id
-
-
-async def retry_awaited(
-    conn: Connection,
-    key: Key,
-    rates: RateBook,
-    *,
-    below: UUID = dead_letters.NEWEST,
-    limit: int = 1000,
-    seconds: float = RETRY_SECONDS,
-) -> tuple[int, UUID]:
-    """Retry users' messages to numbers that may be known by now, newest first, `limit` at a time for about `seconds`,
-    in the caller's transaction; returns the number of webhook deliveries queued, and the id below which to continue."""
-    deadline = monotonic() + seconds
-    deliveries = 0
-    while found := await dead_letters.take_awaited(conn, key, below=below, limit=limit):
-        deliveries += (await _settle(conn, found, rates))[1]
-        below = found[0].id
-        if monotonic() >= deadline:
-            return deliveries, below
-    return deliveries, dead_letters.NEWEST
-
-
-async def _settle(conn: Connection, found: Sequence[StoredDeadLetter], rates: RateBook) -> tuple[int, int]:
-    """Apply dead letters that have an owner; returns how many are settled, and the webhook deliveries queued. If a row
-    stays locked, as by an open session, that one and its organization's later ones are left."""
-    sealing = Sealing()
-    await sealing.refresh(conn)
-    items = [(one, item) for one in found if (item := one.item) is not None]
-    routes = await accounts.routes(conn, list({item.waba_id for _, item in items}))
-    done, deliveries = [], 0
-    waiting: set[UUID] = set()
-    for one, item in items:
-        work = route(item, one.app, one.received_at, routes)
-        if not isinstance(work, Work) or work.organization_id in waiting:
-            continue
-        if isinstance(item, MessageItem) and sealing.is_locked(work.organization_id):
-            continue
-        try:
-            async with conn.transaction():
-                await conn.execute(BRIEFLY)
-                deliveries += await apply(conn, [work], rates=rates, sealing=sealing, dropped=Counter())
-        except asyncpg.LockNotAvailableError:
-            waiting.add(work.organization_id)
-            continue
-        except Exception as error:
-            if is_down(error) or isinstance(error, (*_TRANSIENT, *_OURS)):
-                raise
-            log.warning("dead letter failed again", item=type(item).__name__, error=type(error).__name__)
-            continue
-        done.append(one.id)
-    await dead_letters.delete(conn, done)
-    return len(done), deliveries
-
-
-async def apply(
-    conn: Connection,
-    works: Sequence[Work],
-    *,
-    rates: RateBook,
-    sealing: Sealing,
-    dropped: Counter[str],
-    handover: Handover | None = None,
-    named: NamedUsers | None = None,
-) -> int:
-    """Apply items in the caller's transaction; returns the webhook deliveries queued in addition to those handed over.
-
-    Statuses go first: messages and wallets are locked before conversations, here as in sending. Their holds go after
-    users' messages: conversations are locked before accounts and numbers.
-    """
-    found, moved, deliveries = await _statuses(conn, works, rates, dropped, handover, named)
-    heard: list[ReceivedItem] = []
-    for one in works:
-        if isinstance(one.item, MessageItem) and one.number_id is not None:
-            if one.item.group:
-                dropped["message of a group"] += 1
-            else:
-                heard.append(ReceivedItem(one.organization_id, one.number_id, one.item, one.at, one.is_bare))
-    deliveries += (await received.receive(conn, heard, sealing=sealing))[1]
-    called = [
-        Call(one.organization_id, one.number_id, one.item, one.at)
-        for one in works
-        if isinstance(one.item, CallItem) and one.number_id is not None
-    ]
-    await calls.note(conn, called)
-    if found is not None:
-        trying = frozenset().union(*{one.trying for one in works})
-        tried = [move for move in found.moves if move.message_id in trying]
-        deliveries += await outcomes.apply_wider_failures(conn, found.wider_failures, moved, heard=tried)
-    changes = [one for one in works if not isinstance(one.item, _NUMBERED)]
-    changes.sort(key=_account)
-    for account, some in groupby(changes, key=_account):
-        deliveries += await _changes(conn, *account, list(some))
-    return deliveries
-
-
-def _account(work: Work) -> tuple[UUID, UUID]:
-    return work.organization_id, work.account_id
-
-
-async def _changes(conn: Connection, organization_id: UUID, account_id: UUID, works: Sequence[Work]) -> int:
-    """Apply events of one account, in order; returns the number of deliveries queued."""
-    templates: list[tuple[TemplateItem, datetime]] = []
-    others: list[tuple[NumberItem | CapabilityItem | AccountItem, datetime]] = []
-    for one in works:
-        match one.item:
-            case TemplateItem():
-                templates.append((one.item, one.at))
-            case NumberItem() | CapabilityItem() | AccountItem():
-                others.append((one.item, one.at))
-            case AlarmItem():
-                codes = sorted({str(error.code) for error in one.item.errors})[:5]
-                log.warning("Meta reports an error", account_id=str(account_id), codes=codes)
-    deliveries = 0
-    if templates:
-        deliveries += await template_sync.apply_items(conn, organization_id, account_id, templates)
-    if others:
-        said = [(item, at) for item, at in others if isinstance(item, AccountItem)]
-        await warnings.apply_items(conn, organization_id, account_id, said)
-        deliveries += await numbers.apply_items(conn, organization_id, account_id, others)
-    return deliveries
-
-
-async def _statuses(
-    conn: Connection,
-    works: Sequence[Work],
-    rates: RateBook,
-    dropped: Counter[str],
-    handover: Handover | None,
-    named: NamedUsers | None,
-) -> tuple[Found | None, Collection[UUID], int]:
-    """Apply statuses to their messages; returns what they say, which of these moved, and the webhook deliveries
-    queued."""
-    matched: list[Matched] = []
-    for one in works:
-        if isinstance(one.item, StatusItem) and one.number_id is not None:
-            if one.item.group or one.item.status not in matching.STATUSES:
-                dropped["status of a group" if one.item.group else "unknown status"] += 1
-            else:
-                matched.append(Matched(one.organization_id, one.number_id, one.item))
-    if not matched:
-        return None, (), 0
-    found = await matching.match_statuses(conn, matched, named)
-    announce = await matching.announced(conn, found.moves)
-    referred = await conversations.any_referred(conn)
-    # From here on wallets are locked and their organizations' sends wait: no unnecessary queries.
-    moved, deliveries = await move_many(conn, found.moves, rates=rates, announce=announce, handover=handover)
-    await matching.name_users(conn, found.names)
-    if referred:
-        sent = [(move.organization_id, move.message_id) for move in found.moves if move.message_id in moved]
-        await conversations.note_answers(conn, sent)
-    return found, moved, deliveries
-
-
 # Its rows stay locked until the commit, which deletes them; rows locked by another worker are skipped, and a worker
 # that hangs is terminated by the server (`base.network.connecting`). A callback's weight is its number of items, or its
 # size in kilobytes.
@@ -651,17 +381,6 @@ WITH sized AS MATERIALIZED (
 SELECT c.id, c.body, c.received_at FROM sized CROSS JOIN LATERAL (
        SELECT id, body, received_at FROM whatsapp_callbacks WHERE id = sized.id) c
  WHERE sized.before < $2 ORDER BY c.id
-"""
-# One with the same id before others with the same digits, since a number may get another id when it moves.
-MOVED = """
-SELECT item.n, known.id
-  FROM unnest($1::uuid[], $2::text[], $3::text[]) WITH ORDINALITY AS item (organization_id, graph_id, digits, n)
-       CROSS JOIN LATERAL (
-       SELECT n.id FROM whatsapp_numbers n
-         JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
-        WHERE n.organization_id = item.organization_id AND a.app = $4
-          AND (n.graph_id = item.graph_id OR n.digits = item.digits)
-        ORDER BY n.graph_id = item.graph_id DESC, n.state = 'active' DESC, n.changed_at DESC LIMIT 1) known
 """
 DONE = """
 WITH gone AS (DELETE FROM whatsapp_callbacks WHERE id = ANY ($1))
