@@ -457,7 +457,7 @@ async def test_a_number_that_went_to_another_organization_says_nothing_of_what_i
     assert (await row_of(pool, id))["status"] == "accepted"
 
 
-@pytest.mark.parametrize("what", ["templates", "users"])
+@pytest.mark.parametrize("what", ["templates", "user_changed_number", "customer_changed_number"])
 async def test_many_changes_of_one_app_do_not_delay_what_users_write_to_another(
     pool: Pool, acme: Made, meta: Meta, what: str
 ) -> None:
@@ -466,14 +466,14 @@ async def test_many_changes_of_one_app_do_not_delay_what_users_write_to_another(
     changed = {"message_template_id": 1, "message_template_name": "none_such", "message_template_language": "en"}
     for n in range(40):
         value = changed | {"previous_quality_score": "GREEN", "new_quality_score": "YELLOW"}
-        moved = {"type": "user_changed_number", "body": "changed", "wa_id": f"2588412{n:05}"}
+        moved = {"type": what, "body": "changed", "wa_id": f"2588412{n:05}"}
         template = (acme.waba_id, "message_template_quality_update", value)
         user = message(acme, type="system", by=f"+2588411{n:05}", system=moved)
         await meta.post(acme, template if what == "templates" else user)
     await meta.post(other, message(other, "is anybody there?"))
     await meta.inbox.round()
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages WHERE type = 'text'") == 1
-    weight = intake.HEAVY + (what == "users")
+    weight = intake.HEAVY + (what != "templates")
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_callbacks") == 40 - math.ceil(inbox.ITEMS / weight)
     await meta.work()
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_callbacks") == 0

@@ -314,6 +314,13 @@ class TestMessages:
         item = message(type="system", from_user_id=by, system=number)
         assert (item.user_id, item.new_user_id, item.new_sender) == ("MA.1", "MA.2", "212600000099")
 
+    @pytest.mark.parametrize("by", ["212600000017", "212600000099", None])
+    def test_a_number_that_changed_is_read_in_its_older_form(self, by: str | None) -> None:
+        """Under this name the new number was overlooked, so a STOP from the old one did not apply to it."""
+        inner = {"type": "customer_changed_number", "body": "changed", "new_wa_id": "212600000099"}
+        item = message(**{"type": "system", "from": by, "system": inner | {"customer": "212600000017"}})
+        assert (item.sender, item.new_sender) == ("212600000017", "212600000099")
+
     @pytest.mark.parametrize("kind", [[], {}, ["user_changed_number"], 7, None])
     def test_a_notice_of_a_kind_that_is_no_word_is_kept(self, kind: Any) -> None:
         item = message(type="system", system={"type": kind, "body": "changed"})

@@ -168,7 +168,8 @@ async def _insert(conn: Connection, items: Sequence[Stored]) -> None:
 def _cost(body: bytes | bytearray) -> int:
     """Approximately, without parsing it: each status and message has a timestamp, and each change a field. Within a
     text, the quotation marks would be escaped."""
-    others = max(body.count(b'"field"') - body.count(b'"messages"'), 0) + body.count(b'"user_changed_')
+    others = max(body.count(b'"field"') - body.count(b'"messages"'), 0)
+    others += body.count(b'"user_changed_') + body.count(b'"customer_changed_')
     return max(body.count(b'"timestamp"') + HEAVY * others, 1)
 
 

@@ -57,8 +57,8 @@ from heliograph.suppliers.whatsapp_cloud.tolerant_json import UNREADABLE, decode
 #: Items read of one body; Meta puts up to a thousand updates into one. What follows is kept as one PoisonItem.
 MOST = 2_000
 _SIGNATURE = re.compile(rb"sha256=[0-9a-f]{64}")
-#: Notices that a user has a new number, or a new user id (which changes with the number).
-_CHANGES = frozenset({"user_changed_number", "user_changed_user_id"})
+#: Notices that a user has a new number, under an older name as well, or a new user id (which changes with the number).
+_CHANGES = frozenset({"user_changed_number", "customer_changed_number", "user_changed_user_id"})
 _FROM_USER_ID = re.compile(r"changed from ([A-Z]{2}\.(?:ENT\.)?[A-Za-z0-9]{1,128}) to ")
 _Shape = TypeVar("_Shape", bound=msgspec.Struct)
 
@@ -266,11 +266,12 @@ def _message(
     type = words(message.get("type")) or "unknown"
     inner = part(message, type)
     is_change = type == "system" and words(inner.get("type")) in _CHANGES
-    new_sender = digits_of(inner.get("wa_id")) if is_change else None
+    new_sender = digits_of(inner.get("wa_id") or inner.get("new_wa_id")) if is_change else None
     new_user_id = text_id(inner.get("user_id")) if is_change else None
     sender = digits_of(message.get("from"))
     user_id = text_id(message.get("from_user_id"))
     if is_change:
+        sender = digits_of(inner.get("customer")) or sender
         user_id = _previous(inner, user_id, new_user_id)
     if sender is None and user_id is None:
         user_id = text_id(message.get("from"))
