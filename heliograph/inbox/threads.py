@@ -66,12 +66,16 @@ def id_of(line_id: UUID, peer: str) -> UUID:
 
 
 # A last message with an id of times to come ($8) is from before the clock was set back: the others would not be seen
-# until then.
+# until then. One that arrives late may be from an address that its author no longer has.
 NOTE = """
 INSERT INTO inbox_threads AS known (organization_id, id, channel, line_id, peer, message_id, heard_at)
 SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::uuid[], $5::text[], $6::uuid[], $7::timestamptz[])
 ON CONFLICT (organization_id, id) DO UPDATE
-   SET peer = excluded.peer, message_id = excluded.message_id, heard_at = excluded.heard_at, closed_at = NULL,
+   SET peer = CASE WHEN known.heard_at > excluded.heard_at AND known.message_id <= $8 THEN known.peer
+                   ELSE excluded.peer END,
+       heard_at = CASE WHEN known.message_id <= $8 THEN greatest(known.heard_at, excluded.heard_at)
+                       ELSE excluded.heard_at END,
+       message_id = excluded.message_id, closed_at = NULL,
        seen_id = CASE WHEN known.seen_id < excluded.message_id THEN known.seen_id END
  WHERE known.message_id < excluded.message_id OR known.message_id > $8
 """
@@ -113,7 +117,7 @@ class PeerMoved(msgspec.Struct, frozen=True):
 
 # A peer who wrote later did so from an address that is newer still.
 MOVE = """
-UPDATE inbox_threads t SET peer = v.peer
+UPDATE inbox_threads t SET peer = v.peer, heard_at = v.at
   FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[]) AS v (organization_id, id, peer, at)
  WHERE t.organization_id = v.organization_id AND t.id = v.id AND t.heard_at <= v.at
 """
