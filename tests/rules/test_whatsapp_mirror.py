@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from heliograph.base.actor import Actor
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import AccountItem, CapabilityItem, NumberItem, TemplateItem
@@ -18,7 +19,7 @@ from heliograph.suppliers.whatsapp_cloud.credential import Credential, credentia
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.suppliers.whatsapp_cloud.objects import CloudNumber, CloudTemplate
 from heliograph.whatsapp.dispatch import holds
-from heliograph.whatsapp.mirror import accounts, numbers, onboarding, reading, sync, template_sync
+from heliograph.whatsapp.mirror import accounts, apps, numbers, onboarding, reading, sync, template_sync
 from heliograph.whatsapp.mirror.accounts import BusinessAccount
 from heliograph.whatsapp.mirror.reading import Mirror
 from tests.rules import whatsapp_account_factories as made
@@ -326,6 +327,55 @@ async def test_a_secret_that_is_wrong_says_nothing_of_the_token(
     # With it, no call has a proof that Meta accepts.
     assert "numbers: 100 Invalid appsecret_proof" in row["mirror_detail"]
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_numbers") == 0
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_a_reading_with_the_old_secret_does_not_outlast_one_with_the_new_secret(
+    pool: Pool, order: tuple[int, int]
+) -> None:
+    """For ten minutes, doctor went on saying that the app's secret is wrong."""
+    account = await made.account(pool, await organization(pool))
+    now = clock.now()
+    wrong = sync.Reading(
+        asked_at=now - timedelta(seconds=30), credential="unknown", credential_detail="it could not be checked"
+    )
+    right = sync.Reading(asked_at=now - timedelta(seconds=20), credential="ok", numbers=[])
+    async with pool.acquire() as conn:
+        for place in order:
+            await sync.store(conn, account.organization_id, account.id, (wrong, right)[place])
+    row = await account_row(pool)
+    assert (row["credential_status"], row["credential_detail"]) == ("ok", "")
+
+
+async def test_a_reading_that_began_with_the_old_secret_says_nothing_about_the_new_one(pool: Pool) -> None:
+    account = await made.account(pool, await organization(pool))
+    await pool.execute("UPDATE whatsapp_accounts SET credential_status = 'ok'")
+    wrong = sync.Reading(asked_at=clock.now() - timedelta(seconds=30), credential="unknown")
+    async with pool.acquire() as conn:
+        await apps.change_app(conn, made.KEY, app_id=made.APP, app_secret="new secret")
+        await sync.store(conn, account.organization_id, account.id, wrong)
+    assert (await account_row(pool))["credential_status"] == "ok"
+
+
+async def test_a_reading_that_is_requested_while_another_one_fails_is_not_put_off(
+    pool: Pool, graph: GraphSimulator
+) -> None:
+    account = await begun(pool, graph)
+
+    class Failing(CloudClient):
+        async def phone_numbers(self, waba_id: str, credential: Credential) -> list[CloudNumber]:
+            async with pool.acquire() as conn:
+                await accounts.update(
+                    conn, made.KEY, organization_id=account.organization_id, account_id=account.id, token="another"
+                )
+            raise RuntimeError
+
+    failing = Mirror(pool, key=made.KEY, connect=Failing)
+    await failing.round()
+    row = await account_row(pool)
+    assert (row["failures"], row["mirror_detail"]) == (1, "RuntimeError")
+    assert row["mirror_at"] <= row["now"]
+    await failing.close()
 
 
 @pytest.mark.parametrize("kind", ["html", "empty", "drop"])

@@ -125,11 +125,12 @@ UPDATE whatsapp_apps
 """
 
 
-# Like a new token of an account: what its calls, which prove the secret, were refused is tried again at once.
+# Like a new token of an account: what its calls, which prove the secret, were refused is tried again at once, and the
+# check of a reading that began with the old one does not count.
 RETRY_ACCOUNTS = """
 UPDATE whatsapp_accounts
    SET held_until = least(held_until, now()), trying_id = NULL, trying_at = NULL,
-       mirror_at = now(), numbers_at = now(), templates_at = now()
+       credential_checked_at = now(), mirror_at = now(), numbers_at = now(), templates_at = now()
  WHERE app = $1 AND state <> 'removed'
 """
 #: Maximum characters of a secret or verify token.

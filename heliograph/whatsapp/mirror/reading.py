@@ -81,9 +81,11 @@ SELECT id, graph_id, name, language FROM whatsapp_templates
 KNOWN_NUMBERS = """
 SELECT graph_id FROM whatsapp_numbers WHERE organization_id = $1 AND account_id = $2 AND state = 'active' ORDER BY id
 """
+# A reading that was requested meanwhile is not.
 PUT_OFF = """
 UPDATE whatsapp_accounts
-   SET mirror_at = now() + make_interval(secs => $3), mirror_detail = $4, failures = failures + $5,
+   SET mirror_at = CASE WHEN mirror_at = $6 THEN now() + make_interval(secs => $3) ELSE mirror_at END,
+       mirror_detail = $4, failures = failures + $5,
        numbers_at = CASE WHEN numbers_at = $6 THEN now() + make_interval(secs => $3) ELSE numbers_at END,
        templates_at = CASE WHEN templates_at = $6 THEN now() + make_interval(secs => $3) ELSE templates_at END
  WHERE organization_id = $1 AND id = $2 AND state <> 'removed'

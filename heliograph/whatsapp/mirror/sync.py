@@ -222,12 +222,12 @@ SELECT id, waba_id, portfolio, state, credential_status, credential_checked_at, 
   FROM whatsapp_accounts WHERE organization_id = $1 AND id = $2 FOR NO KEY UPDATE
 """
 # A hold caused by the invalid credential ends with it: one message probes. A refusal says nothing about a hold that
-# lasts longer, as in `dispatch.holds`.
+# lasts longer, as in `dispatch.holds`. The check counts as of when it began: of two at once, the later one is right.
 _UNTIL = "now() + make_interval(secs => $7)"
 _PROBES = f"$6 AND (held_until >= {_UNTIL}) IS NOT TRUE OR $3 <> 'invalid' AND credential_status = 'invalid'"
 CREDENTIAL = f"""
 UPDATE whatsapp_accounts
-   SET credential_status = $3, credential_detail = $4, credential_expires_at = $5, credential_checked_at = now(),
+   SET credential_status = $3, credential_detail = $4, credential_expires_at = $5, credential_checked_at = $8,
        held_until = CASE WHEN $3 <> 'invalid' AND credential_status = 'invalid' THEN least(held_until, now())
                          WHEN $6 THEN greatest(held_until, {_UNTIL}) ELSE held_until END,
        held_reason = CASE WHEN $6 AND (held_until > {_UNTIL}) IS NOT TRUE THEN '{REFUSED}' ELSE held_reason END,
@@ -342,8 +342,9 @@ async def _store_credential(conn: Connection, ids: tuple[UUID, UUID], account: a
     if account["credential_status"] == "invalid" and found.credential != "invalid" and found.numbers is None:
         return  # a refused call outweighs a check of the token; only a successful reading outweighs the refusal
     await conn.execute(
-        CREDENTIAL, *ids, found.credential, found.credential_detail[:_DETAIL], found.expires_at, found.refused, HELD
-    )
+        CREDENTIAL, *ids, found.credential, found.credential_detail[:_DETAIL], found.expires_at, found.refused, HELD,
+        found.asked_at,
+    )  # fmt: skip
 
 
 async def _store_templates(
