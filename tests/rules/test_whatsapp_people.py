@@ -494,6 +494,36 @@ async def test_a_late_notice_takes_nobody_s_number_whichever_name_finds_the_conv
         assert NEW not in await people.names(conn, acme.organization_id, TO)
 
 
+@pytest.mark.parametrize("before", [True, False])
+async def test_a_notice_of_a_hidden_number_that_comes_after_the_new_owner_links_nobody(
+    pool: Pool, acme: Made, meta: Meta, before: bool
+) -> None:
+    """The user and the number's next owner shared a conversation. `before`: the user writes before the notice comes."""
+    first, mine, last = ago(hours=40), ago(hours=30), ago(minutes=1)
+    await meta.say(acme, message(acme, "STOP", at=ago(hours=60), user_id="MZ.1"))
+    await meta.say(acme, message(acme, "START", first, user_id="MZ.9"))
+    said = [message(acme, "Me again", mine, by=None, user_id="MZ.2"), changed_user_id(acme, ago(hours=50))]
+    for one in said if before else reversed(said):
+        await meta.say(acme, one)
+    await meta.say(acme, changed_user_id(acme, ago(hours=50)), message(acme, "Good day", last, user_id="MZ.9"))
+    assert await places(pool) == {"MZ.2": (mine, 1), TO: (last, 3)}
+    async with pool.acquire() as conn:
+        assert await people.names(conn, acme.organization_id, "MZ.2") == ["MZ.2"]
+        assert sorted(await people.names(conn, acme.organization_id, TO)) == [TO, "MZ.1", "MZ.9"]
+    assert sorted(row[0] for row in await pool.fetch("SELECT peer FROM inbox_threads")) == [TO, "MZ.2"]
+
+
+async def test_an_opt_out_goes_along_with_a_hidden_number_though_its_notice_is_late(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    await meta.say(acme, message(acme, "STOP", at=ago(hours=60), user_id="MZ.1"))
+    await meta.say(acme, message(acme, "I am new", ago(hours=40), user_id="MZ.9"))
+    await meta.say(acme, changed_user_id(acme, ago(hours=50)))
+    assert await out(pool, acme, TO, "MZ.2") == [True, True]
+    await meta.say(acme, message(acme, "START", ago(hours=1)))
+    assert await out(pool, acme, TO, "MZ.2") == [False, True]
+
+
 async def test_a_notice_of_a_new_number_need_not_tell_the_old_one(pool: Pool, acme: Made, meta: Meta) -> None:
     """The next owner of the old number was joined to the user's conversation."""
     last, later = ago(hours=60), ago(minutes=1)

@@ -5,7 +5,8 @@
     after it, with a known user id      is the previous owner's, who uses the old number again
 
 A user id changes with the number. Of a user who hides theirs, only the new user id is told: that they left the number
-known here, and not for which one.
+known here, and not for which one. Of a notice that comes after somebody else has used the old number, the new number or
+user id is not linked to it: whose the other names are is not known anymore.
 
 The rule nobody may break: nobody sees, answers or opens the conversation of another person who once had their number.
 """
@@ -59,10 +60,9 @@ async def authors(conn: Connection, written: Sequence[UserEvent]) -> tuple[list[
     Runs in the caller's transaction, and before anything is linked or looked up by these names: it records changes, and
     separates numbers from people who have left them.
     """
-    handovers: list[Handover] = []
-    await _leave_hidden(conn, written)
+    handovers, late = await _leave_hidden(conn, written)
     written = await _numbered(conn, written)
-    users = [one.user for one in written]
+    users = [_under(one.hidden_as or "", one.user) if _hidden(one) in late else one.user for one in written]
     moved = [one.moved_to for one in written]
     done = await _simple(conn, written)
     for n, one in enumerate(written):
@@ -97,25 +97,47 @@ SELECT item.n, other.name
 """
 
 
-async def _leave_hidden(conn: Connection, written: Sequence[UserEvent]) -> None:
-    """Record that users left the numbers known of them for others that are not told."""
+async def _leave_hidden(
+    conn: Connection, written: Sequence[UserEvent]
+) -> tuple[list[Handover], set[tuple[UUID, str, str]]]:
+    """Record that users left the numbers known of them for others that are not told. Returns the notices (`_hidden`)
+    that come after somebody else has used the number."""
     notices = [one for one in written if one.hidden_as is not None]
     if not notices:
-        return
+        return [], set()
     await _learn_numbers(conn, written, notices)
-    left: dict[tuple[UUID, str], Departure] = {}
+    left: dict[tuple[UUID, str], tuple[Departure, UserEvent]] = {}
     # Of the old user ids alone: read before these are linked to the new ones, under which the users may have written.
     for one, numbers in zip(notices, await _known_numbers(conn, [one.user for one in notices]), strict=True):
         for number in numbers:
             departure = Departure(one.user.organization_id, number, one.hidden_as or "", one.at)
-            left.setdefault((departure.organization_id, number), departure)
-    departures = list(left.values())
+            left.setdefault((departure.organization_id, number), (departure, one))
+    departures = [departure for departure, _ in left.values()]
     used = await conversations.used_since(conn, [(one.organization_id, one.number, one.at) for one in departures])
+    since = [pair for pair, is_used in zip(left.values(), used, strict=True) if is_used]
+    late = await _unlinked(conn, {_hidden(one) for _, one in since})
     # Before any name is locked, as whoever links names locks their organization first.
-    named = [(one.user.organization_id, one.user.recipient, one.hidden_as or "") for one in notices]
-    await conversations.link(conn, named)
-    # Of a late notice: somebody has used the number since.
+    await conversations.link(conn, {_hidden(one) for one in notices} - late)
     await people.leave(conn, [one for one, is_used in zip(departures, used, strict=True) if not is_used])
+    handovers = []
+    for departure, one in since:
+        if _hidden(one) in late:
+            place = departure.organization_id, departure.number
+            await people.had(conn, *place, until=departure.at, moved_to=departure.moved_to)
+            handovers.append(Handover(*place, departure.moved_to, departure.at, is_separate=True))
+    return handovers, late
+
+
+def _hidden(one: UserEvent) -> tuple[UUID, str, str]:
+    """The old and the new user id of a user whose new number is not told."""
+    return one.user.organization_id, one.user.recipient, one.hidden_as or ""
+
+
+async def _unlinked(conn: Connection, links: set[tuple[UUID, str, str]]) -> set[tuple[UUID, str, str]]:
+    """Those whose names are not known to be one person's. A user who is known by the new user id may have used the old
+    number under it."""
+    persons = await people.persons(conn, {(id, name) for id, *pair in links for name in pair}) if links else {}
+    return {link for link in links if persons.get(link[:2]) != persons.get((link[0], link[2]), link)}
 
 
 async def _learn_numbers(conn: Connection, written: Sequence[UserEvent], notices: Sequence[UserEvent]) -> None:
