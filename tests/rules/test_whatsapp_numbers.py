@@ -332,6 +332,31 @@ async def test_a_reading_brings_changes_and_takes_away(pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_numbers") == 2
 
 
+@pytest.mark.parametrize("noticed", [True, False])
+async def test_a_number_that_was_deleted_at_meta_and_added_again_is_the_same(pool: Pool, noticed: bool) -> None:
+    """It got another `phoneNumberId`, what waited for it failed, and the windows of its users were lost. `noticed`: a
+    reading has found that it was gone."""
+    actor = await organization(pool)
+    account = await made.account(pool, actor)
+    other = listed(id="556", display_phone_number="+212 520-009999")
+    await store(pool, account, listed(), other)
+    id = await pool.fetchval("SELECT id FROM whatsapp_numbers WHERE graph_id = $1", made.GRAPH_ID)
+    await pool.execute("UPDATE whatsapp_numbers SET held_until = now() + interval '1 hour' WHERE id = $1", id)
+    gone: dict[str, Any] = {made.GRAPH_ID: None}
+    if noticed:
+        await store(pool, account, other, seconds=10, asked=gone)
+    await store(pool, account, listed(id="557"), other, seconds=20, asked=gone)
+    rows = await pool.fetch(
+        "SELECT id, state, held_until > now() AS held FROM whatsapp_numbers WHERE graph_id <> '556'"
+    )
+    assert [tuple(row) for row in rows] == [(id, "active", False)]
+    assert (await NumberBook(pool).resolve(actor, id)).graph_id == "557"
+    # Another number with a new id is another number.
+    await store(pool, account, listed(id="557"), other, listed(id="558", display_phone_number="+212 520-008888"),
+                seconds=30)  # fmt: skip
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_numbers WHERE state = 'active'") == 3
+
+
 async def test_a_number_that_is_listed_twice_is_read_like_others(pool: Pool) -> None:
     account = await made.account(pool, await organization(pool))
     assert (await store(pool, account, listed(), listed()))[0] == []

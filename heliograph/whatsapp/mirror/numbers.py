@@ -324,6 +324,7 @@ async def store_numbers(
 ) -> list[str]:
     """Update an account's numbers from a full listing.
 
+    A number that was deleted at Meta and added again keeps its id here, with its queued messages and service windows.
     A missing number is removed if an individual look-up said that it is gone (`asked`, by Graph id); if Meta still
     has it, it is removed once it has been missing for as long as LACKED, since it then belongs to another account.
     Otherwise it stays: a listing may be incomplete. The caller has locked the account, and announces. `at`: the time
@@ -333,8 +334,8 @@ async def store_numbers(
     # A number that moves to the next page while the pages are read is listed twice.
     listing = list({one.id: one for one in listing}.values())
     now = clock.now()
-    rows = await _by_graph_id(conn, organization_id, account_id)
     listed = {one.id for one in listing}
+    rows = await _renewed(conn, organization_id, account_id, listing)
     for graph_id, row in rows.items():
         if row["state"] == "active" and graph_id not in listed:
             since = row["missing_at"] or now
@@ -357,6 +358,32 @@ async def store_numbers(
         if one.id not in taken:
             await _write(conn, organization_id, rows[one.id], _read(rows[one.id], one, at, now), now)
     return taken
+
+
+# One message probes if it was held because Meta did not know it anymore.
+RENEW = """
+UPDATE whatsapp_numbers
+   SET graph_id = $3, applied = '{}', trying_id = NULL, trying_at = NULL,
+       held_until = CASE WHEN held_until > now() THEN now() ELSE held_until END
+ WHERE organization_id = $1 AND id = $2
+"""
+
+
+async def _renewed(
+    conn: Connection, organization_id: UUID, account_id: UUID, listing: Sequence[CloudNumber]
+) -> dict[str, asyncpg.Record]:
+    """The account's numbers by Graph id, after those that are listed under another one have got it."""
+    rows = await _by_graph_id(conn, organization_id, account_id)
+    listed = {one.id for one in listing}
+    former = {row["digits"]: row for row in rows.values() if row["state"] != "active" and row["graph_id"] not in listed}
+    former |= {
+        row["digits"]: row for row in rows.values() if row["state"] == "active" and row["graph_id"] not in listed
+    }
+    again = {one.id: former[one.digits] for one in listing if one.id not in rows and one.digits in former}
+    renewed = [(id, row) for id, row in again.items() if not await conn.fetchval(TAKEN, id)]
+    for graph_id, row in renewed:
+        await conn.execute(RENEW, organization_id, row["id"], graph_id)
+    return await _by_graph_id(conn, organization_id, account_id) if renewed else rows
 
 
 TAKEN = "SELECT EXISTS (SELECT FROM whatsapp_numbers WHERE graph_id = $1 AND state <> 'removed')"
