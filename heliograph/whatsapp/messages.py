@@ -28,6 +28,7 @@ from heliograph.sending.listing import MessagePage, shown_among, shown_status
 from heliograph.webhooks import timeline as webhook_timeline
 from heliograph.whatsapp import timeline
 from heliograph.whatsapp.accepting.accept import TABLE
+from heliograph.whatsapp.mirror.warnings import REPLIES_ONLY
 from heliograph.whatsapp.status import RANK
 
 
@@ -199,9 +200,11 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> Message:
 
 # While a message waits for its template, its queue row is in the template's line. Holds and limits are for live
 # messages only.
-WAITING = """
+WAITING = f"""
 SELECT q.due_at, q.lease_until IS NOT NULL AND q.lease_until > now() AS is_begun,
-       nullif(greatest(n.held_until, a.held_until, now()), now()) AS held_until,
+       nullif(greatest(n.held_until, a.held_until, now(),
+                       CASE WHEN m.type = 'template' AND coalesce(c.expires_at <= now(), true)
+                            THEN {REPLIES_ONLY} END), now()) AS held_until,
        t.status AS template_status,
        CASE WHEN p.users >= n.messaging_limit AND coalesce(c.expires_at <= now(), true)
              AND NOT EXISTS (SELECT FROM whatsapp_reached known
@@ -209,7 +212,7 @@ SELECT q.due_at, q.lease_until IS NOT NULL AND q.lease_until > now() AS is_begun
                                 AND known.reached_at > now() - interval '24 hours')
             THEN n.messaging_limit END AS reached_limit
   FROM queue q CROSS JOIN LATERAL (
-       SELECT number_id, recipient, conversation_id FROM whatsapp_messages
+       SELECT number_id, type, recipient, conversation_id FROM whatsapp_messages
         WHERE organization_id = $1 AND id = $2 AND status = 'accepted' AND mode = 'live' LIMIT 1) m
   JOIN whatsapp_numbers n ON n.organization_id = $1 AND n.id = m.number_id
   JOIN whatsapp_accounts a ON a.organization_id = $1 AND a.id = n.account_id

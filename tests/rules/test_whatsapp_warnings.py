@@ -13,9 +13,12 @@ import structlog
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import AccountItem
+from heliograph.whatsapp import messages
 from heliograph.whatsapp.mirror import onboarding, warnings
 from tests.rules.callback_factories import Meta
-from tests.rules.whatsapp_factories import Made, made
+from tests.rules.dispatching_whatsapp import Bench, accept_all, fault
+from tests.rules.whatsapp_factories import Made, conversation, made
+from tests.rules.whatsapp_factories import message as outbound
 
 #: An hour ago, Unix seconds.
 BEGAN = int(clock.now().timestamp()) - 3600
@@ -169,6 +172,42 @@ async def test_an_alert_that_merely_informs_is_no_warning_and_ends_none(pool: Po
     informing = {"alert_severity": "INFORMATIONAL", "alert_status": state, "alert_description": "Approved"}
     await say(meta, who, "account_alerts", {**ALERT, "alert_info": info | informing}, 10)
     assert await open_ones(pool) == known == [("alert", "OBA_REJECTED CRITICAL Look at this")]
+
+
+@pytest.mark.parametrize("end", ["time", "reading", "operator"])
+async def test_an_account_that_may_not_begin_conversations_still_answers(pool: Pool, end: str) -> None:
+    """Meta refused the templates, and the hold that followed stopped the replies."""
+    who = await made(pool)
+    answered = await conversation(pool, who)
+    waiting = await outbound(pool, who, to="+258841111111")
+    replies = {await outbound(pool, who, type="text", conversation_id=answered), await outbound(pool, who)}
+    restriction = {"restriction_type": "RESTRICTED_BIZ_INITIATED_MESSAGING", "expiration": BEGAN + 86_400}
+    restricted = {"event": "ACCOUNT_RESTRICTION", "restriction_info": [restriction]}
+    await say(Meta(pool), who, "account_update", restricted)
+    bench = await Bench(pool).start()
+    bench.only.script = lambda submission: (
+        accept_all(submission) if submission.message_id in replies or not restriction else fault(368)
+    )
+    await bench.round()
+    assert {one.message_id for one in bench.only.submitted} == replies
+    async with pool.acquire() as conn:
+        found = await messages.waiting(conn, who.organization_id, id=waiting)
+    assert found is not None
+    assert found.held_until is not None
+    assert found.held_until.timestamp() == restriction["expiration"]
+    match end:
+        case "time":
+            await pool.execute("UPDATE whatsapp_warnings SET ends_at = now()")
+        case "reading":
+            await pool.execute("UPDATE whatsapp_numbers SET connection_status = 'connected'")
+        case "operator":
+            async with pool.acquire() as conn:
+                await warnings.acknowledge(conn, who.organization_id, who.account_id)
+    restriction.clear()
+    await bench.later(seconds=61)
+    await bench.refresh()
+    await bench.round()
+    assert {one.message_id for one in bench.only.submitted} == {*replies, waiting}
 
 
 async def test_a_restriction_ends_at_its_time(pool: Pool) -> None:

@@ -38,7 +38,7 @@ from heliograph.whatsapp.callbacks.matching import KIND, NamedUsers
 from heliograph.whatsapp.dispatch import claimed, held, holds, messaging_limits, outcomes, parking, test_mode
 from heliograph.whatsapp.dispatch import lost as lost_answers
 from heliograph.whatsapp.dispatch.claimed import ClaimedMessage, Content, Template, load_templates
-from heliograph.whatsapp.dispatch.messaging_limits import LIMIT_PAUSE
+from heliograph.whatsapp.dispatch.messaging_limits import BULK_LIMIT_PAUSE, LIMIT_PAUSE
 from heliograph.whatsapp.dispatch.number_pool import PooledNumber
 from heliograph.whatsapp.dispatch.outcomes import Context
 from heliograph.whatsapp.money.rates import RateBook
@@ -320,6 +320,10 @@ class WhatsAppChannel:
         if lease.line != home:  # it waited for its template
             return Postponed(lease, 0.0, home, counts=False)
         slot = self._now[home]
+        if slot.line is not None and slot.line.replies_only and due.template_id is not None and not due.window_open:
+            # Meta would refuse it, and the hold would stop replies as well.
+            pause = LIMIT_PAUSE if lease.lane == SINGLE else BULK_LIMIT_PAUSE
+            return Postponed(lease, pause, lease.line, counts=False)
         ahead = together[lease.line, due.recipient]
         together[lease.line, due.recipient] += 1
         wait = slot.pair_wait(due, ahead)

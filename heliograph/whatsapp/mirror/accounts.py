@@ -28,7 +28,7 @@ from heliograph.base.process.settings import SettingsError
 from heliograph.queue import holds
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL, check_base_url, is_version
 from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
-from heliograph.whatsapp.mirror import apps, numbers
+from heliograph.whatsapp.mirror import apps, numbers, warnings
 
 #: Maximum characters of a name.
 LONGEST_NAME = 200
@@ -116,6 +116,8 @@ class SendingNumber(msgspec.Struct, frozen=True):
     portfolio: str
     messaging_limit: int | None
     state: str
+    #: See `warnings.REPLIES_ONLY`.
+    replies_only: bool = False
 
 
 #: Meta's codes for an invalid credential; with others, only a permission is missing.
@@ -416,14 +418,14 @@ PROVEN = 60.0
 
 ANY_NUMBER = "EXISTS (SELECT FROM whatsapp_numbers)"
 # Without a hold both are NULL, and greatest() ignores NULL.
-LINES = """
+LINES = f"""
 SELECT n.id, n.organization_id, n.account_id, a.app, n.graph_id, n.digits, a.base_url, a.api_version, a.token,
        p.secret, n.throughput_per_second, greatest(a.held_until, n.held_until) AS held_until,
        extract(epoch FROM greatest(a.held_until, n.held_until) - now())::float8 AS held_for,
        CASE WHEN n.held_until IS NULL OR a.held_until >= n.held_until THEN a.held_reason ELSE n.held_reason END,
        greatest(a.released_at, n.released_at) AS released_at, n.slowed_at,
        coalesce(n.last_sent_at > now() - make_interval(secs => $1), false) AS proven,
-       a.portfolio, n.messaging_limit, a.state
+       a.portfolio, n.messaging_limit, a.state, {warnings.REPLIES_ONLY} IS NOT NULL
   FROM whatsapp_accounts a
   JOIN whatsapp_apps p ON p.id = a.app
   JOIN whatsapp_numbers n ON n.organization_id = a.organization_id AND n.account_id = a.id

@@ -161,6 +161,13 @@ OPEN = f"""
    FROM whatsapp_warnings w
   WHERE w.organization_id = a.organization_id AND w.account_id = a.id AND {IS_OPEN})
 """
+#: An SQL expression on a number `n` and its account `a`: until when it may only answer users whose window is open, as
+#: long as readings show that it is restricted; NULL: it may begin conversations.
+REPLIES_ONLY = f"""
+(SELECT max(w.ends_at) FROM whatsapp_warnings w
+  WHERE w.organization_id = a.organization_id AND w.account_id = a.id AND n.connection_status = 'restricted'
+    AND w.kind = 'restriction' AND starts_with(w.detail, 'RESTRICTED_BIZ_INITIATED_MESSAGING') AND {IS_OPEN})
+"""
 ACKNOWLEDGE = f"""
 UPDATE whatsapp_warnings w SET over_at = now()
  WHERE organization_id = $1 AND account_id = $2 AND {IS_OPEN} RETURNING kind, detail
