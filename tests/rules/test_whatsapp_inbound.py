@@ -636,6 +636,27 @@ SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint FROM 
         assert await conn.fetchval(rows_read) - before < 50
 
 
+async def test_many_messages_to_a_new_number_take_no_more_statements_than_two(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    """A thousand took 20 seconds, in which nobody else's STOP to the organization had an effect."""
+
+    async def asked(first: int, count: int, graph_id: str) -> list[str]:
+        written = [message(acme, by=f"+2588410{n:05}", graph_id=graph_id) for n in range(first, first + count)]
+        await meta.say(acme, *written)
+        new, *_ = await new_number(pool, acme.organization_id, acme.account_id)
+        await pool.execute("UPDATE whatsapp_numbers SET graph_id = $2 WHERE id = $1", new, graph_id)
+        found: list[str] = []
+        async with pool.acquire() as conn, conn.transaction():
+            with conn.query_logger(lambda query: found.append(query.query)):
+                await retry_awaited(conn, KEY, RateBook(pool))
+        return found
+
+    assert len(await asked(0, 2, "777")) == len(await asked(10, 60, "778"))
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 62
+    assert await dead_letters(pool) == []
+
+
 async def test_messages_to_a_number_that_stays_unknown_hide_none_to_one_that_was_found(
     pool: Pool, acme: Made, meta: Meta
 ) -> None:
@@ -724,6 +745,18 @@ async def test_of_a_thousand_items_only_the_poisonous_one_is_lost(
     assert POISON.encode() in kept
     await check_wallets(pool, [acme.organization_id])
     await nothing_waits(pool)
+
+
+async def test_a_dead_letter_that_fails_again_keeps_no_other_from_its_effect(
+    pool: Pool, acme: Made, meta: Meta, as_owner: Callable[[str], Awaitable[None]]
+) -> None:
+    await as_owner(REFUSE_POISON)
+    poison = message(acme, id=POISON, graph_id="777")
+    await meta.say(acme, message(acme, graph_id="777"), poison, message(acme, "STOP", graph_id="777"))
+    await pool.execute("UPDATE whatsapp_numbers SET graph_id = '777'")
+    assert await retry(pool, KEY) == (3, 2)
+    assert await opted_out(pool, acme)
+    assert len(await dead_letters(pool)) == 1
 
 
 async def test_what_cannot_be_parsed_becomes_a_dead_letter(pool: Pool, acme: Made, meta: Meta) -> None:

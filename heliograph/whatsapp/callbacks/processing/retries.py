@@ -6,7 +6,7 @@ The rule nobody may break: those without an owner, or that fail again, stay, and
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from time import monotonic
 from uuid import UUID
@@ -29,6 +29,8 @@ log = structlog.get_logger()
 
 #: For how long one step of a timer retries dead letters, seconds: it holds their locks.
 RETRY_SECONDS = 3.0
+#: Items applied together, or, if one of them fails, each by itself.
+TOGETHER = 100
 
 
 async def retry(
@@ -77,26 +79,44 @@ async def _settle(conn: Connection, found: Sequence[StoredDeadLetter], rates: Ra
     await sealing.refresh(conn)
     items = [(one, item) for one in found if (item := one.item) is not None]
     routes = await accounts.routes(conn, list({item.waba_id for _, item in items}))
-    done, deliveries = [], 0
-    waiting: set[UUID] = set()
+    owned: list[tuple[UUID, Work]] = []
     for one, item in items:
         work = route(item, one.app, one.received_at, routes)
-        if not isinstance(work, Work) or work.organization_id in waiting:
-            continue
-        if isinstance(item, MessageItem) and sealing.is_locked(work.organization_id):
+        if isinstance(work, Work) and not (isinstance(item, MessageItem) and sealing.is_locked(work.organization_id)):
+            owned.append((one.id, work))
+    done: list[UUID] = []
+    deliveries = 0
+    left = deque(owned[place : place + TOGETHER] for place in range(0, len(owned), TOGETHER))
+    locked: set[UUID] = set()
+    while left:
+        some = [one for one in left.popleft() if one[1].organization_id not in locked]
+        if not some:
             continue
         try:
-            async with conn.transaction():
-                await conn.execute(BRIEFLY)
-                deliveries += await apply(conn, [work], rates=rates, sealing=sealing, dropped=Counter())
+            queued = await _applied(conn, [work for _, work in some], rates, sealing)
         except asyncpg.LockNotAvailableError:
-            waiting.add(work.organization_id)
-            continue
-        except Exception as error:
-            if not blames_item(error):
-                raise
-            log.warning("dead letter failed again", item=type(item).__name__, error=type(error).__name__)
-            continue
-        done.append(one.id)
+            queued = None
+            if len(some) == 1:
+                locked.add(some[0][1].organization_id)
+        if queued is not None:
+            done += [id for id, _ in some]
+            deliveries += queued
+        elif len(some) > 1:
+            left.extendleft([one] for one in reversed(some))
     await dead_letters.delete(conn, done)
     return len(done), deliveries
+
+
+async def _applied(conn: Connection, works: Sequence[Work], rates: RateBook, sealing: Sealing) -> int | None:
+    """Apply all of these; returns the webhook deliveries queued. None: one of them fails, and nothing was done.
+    Raises LockNotAvailableError if a row stays locked."""
+    try:
+        async with conn.transaction():
+            await conn.execute(BRIEFLY)
+            return await apply(conn, works, rates=rates, sealing=sealing, dropped=Counter())
+    except Exception as error:
+        if not blames_item(error):
+            raise
+        if len(works) == 1:
+            log.warning("dead letter failed again", item=type(works[0].item).__name__, error=type(error).__name__)
+        return None
