@@ -276,6 +276,16 @@ async def test_a_status_moves_its_message_with_money_and_event(pool: Pool, acme:
     assert len(await event_data(pool, "message.delivered")) == 1
 
 
+async def test_what_meta_does_not_bill_is_free_whatever_else_it_says(pool: Pool, acme: Made, meta: Meta) -> None:
+    for more in ({}, {"category": "utility"}, {"type": "free_customer_service", "category": "service"}):
+        id = await outbound(pool, acme, queued=False)
+        pricing = {"billable": False, "pricing_model": "CBP", **more}
+        await meta.say(acme, status(acme, wamid(), "delivered", biz_opaque_callback_data=str(id), pricing=pricing))
+        row = await row_of(pool, id)
+        assert (row["status"], row["charge"], row["consumed"]) == ("delivered", "consumed", 0)
+    await check_wallets(pool, [acme.organization_id])
+
+
 async def test_sent_and_read_are_told_to_those_who_asked(pool: Pool, acme: Made, meta: Meta) -> None:
     other = await made(pool, app=acme.app)
     await endpoint(pool, acme.actor, "message.sent", "message.read")

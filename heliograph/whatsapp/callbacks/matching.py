@@ -366,7 +366,7 @@ def _pricing(item: StatusItem) -> Pricing | None:
     if item.free_entry:
         return Pricing("free_entry_point", "referral_conversion")
     pricing = item.pricing
-    if pricing is None or not (pricing.type or pricing.category):
+    if pricing is None or not (pricing.type or pricing.category or pricing.billable is False):
         return None
     if pricing.type is None and pricing.billable is False:
         return Pricing("free", pricing.category or "")
