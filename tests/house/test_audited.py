@@ -128,6 +128,7 @@ UNRECORDED = {
     "heliograph.whatsapp.mirror.apps.record_unsigned": MIRROR,
     "heliograph.whatsapp.mirror.numbers.wake_mirror": MIRROR,
     "heliograph.whatsapp.mirror.numbers.store_numbers": MIRROR,
+    "heliograph.whatsapp.mirror.numbers._renewed": MIRROR,
     "heliograph.whatsapp.mirror.numbers._write": MIRROR,
     "heliograph.whatsapp.mirror.reading.Mirror": MIRROR,
     "heliograph.whatsapp.mirror.sync.store": MIRROR,

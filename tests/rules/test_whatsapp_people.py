@@ -494,6 +494,33 @@ async def test_a_late_notice_takes_nobody_s_number_whichever_name_finds_the_conv
         assert NEW not in await people.names(conn, acme.organization_id, TO)
 
 
+@pytest.mark.parametrize("order", ["notice first again next", "notice next first again", "next notice again first",
+                                   "again notice first next"])  # fmt: skip
+async def test_who_first_wrote_before_a_notice_that_arrived_earlier_has_left_the_number(
+    pool: Pool, acme: Made, meta: Meta, order: str
+) -> None:
+    """Callbacks arrive in any order, and the number's next owner was joined to the user, however much later."""
+    wrote, last, later = ago(hours=60), ago(hours=49), ago(minutes=1)
+    said = {
+        "notice": changed_user_id(acme, ago(hours=50)),
+        "first": message(acme, "STOP", wrote, user_id="MZ.1"),
+        "again": message(acme, "Me again", last, by=None, user_id="MZ.2"),
+        "next": message(acme, "Good day", later, user_id="MZ.9"),
+    }
+    for one in order.split():
+        await meta.say(acme, said[one])
+    assert await places(pool) == {"MZ.2": (last, 2), TO: (later, 1)}
+    async with pool.acquire() as conn:
+        assert sorted(await people.names(conn, acme.organization_id, TO)) == [TO, "MZ.9"]
+        assert sorted(await people.names(conn, acme.organization_id, "MZ.2")) == ["MZ.1", "MZ.2"]
+        assert TO in {one.name for one in await people.owned(conn, acme.organization_id, "MZ.2")}
+    assert (await out(pool, acme, "MZ.2", "MZ.1")) == [True, True]
+    assert sorted(row[0] for row in await pool.fetch("SELECT peer FROM inbox_threads")) == [TO, "MZ.2"]
+    # What they wrote even earlier is theirs, too.
+    await meta.say(acme, message(acme, "Hello", ago(hours=61), user_id="MZ.1"))
+    assert await places(pool) == {"MZ.2": (last, 3), TO: (later, 1)}
+
+
 @pytest.mark.parametrize("before", [True, False])
 async def test_a_notice_of_a_hidden_number_that_comes_after_the_new_owner_links_nobody(
     pool: Pool, acme: Made, meta: Meta, before: bool

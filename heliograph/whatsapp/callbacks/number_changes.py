@@ -77,9 +77,11 @@ async def authors(conn: Connection, written: Sequence[UserEvent]) -> tuple[list[
             handovers += made
             if made and made[-1].is_separate:
                 users[n] = _under(to, one.user)
-    numbers = {(user.organization_id, user.recipient) for user in users if user.digits is not None}
-    left = await people.left(conn, numbers) if numbers else {}
+    numbered = [user for user in users if user.digits is not None]
+    names = {(user.organization_id, name) for user in numbered for name in (user.recipient, user.user_id) if name}
+    left = await people.left(conn, names) if names else {}
     if left:
+        handovers += await _leave_with_ids(conn, written, users, left)
         users = [await _author(conn, one, user, left, handovers) for one, user in zip(written, users, strict=True)]
     return [Author(user, to) for user, to in zip(users, moved, strict=True)], handovers
 
@@ -105,7 +107,6 @@ async def _leave_hidden(
     notices = [one for one in written if one.hidden_as is not None]
     if not notices:
         return [], set()
-    await _learn_numbers(conn, written, notices)
     left: dict[tuple[UUID, str], tuple[Departure, UserEvent]] = {}
     # Of the old user ids alone: read before these are linked to the new ones, under which the users may have written.
     for one, numbers in zip(notices, await _known_numbers(conn, [one.user for one in notices]), strict=True):
@@ -118,7 +119,10 @@ async def _leave_hidden(
     late = await _unlinked(conn, {_hidden(one) for _, one in since})
     # Before any name is locked, as whoever links names locks their organization first.
     await conversations.link(conn, {_hidden(one) for one in notices} - late)
-    await people.leave(conn, [one for one, is_used in zip(departures, used, strict=True) if not is_used])
+    gone = [one for one, is_used in zip(departures, used, strict=True) if not is_used]
+    # Whoever wrote under the old user id, from a number not known yet, has left that as well (`_leave_with_ids`).
+    ids = {link[:2]: Departure(*link, one.at) for one in reversed(notices) if (link := _hidden(one)) not in late}
+    await people.leave(conn, [*gone, *ids.values()])
     handovers = []
     for departure, one in since:
         if _hidden(one) in late:
@@ -140,18 +144,36 @@ async def _unlinked(conn: Connection, links: set[tuple[UUID, str, str]]) -> set[
     return {link for link in links if persons.get(link[:2]) != persons.get((link[0], link[2]), link)}
 
 
-async def _learn_numbers(conn: Connection, written: Sequence[UserEvent], notices: Sequence[UserEvent]) -> None:
-    """Link numbers that nobody left, and that users wrote from before their notices, to their old user ids."""
-    last = {(one.user.organization_id, one.user.recipient): one.at for one in notices}
-    told: list[User] = []
-    for one in written:
-        until = last.get((one.user.organization_id, one.user.user_id or ""))
-        if until is not None and one.at <= until and one.moved_to is None and one.user.links:
-            told.append(one.user)
-    if told:
-        left = await people.left(conn, {(user.organization_id, user.recipient) for user in told})
-        free = [user for user in told if (user.organization_id, user.recipient) not in left]
-        await conversations.link(conn, [link for user in free for link in user.links])
+async def _leave_with_ids(
+    conn: Connection,
+    written: Sequence[UserEvent],
+    users: Sequence[User],
+    left: dict[tuple[UUID, str], list[DepartedNumber]],
+) -> list[Handover]:
+    """Record that numbers were left which nobody knew when Meta told the new user ids: what was written from them under
+    the old ones arrives only now. `left`: gets their departures."""
+    handovers: list[Handover] = []
+    for one, user in zip(written, users, strict=True):
+        if user.digits is None or user.user_id is None or one.moved_to is not None:
+            continue
+        place, own = (user.organization_id, user.recipient), (user.organization_id, user.user_id)
+        known, departures = _first_since(left.get(own, []), one.at), left.get(place, [])
+        if known is None or _first_since(departures, one.at) is not None:
+            continue
+        key = user.organization_id, phones.person(user.recipient)
+        persons = await people.persons(conn, {key, own})
+        if persons.get(key, key) == persons.get(own):
+            continue  # they use it again
+        if departures and not departures[-1].is_taken:
+            handovers += await _take(conn, user, departures[-1], one.at)
+        if (await conversations.used_since(conn, [(*place, known.left_at)]))[0]:
+            await people.had(conn, *place, until=known.left_at, moved_to=known.moved_to)
+            handovers.append(Handover(*place, known.moved_to, known.left_at, is_separate=True))
+        else:
+            await conversations.link(conn, [(*place, known.moved_to)])
+            await people.leave(conn, [Departure(*place, known.moved_to, known.left_at)])
+        left.update(await people.left(conn, [place]))
+    return handovers
 
 
 async def _numbered(conn: Connection, written: Sequence[UserEvent]) -> Sequence[UserEvent]:
