@@ -192,6 +192,25 @@ def test_no_line_controls_the_terminal_that_shows_it(log_format: str) -> None:
     assert not set(written) & set(f"\x1b\x07\r{beyond}"), written
 
 
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_a_line_break_begins_no_entry(log_format: str) -> None:
+    forged = "2026-11-30T12:00:00Z [error    ] made up"
+    with configured(log_format) as told:
+        structlog.get_logger().warning("refused", word=f"x\n{forged}")
+        structlog.get_logger().warning(f"refused\n{forged}")
+        logging.getLogger("a library").warning("no answer: %s", f"x\n{forged}")
+        try:
+            raise ValueError(f"x\n{forged}")
+        except ValueError:
+            structlog.get_logger().exception("failed")
+            logging.getLogger("a library").exception("failed")
+    lines = told.getvalue().split("\n")
+    assert lines.pop() == ""
+    at_the_margin = [line for line in lines if not line.startswith(" ")]
+    assert len(at_the_margin) == 5, at_the_margin
+    assert not any(line.startswith(forged) for line in lines), lines
+
+
 @pytest.mark.parametrize("changed", [{"log_level": "loud"}, {"log_format": "xml"}])
 def test_settings_of_logs_are_checked(changed: dict[str, str]) -> None:
     with pytest.raises(SettingsError, match="HELIOGRAPH_LOG_"):

@@ -197,7 +197,7 @@ def configure(settings: Settings) -> None:
         render = structlog.processors.JSONRenderer(serializer=_json)
     else:
         shared.append(_without_controls)
-        render = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty() and not os.environ.get("NO_COLOR"))
+        render = _Entry(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty() and not os.environ.get("NO_COLOR")))
     structlog.configure(
         processors=[*shared, render],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[settings.log_level]),
@@ -215,6 +215,17 @@ def configure(settings: Settings) -> None:
     logging.getLogger("asyncpg").setLevel(logging.ERROR)
     # It warns of each upload that is malformed, which whoever sends it is told.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
+
+
+class _Entry:
+    """Text in which only an entry's first line begins at the margin: a line break in the message of a library, in a
+    supplier's word or in an exception cannot be followed by what looks like an entry of its own."""
+
+    def __init__(self, render: Callable[[Any, str, Any], str]) -> None:
+        self._render = render
+
+    def __call__(self, logger: Any, method: str, entry: Any) -> str:
+        return self._render(logger, method, entry).replace("\n", "\n    ")
 
 
 def clean(logger: Any, method: str, entry: Any) -> Any:
