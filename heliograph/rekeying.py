@@ -19,7 +19,7 @@ from heliograph.accounts import idempotency
 from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import Key, Unsealable, seal, unseal
-from heliograph.base.database.pool import Connection
+from heliograph.base.database.pool import Connection, despite_deadlocks
 from heliograph.base.process.settings import Settings
 from heliograph.mail import outbox
 from heliograph.people import factors
@@ -181,13 +181,20 @@ async def rekey(
     async def record(after: dict[str, object]) -> None:
         await audit.record(conn, by, "secrets.rekeyed", object_id="secret_key", after=after)
 
-    async def begin() -> None:
+    async def write(statement: str, values: Sequence[tuple[Any, ...]]) -> None:
         nonlocal is_begun
-        if not is_begun:
-            await record({"state": "begun"})
+
+        async def replaced() -> None:
+            async with conn.transaction():
+                if not is_begun:
+                    await record({"state": "begun"})
+                await conn.executemany(statement, values)
+
+        # Workers and people change several of these rows at once, in orders of their own.
+        await despite_deadlocks(replaced)
         is_begun = True
 
-    found = [await _in_place(conn, place, place.key(settings), check, batch, say, begin) for place in PLACES]
+    found = [await _in_place(conn, place, place.key(settings), check, batch, say, write) for place in PLACES]
     if is_begun:
         await record({"rekeyed": sum(one.rekeyed for one in found), "unknown": sum(one.unknown for one in found)})
     return found
@@ -200,9 +207,9 @@ async def _in_place(
     check: bool,
     batch: int,
     say: Callable[[str], None],
-    begin: Callable[[], Awaitable[None]],
+    write: Callable[[str, Sequence[tuple[Any, ...]]], Awaitable[None]],
 ) -> Rekeyed:
-    """`begin`: called in each transaction that replaces values."""
+    """`write`: called with a batch, for a transaction that replaces its values."""
     rekeyed = unknown = 0
     last = [_FIRST] * len(place.ids)
     foreign, replace = place.sql(FOREIGN), place.sql(REPLACE)
@@ -217,9 +224,7 @@ async def _in_place(
                 continue
             resealed.append((sealed, row["found"], *last))
         if resealed and not check:
-            async with conn.transaction():
-                await begin()
-                await conn.executemany(replace, resealed)
+            await write(replace, resealed)
         rekeyed += len(resealed)
         say(f"{place.name}: {rekeyed}" + (f", and {unknown} that no key opens" if unknown else ""))
     return Rekeyed(place.name, rekeyed, unknown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 from typing import Any
@@ -11,6 +12,7 @@ from uuid import UUID
 import msgspec
 import pyotp
 import pytest
+from asyncpg import DeadlockDetectedError
 from click.testing import Result
 from typer.testing import CliRunner
 
@@ -37,7 +39,7 @@ from heliograph.webhooks import endpoints
 from heliograph.whatsapp.callbacks import dead_letters
 from heliograph.whatsapp.callbacks.intake import CallbackIntake
 from heliograph.whatsapp.mirror import accounts, apps
-from tests.rules.factories import organization
+from tests.rules.factories import blocked, organization
 from tests.rules.whatsapp_factories import SECRET_KEY, TOKEN, made
 
 NEW_KEY = "the secret key that comes after it"
@@ -262,6 +264,27 @@ async def test_a_secret_that_is_changed_meanwhile_stays_changed(pool: Pool, fill
         assert [after[row["id"]] == b"sealed anew" for row in rows].count(True) == len(rows) - 1
         (one,) = [one for one in await routing.load(conn) if one.id == filled.supplier]
         assert suppliers.open_secret(key, one) == "password 4, changed"
+
+
+async def test_a_batch_that_lost_to_another_transaction_is_repeated(pool: Pool, filled: Installation) -> None:
+    """As to that of a worker that locks the same rows in an order of its own."""
+    wanted = await rekey(pool, BOTH, check=True)
+    ids = await pool.fetch("SELECT id FROM suppliers WHERE name LIKE 's_' ORDER BY id")
+    lock = "SELECT FROM suppliers WHERE id = $1 FOR UPDATE"
+    # The first to wait is aborted, unless the machine is so slow that nobody waits yet.
+    async with pool.acquire() as conn:
+        with contextlib.suppress(DeadlockDetectedError):
+            async with conn.transaction():
+                await conn.execute(lock, ids[-1][0])
+                running = asyncio.create_task(rekey(pool, BOTH))
+                await blocked(pool)
+                await conn.execute(lock, ids[0][0])
+        assert await running == wanted
+    await filled.read(NEW)
+    assert await told(pool) == [
+        {"state": "begun"},
+        {"rekeyed": sum(count for count, _ in wanted.values()), "unknown": 0},
+    ]
 
 
 async def test_what_no_key_opens_is_counted_and_left_alone(pool: Pool, filled: Installation) -> None:

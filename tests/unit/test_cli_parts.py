@@ -509,6 +509,22 @@ def test_nobody_confirms_with_a_closed_stdin(tmp_path: Path) -> None:
     assert "nothing was changed, as nobody confirmed it" in done.stderr
 
 
+DEADLOCK = """
+import asyncpg
+from heliograph.cli.terminal.console import run
+from heliograph.cli.terminal.printing import single
+def command():
+    raise asyncpg.DeadlockDetectedError("deadlock detected")
+run(single("change", command))
+"""
+
+
+def test_whoever_lost_to_another_transaction_is_told_to_repeat_the_command(tmp_path: Path) -> None:
+    done = with_closed("<&-", "-c", DEADLOCK, home=tmp_path)
+    assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (1, "", False), done.stderr
+    assert "waited for each other: repeat it" in done.stderr
+
+
 def with_closed(closed: str, *words: str, home: Path) -> subprocess.CompletedProcess[str]:
     """Run Python with a closed stream."""
     run = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, *words]

@@ -293,6 +293,8 @@ def run(app: typer.Typer) -> None:
             " HELIOGRAPH_OWNER_DATABASE_URL, which grants the role what it needs",
             UNREACHABLE,
         )
+    except asyncpg.DeadlockDetectedError:
+        _end("the database rolled this back, since it and another transaction waited for each other: repeat it", FAILED)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError, TimeoutError) as error:
         if not is_down(error):
             raise
