@@ -89,6 +89,24 @@ async def change(
     return after
 
 
+# Of keys that have ended, or are suspended; windows of the current minute as in `count_requests`, to which nobody knows
+# the new key's yet.
+HAND_ON = """
+INSERT INTO rate_windows (organization_id, key_id, bucket, window_start, taken)
+SELECT $1, $2, w.bucket, max(w.window_start), max(w.taken)
+  FROM rate_windows w JOIN api_keys k ON k.organization_id = w.organization_id AND k.id = w.key_id
+ WHERE w.organization_id = $1 AND w.window_start - date_trunc('minute', now()) BETWEEN '0' AND '1 minute'
+   AND (k.status <> 'active' OR k.expires_at <= now())
+ GROUP BY w.bucket
+"""
+
+
+async def hand_on(conn: Connection, organization_id: UUID, *, to: UUID) -> None:
+    """Let a new key begin the minute with what a key whose place it takes has used of it: otherwise a program that
+    creates, uses and revokes keys would have any number of windows. The organization's row must be locked."""
+    await conn.execute(HAND_ON, organization_id, to)
+
+
 def _audit_values(limits: RateLimits) -> dict[str, int | None]:
     """For the audit log, by column names, which are unambiguous next to an organization's other settings."""
     return {f"rate_{bucket}": limit for bucket, limit in msgspec.structs.asdict(limits).items()}

@@ -17,6 +17,7 @@ from heliograph.accounts.api_keys.scopes import PROFILES, SCOPES
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
+from tests.rate_windows import hold_windows
 
 from .conftest import Api, Tenant, make_tenant, running
 from .test_serve import processes
@@ -240,6 +241,35 @@ async def test_what_contains_a_key_contains_what_it_creates(api: Api, tenant: Te
         await spending.limit(conn, tenant.id, segments=5)
         await spending.limit(conn, tenant.id, segments=None, key_id=tenant.key_id)
     assert (await create(tenant.headers))[0] == 201
+
+
+async def test_replacing_keys_makes_no_more_of_a_rate_limit(api: Api, tenant: Tenant, pool: Pool) -> None:
+    async def created() -> tuple[str, dict[str, str]]:
+        status, _, body = await api.ask(
+            "POST", "/api-keys", json={"name": "x", "scopes": ["webhooks:read"]}, headers=tenant.headers
+        )
+        assert status == 201, body
+        return body["apiKey"]["id"], {"x-api-key": body["secret"]}
+
+    async def left(key: dict[str, str]) -> tuple[int, int]:
+        status, headers, _ = await api.ask("GET", "/webhooks", headers=key)
+        return status, int(headers["x-ratelimit-remaining"])
+
+    id, key = await created()
+    status, most = await left(key)
+    assert status == 200
+    _, other = await created()
+    assert await left(other) == (200, most)  # nothing has ended: it has a window of its own
+    await pool.execute("UPDATE rate_windows SET taken = $2 WHERE key_id = $1", UUID(id), most + 1)
+    await hold_windows(pool)
+    assert (await api.ask("DELETE", f"/api-keys/{id}", headers=tenant.headers))[0] == 200
+    _, key = await created()
+    assert await left(key) == (429, 0)
+    assert await left(other) == (200, most - 1)
+    # What ended in an earlier minute no longer counts.
+    await pool.execute("UPDATE rate_windows SET window_start = window_start - interval '1 hour'")
+    _, key = await created()
+    assert await left(key) == (200, most)
 
 
 async def test_suspended_resumed_and_expired_keys(api: Api, tenant: Tenant, pool: Pool) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from heliograph import notices
-from heliograph.accounts import spending
+from heliograph.accounts import rate_limits, spending
 from heliograph.accounts.api_keys.authentication import Unauthorized, parsed_networks
 from heliograph.accounts.api_keys.issued import COLUMNS, ApiKey
 from heliograph.accounts.api_keys.scopes import MODES, demand_grants, named_scopes
@@ -139,6 +139,8 @@ async def issue(
         )
         assert row is not None
         key = ApiKey(**row)
+        if actor.key_id is not None:
+            await rate_limits.hand_on(conn, actor.organization_id, to=key.id)
         await audit.record(conn, actor, "api_key.created", object_id=key.id, name=key.name, after=_audit_values(key))
     return key, secret
 
