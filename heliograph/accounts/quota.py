@@ -47,6 +47,11 @@ class Quota(msgspec.Struct, frozen=True):
             return 100
         return max(100 * self.used // self.total, 1 if self.used else 0)
 
+    @property
+    def is_hardly_used(self) -> bool:
+        """Something is used, but less than the one percent that `percent_used` then is."""
+        return 0 < 100 * self.used < self.total
+
 
 #: Maximum number of messages in a grant or allowance.
 MOST = 10**15

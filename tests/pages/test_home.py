@@ -47,15 +47,17 @@ async def test_figures_are_those_of_the_roll_ups(api: Api, pool: Pool, tenant: T
 
 
 async def test_what_is_used_and_what_is_left_are_the_whole_quota(pool: Pool, tenant: Tenant, owner: Browser) -> None:
-    """Both used to be rounded down, so that 99 % were left of a quota of which 0 % was used."""
+    """Both used to be rounded down, so that 99 % were left of a quota of which 0 % was used; and then 1 % was used from
+    the first message on."""
     million = 10**6
-    for used, total, percent in (
-        *((0, 1000, 0), (12, 1000, 1), (0, 0, 100)),
-        *((1, million, 1), (million - 1, million, 99), (million, million, 100)),
+    for used, total, left, spent in (
+        *((0, 1000, "100", "0"), (12, 1000, "99", "1"), (10, 1000, "99", "1"), (9, 1000, ">99", "<1")),
+        *((0, 0, "0", "100"), (1, million, ">99", "<1"), (million - 1, million, "1", "99")),
+        (million, million, "0", "100"),
     ):
         await pool.execute("UPDATE quotas SET used = $2, total = $3 WHERE organization_id = $1", tenant.id, used, total)
-        assert f"Quota left {total - used:,} {100 - percent} % of {total:,}" in (await owner.get("/")).words
-        assert f"Left {total - used:,} {percent} % used" in (await owner.get("/usage")).words
+        assert f"Quota left {total - used:,} {left} % of {total:,}" in (await owner.get("/")).words
+        assert f"Left {total - used:,} {spent} % used" in (await owner.get("/usage")).words
 
 
 async def test_what_was_spent_is_that_of_the_pages_it_leads_to(
