@@ -134,6 +134,34 @@ async def _fits(page: Page, url: str) -> None:
         assert await page.evaluate(WIDE) == [], (url, width)
 
 
+#: The longest names, without a place to break.
+ENDLESS = """
+WITH organization AS (UPDATE organizations SET name = repeat('o', 200), plan = repeat('p', 100)),
+     key AS (UPDATE api_keys SET name = repeat('k', 100)),
+     route AS (UPDATE routes SET name = repeat('r', 64), note = repeat('n', 200)),
+     tariff AS (UPDATE tariffs SET name = repeat('t', 64)),
+     invitation AS (UPDATE invitations SET email = repeat('e', 60) || '@example.com')
+UPDATE suppliers SET name = repeat('s', 64)
+"""
+
+
+@pytest.mark.lasts(20)
+@pytest.mark.parametrize("site", [Look("pt", "light")], indirect=True)
+async def test_names_without_spaces_leave_all_columns_in_sight(site: Site) -> None:
+    page = site.page
+    await set_up(site)
+    await places.console(site)
+    await places.dashboard(site)
+    await site.pool.execute(ENDLESS)
+    await site.enter()
+    of = site.made.actor.organization_id
+    await page.set_viewport_size({"width": 1280, "height": 800})
+    lists = ("organizations", f"organizations/{of}", f"organizations/{of}/keys", "keys", "suppliers", "routes", "plans")
+    for path in (*(f"/console/{one}" for one in (*lists, "rates")), "/keys", "/team"):
+        await page.goto(site.base + path)
+        assert await page.evaluate(WIDE) == [], path
+
+
 @pytest.mark.lasts(10)
 async def test_a_name_without_spaces_leaves_the_other_columns_in_sight(site: Site) -> None:
     page = site.page
