@@ -53,16 +53,16 @@ SAVE = f"""
 WITH before AS (
     SELECT author, saved_at FROM campaign_drafts
      WHERE organization_id = $1 AND mode = $2 AND id = $3 AND discarded_at IS NULL
-       AND author <> $4 AND saved_at > now() - interval '{RECENT} minutes'
+       AND user_id IS DISTINCT FROM $7 AND saved_at > now() - interval '{RECENT} minutes'
 )
-INSERT INTO campaign_drafts AS known (organization_id, mode, id, author, fields, numbers, saved_at)
-SELECT $1, $2, $3, $4, $5, $6, now()
+INSERT INTO campaign_drafts AS known (organization_id, mode, id, author, fields, numbers, saved_at, user_id)
+SELECT $1, $2, $3, $4, $5, $6, now(), $7
  WHERE EXISTS (SELECT FROM campaign_drafts WHERE organization_id = $1 AND mode = $2 AND id = $3)
     OR (SELECT count(*) FROM campaign_drafts
          WHERE organization_id = $1 AND mode = $2 AND discarded_at IS NULL) < {MOST}
     ON CONFLICT (organization_id, mode, id) DO UPDATE
-   SET author = excluded.author, fields = excluded.fields, numbers = excluded.numbers, saved_at = excluded.saved_at,
-       discarded_at = NULL
+   SET author = excluded.author, user_id = excluded.user_id, fields = excluded.fields, numbers = excluded.numbers,
+       saved_at = excluded.saved_at, discarded_at = NULL
 RETURNING (SELECT author FROM before), (SELECT saved_at FROM before)
 """
 
@@ -85,7 +85,8 @@ async def save(
     spelled = list(dict.fromkeys(number or _unread(text) for text, number in read.items()))
     sealing = await Sealing.of(conn, [actor.organization_id])
     told = sealing.sealed(actor.organization_id, TABLE, id, msgspec.json.encode(fields).decode())
-    values = (actor.organization_id, actor.mode, id, actor.principal.name, told, spelled)
+    who = actor.principal
+    values = (actor.organization_id, actor.mode, id, who.name, told, spelled, who.id)
     row = await conn.fetchrow(SAVE, *values)
     if row is None:
         raise TooManyDrafts

@@ -1105,6 +1105,7 @@ CREATE TABLE campaign_drafts (
     mode            text NOT NULL CHECK (mode IN ('live', 'test')),
     id              uuid NOT NULL,
     author          text NOT NULL,
+    user_id         uuid,
     fields          text NOT NULL,
     numbers         text[] NOT NULL,
     saved_at        timestamptz NOT NULL,
@@ -1114,6 +1115,7 @@ CREATE TABLE campaign_drafts (
 CREATE INDEX campaign_drafts_age ON campaign_drafts (saved_at);
 CREATE INDEX campaign_drafts_discarded ON campaign_drafts (discarded_at) WHERE discarded_at IS NOT NULL;
 COMMENT ON TABLE campaign_drafts IS 'tenant: forms for campaigns not created yet, as typed; erased after 30 days without a change, and an hour after they were discarded';
+COMMENT ON COLUMN campaign_drafts.user_id IS 'whose name author is: colleagues may share one';
 COMMENT ON COLUMN campaign_drafts.fields IS 'JSON: what was typed, by field; its text is sealed if the organization seals its texts';
 COMMENT ON COLUMN campaign_drafts.numbers IS 'listed recipients: E.164 if they are phone numbers, otherwise as typed';
 

@@ -943,6 +943,22 @@ async def test_what_is_typed_is_kept_as_a_draft_until_the_campaign_is_made(
     assert await pool.fetchval("SELECT count(*) FROM campaign_drafts") == 0
 
 
+async def test_who_shares_a_colleagues_name_is_told_whose_draft_is_replaced(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    await make_person(pool, tenant, "bo@example.com", "admin")
+    await pool.execute("UPDATE users SET name = 'Ana Silva'")
+    await owner.sign_in("ana@example.com")
+    await other_browser.sign_in("bo@example.com")
+    typed = {"name": "Sale", "text": "Hello"}
+    form = (await owner.get("/campaigns/new")).form("/campaigns")
+    mine = await owner.post("/campaigns/drafts", form | typed, HX_Request="true")
+    assert mine.words.strip() == "Saved as a draft."
+    theirs = (await other_browser.get(f"/campaigns/new?draft={form['draft']}")).form("/campaigns")
+    over = await other_browser.post("/campaigns/drafts", theirs | typed, HX_Request="true")
+    assert over.words.strip().startswith("Saved as a draft, over what another person named Ana Silva saved at ")
+
+
 async def test_a_draft_keeps_its_time_whoever_goes_on_with_it(
     pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
 ) -> None:

@@ -44,6 +44,12 @@ async def keep(request: Request, typed: dict[str, str]) -> str:
     if before is None:
         return ""
     name, at = before
+    if name == request.actor.principal.name:
+        return request.text(
+            "Saved as a draft, over what another person named %(name)s saved at %(time)s.",
+            name=name,
+            time=request.locale.clock(at),
+        )
     return request.text(
         "Saved as a draft, over what %(name)s saved at %(time)s.", name=name, time=request.locale.clock(at)
     )
