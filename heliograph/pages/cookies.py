@@ -58,8 +58,8 @@ def invitation(token: str, *, is_secure: bool) -> str:
 
 
 def preference(name: str, value: str, *, is_secure: bool) -> str:
-    """A cookie kept for a year."""
-    return _set(name, value, is_secure=is_secure, age=YEAR)
+    """A cookie kept for a year; "" deletes it."""
+    return _set(name, value, is_secure=is_secure, age=YEAR if value else 0)
 
 
 def notice(text: str, undo: str = "", *, is_secure: bool) -> str:

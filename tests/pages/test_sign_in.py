@@ -512,6 +512,21 @@ async def test_the_language_at_the_foot_of_a_page_is_that_of_the_account(owner: 
     assert (await owner.get("/account")).form("/account")["language"] == ""
 
 
+async def test_whoever_leaves_the_language_to_the_browser_gets_that_of_the_browser(owner: Browser) -> None:
+    async def account(**changed: str) -> str:
+        page = await owner.get("/account", Accept_Language="en")
+        await owner.submit(page, "/account", **changed)
+        return (await owner.get("/account", Accept_Language="en")).text
+
+    assert '<html lang="pt"' in await account(language="pt")
+    assert '<html lang="en"' in await account(language="")
+    # Saving anything else chooses no language, and leaves the one that was chosen at the foot of a page.
+    await account(name="Ana Sousa")
+    assert '<html lang="pt"' in (await owner.get("/account", Accept_Language="pt")).text
+    await owner.submit(await owner.get("/account"), "/preferences", language="pt")
+    assert '<html lang="pt"' in await account(name="Ana Silva")
+
+
 async def test_whoever_chooses_a_theme_or_folds_the_rail_stays_where_they_are(owner: Browser) -> None:
     here = "/messages?status=failed&mode=test"
     for chosen in ({"theme": "dark"}, {"rail": "folded"}, {"keys": "off"}):

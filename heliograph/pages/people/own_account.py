@@ -52,9 +52,13 @@ async def keep(request: Request) -> Answer:
             time_zone=given["time_zone"] or None,
         )
     request.services.sessions.forget(request.token)
-    language = given["language"] or request.locale.language
-    kept = cookies.preference(cookies.LANGUAGE, language, is_secure=request.is_secure)
-    return Redirect(location=here(request), notice=languages.locale(language).text("Saved."), cookies=[kept])
+    locale, kept = request.locale, list[str]()
+    if given["language"] or (request.session and request.session.language):
+        # What the browser itself prefers counts again, not the language that the page was just shown in.
+        kept.append(cookies.preference(cookies.LANGUAGE, given["language"], is_secure=request.is_secure))
+        spoken = request.headers.get(b"accept-language", b"").decode("latin-1")
+        locale = languages.locale(given["language"] or languages.accepted(spoken))
+    return Redirect(location=here(request), notice=locale.text("Saved."), cookies=kept)
 
 
 async def change_language(request: Request, language: str) -> None:
