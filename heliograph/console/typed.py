@@ -1,11 +1,15 @@
-"""Parses numbers and dates typed by operators, and puts rules' refusals into the words of their forms."""
+"""Parses what operators type, numbers, dates and the names of organizations, and puts rules' refusals into the words of
+their forms."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
 
-from heliograph.base.errors import Invalid
+from heliograph.accounts import organizations
+from heliograph.accounts.organizations import Organization
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
 from heliograph.pages import words
 from heliograph.pages.forms import figures
 
@@ -26,6 +30,16 @@ WRONG: Mapping[str | tuple[str, str], str] = {
     ("reason", "length"): "Give a reason of at most 500 characters: the organization can read it.",
     "value": words.SENDER_FORM["value"],
 }
+
+
+async def organization(conn: Connection, text: str) -> Organization:
+    """The organization with this name or id; if it is empty, the only one there is. Raises Invalid."""
+    try:
+        return await organizations.find(conn, reference=text or None)
+    except (NotFound, Invalid):
+        if text:
+            raise Invalid(("organization", "unknown", "There is no organization with this name or id.")) from None
+        raise Invalid(("organization", "required", "Choose an organization, by its name or id.")) from None
 
 
 def amount(text: str, field: str, *, is_signed: bool = False) -> int | None:

@@ -13,7 +13,7 @@ from heliograph.overview.installation import notes
 from heliograph.overview.installation import organizations as overview
 from heliograph.people import invitations, memberships
 from heliograph.sms.accepting import sender_ids
-from tests.api.conftest import Api, Tenant
+from tests.api.conftest import Api, Tenant, make_tenant
 from tests.pages.conftest import make_person
 
 from .conftest import PASSWORD, Browser
@@ -376,3 +376,19 @@ async def test_a_person_is_erased_from_the_page(pool: Pool, api: Api, tenant: Te
     assert "asked by mail" in page.words
     assert await pool.fetchval("SELECT count(body) FROM messages") == 0
     assert [row["body"] for row in await pool.fetch("SELECT body FROM organization_notes")] == ["Pays by transfer"]
+
+
+async def test_an_organization_that_is_not_found_is_told_in_the_readers_language(
+    pool: Pool, tenant: Tenant, root: Browser
+) -> None:
+    """Forms and filters showed what the command line says: in English, with its option and others' names."""
+    await make_tenant(pool)
+    for path in ("keys?organization=Nobody", "queue/hold?look=yes&organization=Nobody", "messages?organization=Nobody"):
+        page = await root.get(f"/console/{path}", accept_language="pt")
+        assert (page.status, "Não há organização com este nome ou id." in page.words) == (422, True), page.words
+    page = await root.get("/console/queue/hold?look=yes&supplier=Nobody", accept_language="pt")
+    assert "Não há fornecedor com este nome ou id." in page.words
+    page = await root.get("/console/whatsapp/new")
+    for typed, said in (("", "Choose an organization"), ("Nobody", "There is no organization with this name or id.")):
+        wrong = await root.submit(page, "/console/whatsapp/new", do="try", organization=typed)
+        assert (wrong.status, said in wrong.words, "--org" in wrong.words) == (422, True, False), wrong.words

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from heliograph.accounts import organizations
 from heliograph.accounts.api_keys import issued
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid
+from heliograph.console import typed
 from heliograph.pages.answers import Answer, Page, refused
 from heliograph.pages.requests import Request
 from heliograph.sms.accepting import sender_ids
@@ -58,9 +58,4 @@ async def show_senders(request: Request) -> Answer:
 
 
 async def _organization(conn: Connection, text: str) -> UUID | None:
-    if not text:
-        return None
-    try:
-        return (await organizations.find(conn, reference=text)).id
-    except NotFound as missing:
-        raise Invalid(("organization", "unknown", missing.message)) from None
+    return (await typed.organization(conn, text)).id if text else None

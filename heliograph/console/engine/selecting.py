@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from heliograph.accounts import organizations
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Problems
+from heliograph.console import typed as form_input
 from heliograph.pages.answers import Answer, Page, refused
 from heliograph.pages.requests import Request
 from heliograph.queue import holds, waiting
@@ -36,14 +36,12 @@ async def selection(conn: Connection, given: Mapping[str, str]) -> Selection:
     long = holds.age(age) if age else None
     if age and long is None:
         wrong.add("older_than", "format", "Enter an age such as 90s, 15m, 2h or 3d.")
-    try:
-        organization_id = (await organizations.find(conn, reference=of)).id if of else None
-    except NotFound as missing:
-        wrong.add("organization", "unknown", missing.message)
+    with wrong.gathering():
+        organization_id = (await form_input.organization(conn, of)).id if of else None
     try:
         supplier_id = await suppliers.id_of(conn, line) if line else None
-    except NotFound as missing:
-        wrong.add("supplier", "unknown", missing.message)
+    except NotFound:
+        wrong.add("supplier", "unknown", "There is no supplier with this name or id.")
     wrong.report()
     return Selection(
         kinds=("sms",) if line else (kind,) if kind else OUTGOING,

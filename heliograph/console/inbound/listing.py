@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from heliograph.accounts import organizations
 from heliograph.audit import reasons
 from heliograph.base.errors import Invalid, NotFound
+from heliograph.console import typed
 from heliograph.console.acting import acting_for
 from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.lists import pagination
@@ -44,7 +44,7 @@ async def assign(request: Request) -> Answer:
     form = request.form
     try:
         async with request.writing() as conn:
-            one = await organizations.find(conn, reference=form.get("organization", "").strip() or None)
+            one = await typed.organization(conn, form.get("organization", "").strip())
             count = await unassigned.assign(conn, acting_for(request, one), recipient=form.get("recipient", ""))
     except Invalid as refusal:
         return await _page(request, refusal)

@@ -16,8 +16,9 @@ from heliograph.accounts.organizations import Organization
 from heliograph.base import phones
 from heliograph.base.database.bounded_scan import PAGE_LOOK
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid
 from heliograph.base.ids import time_of, uuid_in
+from heliograph.console import typed as form_input
 from heliograph.console.acting import acting_for
 from heliograph.console.messages.looking import HERE
 from heliograph.overview import messages
@@ -62,8 +63,6 @@ async def find(request: Request) -> Answer:
                 values |= await _everywhere(conn, request, filters)
             else:
                 values |= await _listed(conn, request, one, filters)
-    except NotFound as refusal:
-        return refused("messages/find.html", Invalid(("organization", refusal.code, refusal.message)), values)
     except Invalid as refusal:
         return refused("messages/find.html", refusal, values)
     return Page(template="messages/find.html", values=values)
@@ -80,9 +79,9 @@ def _number(text: str, one: Organization | None) -> str | None:
 
 
 async def _organization(conn: Connection, typed: dict[str, str]) -> Organization | None:
-    """The named organization, the request's owner, or the only one there is; None: any. Raises NotFound."""
+    """The named organization, the request's owner, or the only one there is; None: any. Raises Invalid."""
     if typed["organization"]:
-        return await organizations.find(conn, reference=typed["organization"])
+        return await form_input.organization(conn, typed["organization"])
     if finding.made_at(typed["request_id"]) is not None:
         owner = await finding.owner_of_request(conn, request_id=typed["request_id"])
         if owner is not None:

@@ -7,10 +7,10 @@ from typing import Any
 from uuid import UUID
 
 from heliograph.accounts import organizations
-from heliograph.accounts.organizations import Organization
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Problems
+from heliograph.console import typed as form_input
 from heliograph.console.acting import acting_for
 from heliograph.console.routing.descriptions import network_error
 from heliograph.networks import plan
@@ -49,7 +49,7 @@ async def register(request: Request) -> Answer:
     try:
         async with request.writing() as conn, conn.transaction():
             with wrong.gathering():
-                one = await _organization(conn, form["organization"])
+                one = await form_input.organization(conn, form["organization"])
                 sender = await _sender(conn, acting_for(request, one), form["sender"])
             with wrong.gathering():
                 registrations.check(country=country, state=form["state"], network=form["network"], note=form["note"])
@@ -76,14 +76,6 @@ async def register(request: Request) -> Answer:
     if warning := plan.unlisted([form["network"]]):
         said = f"{said} {request.locale.sentence(warning)}"
     return Redirect(location=request.to(HERE, organization=one.name), notice=said)
-
-
-async def _organization(conn: Connection, text: str) -> Organization:
-    """The organization named. Raises Invalid."""
-    try:
-        return await organizations.find(conn, reference=text or None)
-    except (NotFound, Invalid):
-        raise Invalid(("organization", "unknown", "Choose an organization, by its name or id.")) from None
 
 
 async def _sender(conn: Connection, actor: Actor, text: str) -> SenderId:

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from heliograph.accounts import organizations
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound, Problems
+from heliograph.base.errors import Invalid, Problems
 from heliograph.base.process.settings import SettingsError
+from heliograph.console import typed as form_input
 from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.requests import Request
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL
@@ -43,7 +43,7 @@ async def submit(request: Request) -> Answer:
         async with request.writing() as conn:
             wrong = Problems()
             with wrong.gathering():
-                organization = await _organization(conn, form.get("organization", ""))
+                organization = await form_input.organization(conn, form.get("organization", "").strip())
             with wrong.gathering():
                 typed = _typed(form)
             wrong.report()
@@ -105,13 +105,6 @@ def _checked_values(request: Request, found: Reading) -> list[CheckedValue]:
     if found.account is not None and found.account.currency is None:
         told.append(CheckedValue("currency", False, text("Meta names no currency: choose one.")))
     return told
-
-
-async def _organization(conn: Connection, reference: str) -> organizations.Organization:
-    try:
-        return await organizations.find(conn, reference=reference.strip() or None)
-    except NotFound as refusal:
-        raise Invalid(("organization", refusal.code, refusal.message)) from None
 
 
 def _typed(form: dict[str, str]) -> dict[str, str]:
