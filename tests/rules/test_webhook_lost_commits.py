@@ -127,6 +127,38 @@ async def test_a_failure_whose_commit_held_its_own_lock_counts_once_besides_late
     assert await pool.fetchval("SELECT consecutive_failures FROM webhook_endpoints") == 2
 
 
+async def test_a_failure_counts_once_although_its_recording_is_repeated_in_halves(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The halves of a batch that failed for another reason when it was repeated did not know that it was."""
+    monkeypatch.setattr(results, "RETRY", 0.0)
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, "http://127.0.0.1:9/")
+    await record(pool, actor, 2)
+    async with pool.acquire() as conn:
+        claimed = await claim_once(conn, "webhook", {id: 2}, seconds=600.0)
+    ledger = Record(pool, disable_after=1e6, landed=lambda ended, disabled: None)
+    write, tries = ledger._write, 0
+
+    async def fails(items: list[Ended], is_repeated: bool, *, briefly: bool) -> dict[UUID, str]:
+        nonlocal tries
+        tries += 1
+        if tries == 2:
+            raise ValueError("a mistake")
+        done = await write(items, is_repeated, briefly=briefly)
+        if tries == 1:
+            raise ConnectionResetError
+        return done
+
+    monkeypatch.setattr(ledger, "_write", fails)
+    for one in claimed:
+        ledger.put(Ended(one, 3600.0, Attempt(clock.now(), 0.1, 500, "http_error", "")))
+    await ledger.drain()
+    assert tries == 4
+    assert [one["status"] for one in await attempts(pool)] == [500, 500]
+    assert await pool.fetchval("SELECT consecutive_failures FROM webhook_endpoints") == 2
+
+
 async def test_attempts_in_progress_end_although_the_database_is_away_as_the_worker_begins_to_stop(
     pool: Pool, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

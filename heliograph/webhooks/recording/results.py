@@ -226,8 +226,8 @@ class Record:
                     await asyncio.sleep(RETRY)
                 elif len(items) > 1:  # one bad result must not fail the others
                     middle = len(items) // 2
-                    await self._commit(items[:middle], briefly=briefly, is_aside=is_aside)
-                    await self._commit(items[middle:], briefly=briefly, is_aside=is_aside)
+                    for part in (items[:middle], items[middle:]):
+                        await self._commit(part, is_repeated=is_repeated, briefly=briefly, is_aside=is_aside)
                     return
                 else:
                     # Its lease is no longer renewed, so it expires, and the delivery is retried.
