@@ -259,12 +259,16 @@ def open_secrets(backup: Backup, passphrase: str) -> Secrets:
 
 
 def _begin(to: Path) -> tuple[Path, int]:
-    """A new directory and its lock."""
+    """A new directory and its lock. Raises OSError."""
     while True:
         place = to / f"{UNFINISHED}{secrets.token_hex(4)}"
         place.mkdir(mode=0o700)
         # In between, `prune` may have removed it as the remains of an interrupted backup.
-        lock = _hold(place)
+        try:
+            lock = _hold(place)
+        except OSError:  # some network file systems have no locks
+            place.rmdir()
+            raise
         if lock is not None:
             return place, lock
 

@@ -162,3 +162,15 @@ def test_credentials_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     words = ["backup", "take", "--to", str(tmp_path / "to"), "--data-dir", str(tmp_path / "data")]
     done = CliRunner().invoke(app, words, env=environment)
     assert str(done.exception) == f"{credentials} cannot be read: it is not UTF-8 text"
+
+
+def test_where_nothing_can_be_locked_no_directory_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on some network file systems: each try left an empty one."""
+
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(store.fcntl, "flock", unsupported)
+    with pytest.raises(OSError, match="No locks available"), store.unfinished(tmp_path):
+        raise AssertionError
+    assert list(tmp_path.iterdir()) == []
