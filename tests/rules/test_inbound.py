@@ -29,7 +29,7 @@ from heliograph.queue import timers
 from heliograph.queue.backlog import Backlog
 from heliograph.retention import forgetting
 from heliograph.sms.accepting.accept import Acceptor
-from heliograph.sms.received import at_rest, inbound, inbox, keyword_effects, replies, unassigned
+from heliograph.sms.received import at_rest, earlier, inbound, inbox, keyword_effects, replies, unassigned
 from heliograph.suppliers.contract import Inbound
 from heliograph.suppliers.smpp.codec import texts as forms
 from tests.rules.dispatching import Bench
@@ -820,7 +820,7 @@ async def test_one_handset_that_floods_does_not_slow_the_others_down(pool: Pool,
         pass
     assert len(await event_data(pool)) == 4500
     async with pool.acquire() as conn:
-        for name, sql in (("unanswered", inbox.SAME), ("parts", inbox.PARTS)):
+        for name, sql in (("unanswered", earlier.SAME), ("parts", earlier.PARTS)):
             statement = await conn.prepare(sql)
             await conn.execute(f"PREPARE look AS {sql}")
             nothing = ", ".join("NULL" for _ in statement.get_parameters())
@@ -938,7 +938,7 @@ async def test_what_a_flood_is_compared_with_is_bounded_for_a_batch(
 ) -> None:
     """Each of its messages used to be compared with all before it, and each part with all of its reference, however
     many parts it declared. A batch took longer than a statement may, so the inbox stood still for everybody."""
-    monkeypatch.setattr(inbox, "MOST_LOOKED", 400)
+    monkeypatch.setattr(earlier, "MOST_LOOKED", 400)
     several = range(2, 42)
 
     def flood(number: int) -> list[Inbound]:
@@ -959,13 +959,13 @@ async def test_what_a_flood_is_compared_with_is_bounded_for_a_batch(
 async def test_parts_known_of_many_messages_are_bounded_for_a_batch(
     pool: Pool, acme: Actor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inbox, "MOST_OF_ALL", 40)
+    monkeypatch.setattr(earlier, "MOST_OF_ALL", 40)
     for number in range(1, 7):
         await receive_and_process(pool, *(part(number, "x", total=9, reference=n) for n in range(20)))
     await receive(pool, *(part(7, "x", total=9, reference=n) for n in range(20)))
     async with pool.acquire() as conn:
         due = [at_rest.row_of(row) for row in await conn.fetch("SELECT * FROM inbound_messages WHERE state = 'new'")]
-        assert len(await inbox._parts(conn, due)) == 40
+        assert len(await earlier.parts(conn, due)) == 40
 
 
 @pytest.mark.parametrize("numbers", [(1, 2, 3, 4, 5, 6), (1, 2, 3, 1, 2, 3, 1, 2), (2, 2, 2, 2, 2)])
@@ -974,7 +974,7 @@ async def test_parts_that_were_not_all_seen_at_once_do_not_stop_the_inbox(
 ) -> None:
     """Under a flood some parts of a message were shown while others waited. When the others were due, nothing became of
     them, so they stayed due: first in every batch, which failed again and again, and STOP of all others behind them."""
-    monkeypatch.setattr(inbox, "MOST_OF_ALL", 2)
+    monkeypatch.setattr(earlier, "MOST_OF_ALL", 2)
     for place, number in enumerate(numbers):
         await receive_and_process(pool, part(number, f"{place} ", total=9))
         await age(pool, timedelta(minutes=1))

@@ -18,7 +18,6 @@ import asyncpg
 import msgspec
 import structlog
 
-from heliograph.base.database.bounded_scan import LOOK
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
@@ -29,8 +28,8 @@ from heliograph.inbox.threads import InboundMessage
 from heliograph.queue import timers
 from heliograph.sealing.text_keys import Sealing
 from heliograph.senders import owners as numbers
-from heliograph.sms.received import at_rest, handsets, keyword_effects, replies
-from heliograph.sms.received.assembly import AGAIN, LATEST, Group, Row, assemble, text_of
+from heliograph.sms.received import at_rest, earlier, handsets, keyword_effects, replies
+from heliograph.sms.received.assembly import Group, Row, assemble, text_of
 from heliograph.sms.received.message import Message, Owner
 from heliograph.suppliers.smpp.receipts import is_whole
 from heliograph.webhooks.recording import events
@@ -41,14 +40,6 @@ log = structlog.get_logger()
 TIMER = "inbound"
 #: Maximum length of a text in an event: even with all characters escaped, its body stays below 20 kB.
 SHOWN_TEXT = 3000
-#: How many parts under one reference are examined: two messages with the maximum number of parts. How many for a batch,
-#: divided among its references.
-MOST_PARTS, MOST_OF_ALL = 510, 20_000
-#: How many earlier messages are compared with one, if they have to be opened for that.
-MOST_SAME = 100
-#: How many earlier messages and parts are searched for a batch, divided among those that they are searched for: half a
-#: second. A handset that floods a number must not keep everybody's STOP waiting.
-MOST_LOOKED = 20 * LOOK
 #: Wait of a message that cannot be stored because its organization's text key cannot be opened.
 LOCKED_PAUSE = timedelta(minutes=1)
 
@@ -73,38 +64,6 @@ WITH due AS MATERIALIZED (SELECT id FROM inbound_messages WHERE due_at <= now() 
 SELECT id, supplier_id, sender, recipient, form, body, concatenation, received_at, state, message_id, sender_ton,
        recipient_ton, organization_id, sealed, asked, now() AS at
   FROM inbound_messages WHERE id = ANY (ARRAY(SELECT id FROM due)) ORDER BY id FOR UPDATE
-"""
-
-# Earlier messages to which our answer may not have got through: an identical one, and those that must be opened to be
-# compared.
-SAME = """
-SELECT item.id, earlier.* FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[],
-                                      $7::timestamptz[], $8::timestamptz[])
-       AS item (id, supplier_id, sender, recipient, form, body, after, until) CROSS JOIN LATERAL (
-       SELECT id AS earlier_id, organization_id, CASE WHEN sealed THEN body END AS body,
-              coalesce(message_id, id) AS message_id FROM (
-              SELECT * FROM inbound_messages
-               WHERE sender = item.sender AND recipient = item.recipient
-                 AND received_at BETWEEN item.after AND item.until AND concatenation IS NULL AND NOT acknowledged
-               ORDER BY received_at DESC LIMIT $10) recent
-        WHERE id < item.id AND supplier_id = item.supplier_id AND form = item.form
-          AND (sealed AND body <> '' OR body = item.body)
-        ORDER BY received_at DESC LIMIT $9) earlier
-"""
-
-# A part may belong to the newest message under its reference.
-PARTS = """
-SELECT part.* FROM unnest($1::uuid[], $2::text[], $3::text[], $4::integer[], $5::integer[], $6::timestamptz[])
-       AS item (supplier_id, sender, recipient, reference, total, after) CROSS JOIN LATERAL (
-       SELECT id, supplier_id, sender, recipient, form, body, concatenation, received_at, state, message_id,
-              sender_ton, recipient_ton, organization_id, sealed, asked
-         FROM (SELECT * FROM inbound_messages
-                WHERE sender = item.sender AND recipient = item.recipient AND concatenation[1] = item.reference
-                  AND received_at > item.after AND concatenation IS NOT NULL
-                ORDER BY received_at DESC LIMIT $8) recent
-        WHERE supplier_id = item.supplier_id AND concatenation[2] = item.total
-          AND state IN ('waiting', 'received', 'unassigned')
-        ORDER BY received_at DESC LIMIT $7) part
 """
 
 # A word such as STOP applies to all organizations that share a number.
@@ -205,8 +164,8 @@ async def process(conn: Connection, due: Sequence[Row], at: datetime) -> BatchRe
 
 async def _assembled(conn: Connection, due: Sequence[Row], at: datetime) -> _Batch:
     new = [row for row in due if row.state == "new"]
-    again = await _repeated(conn, [row for row in new if row.concatenation is None])
-    known = await _parts(conn, [row for row in due if row.concatenation is not None])
+    again = await earlier.repeated(conn, [row for row in new if row.concatenation is None])
+    known = await earlier.parts(conn, [row for row in due if row.concatenation is not None])
     groups, repeated = assemble(known, [row for row in new if row.id not in again])
     repeated += [msgspec.structs.replace(row, message_id=again[row.id]) for row in new if row.id in again]
     waiting = [group for group in groups if group.missing and group.until > at and not group.shown]
@@ -257,54 +216,6 @@ async def _settle(conn: Connection, batch: _Batch, *, taken: Collection[UUID], s
     await conn.execute(SETTLE, *(list(column) for column in zip(*settled, strict=True)))
     if unassigned := len(batch.ready) - len(taken) - len(stuck):
         log.warning("inbound messages unassigned", count=unassigned)
-
-
-async def _repeated(conn: Connection, rows: Sequence[Row]) -> Mapping[UUID, UUID]:
-    """The messages that a supplier repeated because our answer was lost, each with the message that it repeats."""
-    if not rows:
-        return {}
-    found = await conn.fetch(
-        SAME,
-        [row.id for row in rows],
-        [row.supplier_id for row in rows],
-        [row.sender for row in rows],
-        [row.recipient for row in rows],
-        [row.form for row in rows],
-        [row.body for row in rows],
-        [row.received_at - AGAIN for row in rows],
-        [row.received_at for row in rows],
-        MOST_SAME,
-        MOST_LOOKED // len(rows),
-    )
-    equal = {row["id"]: row["message_id"] for row in found if row["body"] is None}
-    sealed = [row for row in found if row["body"] is not None and row["id"] not in equal]
-    if sealed:
-        bodies = {row.id: row.body for row in rows}
-        said = await at_rest.bodies(conn, [(row["organization_id"], row["earlier_id"], row["body"]) for row in sealed])
-        pairs = zip(sealed, said, strict=True)
-        equal |= {row["id"]: row["message_id"] for row, body in pairs if body == bodies[row["id"]]}
-    for id in sorted(equal):  # of several that came together, some repeat repetitions, which are older
-        equal[id] = equal.get(equal[id], equal[id])
-    return equal
-
-
-async def _parts(conn: Connection, rows: Sequence[Row]) -> list[Row]:
-    """The known parts of these parts' messages, in order of arrival."""
-    oldest: dict[tuple[UUID, str, str, int, int], datetime] = {}
-    for row in rows:
-        assert row.concatenation is not None
-        key = (row.supplier_id, row.sender, row.recipient, *row.concatenation[:2])
-        oldest[key] = min(row.received_at, oldest.get(key, row.received_at))
-    if not oldest:
-        return []
-    columns = [list(column) for column in zip(*oldest, strict=True)]
-    most = min(MOST_PARTS, MOST_OF_ALL // len(oldest))
-    after = [at - LATEST for at in oldest.values()]
-    found = await conn.fetch(PARTS, *columns, after, most, MOST_LOOKED // len(oldest))
-    parts = await at_rest.opened(conn, list(map(at_rest.row_of, found)))
-    # This includes those whose time is up, however much has arrived since.
-    known = {row.id: row for row in [*parts, *(row for row in rows if row.state == "waiting")]}
-    return [known[id] for id in sorted(known)]
 
 
 async def _owners(conn: Connection, numbers: Iterable[str]) -> Mapping[str, list[Owner]]:
