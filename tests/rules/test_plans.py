@@ -42,7 +42,7 @@ from heliograph.webhooks import figures as webhook_figures
 from heliograph.webhooks import history as webhook_history
 from heliograph.webhooks import replays, timeline
 from heliograph.webhooks.delivery import attempts
-from heliograph.webhooks.recording import events, successes
+from heliograph.webhooks.recording import events, judging, successes
 from heliograph.webhooks.recording import results as recording
 from heliograph.whatsapp import status
 from heliograph.whatsapp.callbacks import conversations, matching, opt_out_words
@@ -259,7 +259,7 @@ STATEMENTS = {
     ),
     "events of claimed rows": (attempts.LOAD, {"events": "organization_id id"}),
     "endpoints of claimed rows": (attempts.DESTINATIONS, {"webhook_endpoints": "organization_id"}),
-    "how endpoints do": (recording.JUDGE, {"webhook_endpoints": "organization_id"}),
+    "how endpoints do": (judging.JUDGE, {"webhook_endpoints": "organization_id"}),
     "attempts that are recorded": (
         recording.INSERT,
         {"webhook_successes": "organization_id first_event"},

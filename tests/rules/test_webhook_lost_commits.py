@@ -21,7 +21,7 @@ from heliograph.simulators.receiver import Receiver
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery.attempts import DELIVERED, Attempt, Ended
 from heliograph.webhooks.delivery.delivery import Deliverer
-from heliograph.webhooks.recording import events, results
+from heliograph.webhooks.recording import events, judging, results
 from heliograph.webhooks.recording.events import Event
 from heliograph.webhooks.recording.handover import abandoned
 from heliograph.webhooks.recording.results import Record
@@ -99,7 +99,7 @@ async def test_a_failure_whose_commit_held_its_own_lock_counts_once_besides_late
 
         async def commit() -> None:
             async with pool.acquire() as conn, conn.transaction():
-                await ledger._write_each(conn, items, results._standings(items), is_repeated)
+                await ledger._write_each(conn, items, judging.standings(items), is_repeated)
                 hanging.set()
                 await ends.wait()
 

@@ -9,30 +9,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from uuid import UUID
 
 import asyncpg
-import msgspec
 import structlog
 
-from heliograph import notices
-from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM
 from heliograph.base.database.pool import BRIEFLY, ROW_LOCKED, Connection, Pool, despite_deadlocks, is_down
 from heliograph.base.process import measures
 from heliograph.base.process.crash import crash_point
-from heliograph.notices import Notice
-from heliograph.notices.conditions import FAILURES
 from heliograph.queue import leases
 from heliograph.queue.leases import Lease, Postponed
 from heliograph.sealing.text_keys import Sealing
-from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery import evidence
-from heliograph.webhooks.delivery.attempts import DELIVERED, Attempt, Ended
-from heliograph.webhooks.recording import at_rest, stopping, successes, traffic
+from heliograph.webhooks.delivery.attempts import Attempt, Ended
+from heliograph.webhooks.recording import at_rest, judging, successes, traffic
+from heliograph.webhooks.recording.judging import Standing
 
 log = structlog.get_logger()
 
@@ -86,29 +80,6 @@ SELECT item.organization_id, item.event_id, item.endpoint_id,
  WHERE NOT known.stored
 ON CONFLICT DO NOTHING
 RETURNING {_COUNTED}
-"""
-
-# The reason why this batch disables an endpoint, or NULL. An earlier address says nothing about the present one.
-_VERDICT = """CASE WHEN told.gone_from = e.url THEN $7::text
-     WHEN NOT told.succeeded AND e.failing_since <= now() - make_interval(secs => $6)
-      AND coalesce(e.moved_at <= now() - make_interval(secs => $6), true) THEN $8::text END"""
-
-# The endpoints are ordered by id, so that two workers cannot deadlock.
-JUDGE = f"""
-UPDATE webhook_endpoints e
-   SET last_success_at = CASE WHEN told.succeeded THEN now() ELSE e.last_success_at END,
-       consecutive_failures = told.failures + CASE WHEN told.succeeded THEN 0 ELSE e.consecutive_failures END,
-       failing_since = CASE WHEN told.failures = 0 THEN NULL WHEN told.succeeded THEN now()
-                            ELSE coalesce(e.failing_since, now()) END,
-       status = CASE WHEN {_VERDICT} IS NULL THEN 'active' ELSE 'disabled' END,
-       disabled_at = CASE WHEN {_VERDICT} IS NOT NULL THEN now() END,
-       disabled_reason = {_VERDICT}
-  FROM unnest($1::uuid[], $2::uuid[], $3::boolean[], $4::integer[], $5::text[])
-       AS told (organization_id, id, succeeded, failures, gone_from)
- WHERE e.organization_id = ANY ($1) AND e.id = ANY ($2)  -- otherwise all endpoints might be scanned
-   AND e.organization_id = told.organization_id AND e.id = told.id AND e.status = 'active'
-   AND (told.failures > 0 OR told.gone_from <> '' OR {successes.NEWS})
-RETURNING e.id, e.disabled_reason, e.organization_id, e.consecutive_failures, e.mode, e.url
 """
 
 
@@ -237,7 +208,7 @@ class Record:
         self._landed(items, disabled)
 
     async def _write(self, items: list[Ended], is_repeated: bool, *, briefly: bool) -> dict[UUID, str]:
-        standings = _standings(items)
+        standings = judging.standings(items)
         firsts = [item for item in items if successes.is_first(item)]
         rest = items
         disabled: dict[UUID, str] = {}
@@ -254,7 +225,7 @@ class Record:
         return disabled
 
     async def _write_each(
-        self, conn: Connection, items: list[Ended], standings: dict[tuple[UUID, UUID], _Standing], is_repeated: bool
+        self, conn: Connection, items: list[Ended], standings: Mapping[tuple[UUID, UUID], Standing], is_repeated: bool
     ) -> dict[UUID, str]:
         await self._sealing.refresh(conn)
         tried = [
@@ -278,82 +249,7 @@ class Record:
             await leases.postpone(conn, later)
         if is_repeated and tried and not stored:
             return {}  # the last try was committed, although its connection was lost
-        return await self._judge(conn, standings) if standings else {}
-
-    async def _judge(self, conn: Connection, standings: dict[tuple[UUID, UUID], _Standing]) -> dict[UUID, str]:
-        keys = sorted(standings)
-        rows = await conn.fetch(
-            JUDGE,
-            [key[0] for key in keys],
-            [key[1] for key in keys],
-            [standings[key].succeeded for key in keys],
-            [standings[key].failures for key in keys],
-            [standings[key].gone_from for key in keys],
-            self._disable_after,
-            endpoints.GONE,
-            endpoints.FAILING,
-        )
-        disabled = {row["id"]: row["disabled_reason"] for row in rows if row["disabled_reason"] is not None}
-        noticed = list(self._noticed(rows, standings))
-        await notices.record_many(conn, [one for one in noticed if one.kind != "webhook.disabled"])
-        # Somebody has enabled them since the last time.
-        await notices.record_many(conn, [one for one in noticed if one.kind == "webhook.disabled"], quiet=None)
-        if disabled:
-            await stopping.stop(conn, [key for key in keys if key[1] in disabled])
-            told = [
-                audit.Entry(
-                    action="webhook.disabled",
-                    object_id=str(id),
-                    organization_id=organization_id,
-                    before={"status": "active"},
-                    after={"status": "disabled", "disabled_reason": reason},
-                )
-                for id, reason, organization_id, *_ in rows
-                if reason is not None
-            ]
-            await audit.record_many(conn, SYSTEM, told)
-        return disabled
-
-    def _noticed(
-        self, rows: Iterable[asyncpg.Record], standings: dict[tuple[UUID, UUID], _Standing]
-    ) -> Iterable[Notice]:
-        """The notices to raise: an endpoint was disabled, or failed for the FAILURES-th time in a row."""
-        for row in rows:
-            key = (row["organization_id"], row["id"])
-            kind, facts = "webhook.disabled", {"reason": row["disabled_reason"]}
-            if row["disabled_reason"] is None:
-                one, failed = standings[key], row["consecutive_failures"]
-                if failed < FAILURES or (not one.succeeded and failed - one.failures >= FAILURES):
-                    continue
-                kind, facts = "webhook.failing", {}
-            yield Notice(key[0], kind, str(key[1]), row["url"], row["mode"], facts)
-
-
-class _Standing(msgspec.Struct):
-    """A batch's summary for one endpoint: whether anything succeeded, and how many failures came after."""
-
-    succeeded: bool = False
-    failures: int = 0
-    #: Where the receiver said that it is gone; "": it did not.
-    gone_from: str = ""
-
-
-def _standings(items: Sequence[Ended]) -> dict[tuple[UUID, UUID], _Standing]:
-    standings: dict[tuple[UUID, UUID], _Standing] = {}
-    for item in items:
-        lease, attempt = item.lease, item.attempt
-        if attempt is None:
-            continue
-        key = (lease.organization_id, lease.line)
-        standing = standings.get(key)
-        if standing is None:
-            standing = standings[key] = _Standing()
-        if attempt.result == DELIVERED:
-            standing.succeeded, standing.failures = True, 0
-        else:
-            standing.failures += 1
-            standing.gone_from = attempt.gone_from or standing.gone_from
-    return standings
+        return await judging.judge(conn, standings, disable_after=self._disable_after) if standings else {}
 
 
 async def _insert(conn: Connection, tried: Sequence[tuple[Lease, Attempt]]) -> int:
