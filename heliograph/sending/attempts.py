@@ -229,21 +229,23 @@ async def end(conn: Connection, ended: Sequence[EndedAttempt], *, are_new: bool 
 
 # A commit that seemed to fail may still be under way: it has these rows, or those of the attempts if they were known.
 UNDER_WAY = "SELECT FROM queue WHERE id = ANY ($1) AND kind || '' = $2 ORDER BY id FOR UPDATE"
-# Another worker records only that an attempt has no outcome.
+# Another worker records only that an attempt has no outcome. Whatever else shows that one was accepted, such as a
+# receipt, says so in the detail, and has no code.
 ARE_RECORDED = f"""
 SELECT EXISTS (
     SELECT FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::text[])
            AS item (organization_id, id, number, state) CROSS JOIN LATERAL (
-           SELECT state::text, detail FROM attempts
+           SELECT state::text, code, detail FROM attempts
             WHERE organization_id = item.organization_id AND message_id = item.id AND attempt = item.number
               FOR UPDATE) a
-     WHERE a.state = item.state AND a.detail <> '{WORKER_DIED}')
+     WHERE a.state = item.state AND a.detail <> '{WORKER_DIED}'
+       AND (a.state <> 'accepted' OR a.code <> '' AND a.detail = ''))
 """
 
 
 async def are_recorded(conn: Connection, kind: str, ended: Sequence[tuple[Attempt[Any], str]]) -> bool:
-    """Whether a commit of these outcomes, as (attempt, state), none of them accepted, succeeded although it seemed to
-    fail. Waits for it if it is under way, and locks the rows in the caller's transaction."""
+    """Whether a commit of these outcomes, as (attempt, state), succeeded although it seemed to fail. Waits for it if it
+    is under way, and locks the rows in the caller's transaction."""
     ended = sorted(ended, key=lambda one: (one[0].lease.id.int, one[0].number))
     await conn.execute(UNDER_WAY, [one.lease.id for one, _ in ended], kind)
     recorded: bool = await conn.fetchval(

@@ -284,13 +284,13 @@ class Results(Generic[Report]):
 
     async def _are_recorded(self, conn: Connection, answered: Sequence[AnsweredAttempt]) -> bool:
         """Whether the last try was committed although its connection was lost: written twice, answers would be counted
-        twice. Accepted attempts do not show it, since receipts record them too; but to record them again changes
-        nothing, except that WhatsApp counts each as two toward its user's pace. Nor does a late one without an outcome,
-        as when another segment's answer is still missing: it was recorded like that before."""
+        twice. Accepted attempts without a code do not show it, since receipts record them too; but to record them again
+        changes nothing, except that WhatsApp counts each as two toward its user's pace. Nor does a late one without an
+        outcome, as when another segment's answer is still missing: it was recorded like that before."""
         told = [
             (one.attempt, str(one.outcome.verdict))
             for one in answered
-            if one.outcome.verdict != Verdict.ACCEPTED and not (one.is_late and one.outcome.verdict == Verdict.UNKNOWN)
+            if not (one.is_late and one.outcome.verdict == Verdict.UNKNOWN)
         ]
         return bool(told) and await attempts.are_recorded(conn, self._writer.kind, told)
 

@@ -17,6 +17,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.overview import intervening
 from heliograph.queue import timers
+from heliograph.sending import results
 from heliograph.sending.results import AnsweredAttempt
 from heliograph.sms import retention
 from heliograph.sms.reports import reconciliation as reports
@@ -278,6 +279,35 @@ async def test_a_late_answer_beside_the_lack_of_one_counts_as_a_second_acceptanc
     frozen.answer(frozen.only.submitted[0], Outcome(Verdict.UNKNOWN, doubtful=(1,)))
     frozen.answer(frozen.only.submitted[0], accepted("late"))
     await frozen.settle()
+    assert await counts(pool) == {"accepted": 1, "doubled": 1}
+
+
+async def test_a_second_acceptance_whose_commit_seems_to_fail_counts_once(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was recorded again, and nothing but acceptances showed that it had been."""
+    monkeypatch.setattr(results, "RETRY", 0.0)
+    row = supplier("main")
+    frozen, bench = Bench(pool, row, grace=0.0), Bench(pool, row, grace=0.0)
+    frozen.only.script = lambda one: None
+    await message(pool, await organization(pool))
+    await frozen.round()
+    for _ in range(2):
+        await bench.later(seconds=120)
+        await bench.round()
+    write, tries = frozen.results._write, 0
+
+    async def loses_its_answer(*given: Any, **named: Any) -> None:
+        nonlocal tries
+        tries += 1
+        await write(*given, **named)
+        if tries == 1:
+            raise ConnectionResetError
+
+    monkeypatch.setattr(frozen.results, "_write", loses_its_answer)
+    frozen.answer(frozen.only.submitted[0], msgspec.structs.replace(accepted("late"), code="0x00000000"))
+    await frozen.settle()
+    assert tries == 2
     assert await counts(pool) == {"accepted": 1, "doubled": 1}
 
 
