@@ -38,8 +38,6 @@ log = structlog.get_logger()
 
 #: The worker that holds this timer's row processes the inbox.
 TIMER = "inbound"
-#: Maximum length of a text in an event: even with all characters escaped, its body stays below 20 kB.
-SHOWN_TEXT = 3000
 #: Wait of a message that cannot be stored because its organization's text key cannot be opened.
 LOCKED_PAUSE = timedelta(minutes=1)
 
@@ -292,8 +290,8 @@ def _event(one: Message, at: datetime) -> events.Event:
             "channel": "sms",
             "from": one.phone or one.group.first.sender,
             "to": one.owner.sender,
-            "text": one.text and one.text[:SHOWN_TEXT],
-            "truncated": len(one.text or "") > SHOWN_TEXT,
+            "text": one.text and one.text[: events.SHOWN_TEXT],
+            "truncated": len(one.text or "") > events.SHOWN_TEXT,
             "segments": one.group.total,
             "missingSegments": one.group.missing,
             "keyword": one.keyword,

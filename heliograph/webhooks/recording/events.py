@@ -39,6 +39,8 @@ KINDS = (
 #: with an endpoint that subscribes to them, and the feed of events lists them only then.
 OnRequest = Literal["message.sent", "message.read", "notice.created"]
 ON_REQUEST: tuple[str, ...] = get_args(OnRequest)
+#: Maximum characters of a user's text in an event: even if all are escaped, its body stays below 20 kB.
+SHOWN_TEXT = 3_000
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):

@@ -32,8 +32,6 @@ from heliograph.whatsapp.callbacks.matching import LIFE
 from heliograph.whatsapp.callbacks.number_changes import Author, UserEvent
 from heliograph.whatsapp.callbacks.opt_out_words import Said
 
-#: Maximum characters of a text in an event: even if all are escaped, its body stays below 20 kB.
-SHOWN_TEXT = 3000
 #: Maximum characters kept of a user's profile name.
 LONGEST_NAME = 200
 
@@ -334,8 +332,8 @@ def _event(one: _Message, digits: str) -> events.Event:
             "phoneNumberId": one.received.number_id,
             "from": one.user.recipient,
             "to": f"+{digits}",
-            "text": text and text[:SHOWN_TEXT],
-            "truncated": len(text or "") > SHOWN_TEXT,
+            "text": text and text[: events.SHOWN_TEXT],
+            "truncated": len(text or "") > events.SHOWN_TEXT,
             "segments": None,
             "missingSegments": None,
             "keyword": one.keyword,
