@@ -22,10 +22,10 @@ PRIMARY = {"wal_level": "replica", "max_wal_senders": "4", "synchronous_commit":
 
 
 class Standby:
-    """A running standby. `url`: the application's."""
+    """A running standby. `url`: the application's; `administrator`: the superuser's."""
 
     def __init__(self, url: str, administrator: str, command: list[str], spawn: dict[str, Any], log: Path) -> None:
-        self.url, self._administrator = url, administrator
+        self.url, self.administrator = url, administrator
         self._command, self._spawn, self._log = command, spawn, log
 
     async def start(self) -> None:
@@ -46,7 +46,7 @@ class Standby:
 
     async def ask(self, query: str) -> Any:
         """Query one value, as the superuser."""
-        conn = await asyncpg.connect(self._administrator)
+        conn = await asyncpg.connect(self.administrator)
         try:
             return await conn.fetchval(query)
         finally:

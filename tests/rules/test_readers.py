@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import urllib.parse
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,53 @@ async def test_a_standby_by_mistake_for_the_primary_is_told(
             assert told in text
             assert "Traceback" not in text
         assert list((tmp_path / "backups").iterdir()) == []
+
+
+@pytest.mark.lasts(10)
+async def test_a_standby_that_was_ahead_of_the_promoted_one_is_not_read(
+    embedded: Start, cluster_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restore to an earlier time: it keeps what the primary never had, at positions that this has yet to
+    reach, and never gets what is written there. One that follows the promoted one is read."""
+    monkeypatch.setattr(module, "AVOID_UNREACHABLE", 0.0)
+    server, place = embedded(cluster_home, extra_settings=QUICK | PRIMARY), cluster_home.parent
+    await server.start()
+    await migrate(server.owner_url, application=server.url)
+    async with (
+        following(server, place / "ahead") as ahead,
+        following(server, place / "behind") as behind,
+        following(server, place / "follower") as follower,
+    ):
+        at = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(behind.administrator).query))
+        password = urllib.parse.urlsplit(behind.administrator).password
+        source = f"host={at['host']} port={at['port']} user=postgres password={password}"
+        await follower.ask(f"ALTER SYSTEM SET primary_conninfo = '{source}'")
+        for one in (behind, follower):
+            await one.stop()
+        pool = await open_pool(server.url, size=1)
+        try:
+            await organization(pool)
+            lost = await pool.fetchval("SELECT pg_current_wal_flush_lsn()::text")
+        finally:
+            pool.terminate()
+        await until_true(lambda: ahead.ask(f"SELECT pg_last_wal_replay_lsn() >= '{lost}'"))
+        await server.stop()
+        await behind.start()
+        assert await behind.ask("SELECT pg_promote()")
+        pool = await open_pool(behind.url, size=4)
+        try:
+            assert await pool.fetchval("SELECT pg_current_wal_flush_lsn() < $1::text::pg_lsn", lost)
+            assert await ahead.ask("SELECT count(*) FROM organizations") == 1
+            assert not await where(Readers(ahead.url, bound=0.05), pool)
+            async with pool.acquire() as conn:
+                with pytest.raises(StandbyUnreadable, match="on timeline 00000001, and the primary on 00000002"):
+                    async with reached(conn, ahead.url, bound=0.05):
+                        pass
+            await follower.start()
+            readers = Readers(follower.url, bound=30.0)
+            await until_true(lambda: where(readers, pool))
+        finally:
+            pool.terminate()
 
 
 async def test_what_is_no_standby_of_this_primary_is_not_read(pool: Pool, database_server: Cluster) -> None:

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TypeVar
 
 import asyncpg
+import msgspec
 import structlog
 
 from heliograph.base.database.pool import (
@@ -46,12 +47,19 @@ LOOK_EVERY = 5.0
 SOON, LATER = 0.002, 0.05
 
 # Everything acknowledged as committed has been flushed.
-FLUSHED_LSN = "SELECT pg_current_wal_flush_lsn()::text"
+FLUSHED = """
+SELECT left(pg_walfile_name(flushed), 8) AS timeline, flushed::text AS lsn FROM pg_current_wal_flush_lsn() AS flushed
+"""
 # A promoted server is no longer a standby, and the URL that names it must be changed. `age`: of the last replayed
-# transaction; with an idle primary it grows, so it counts only if something is missing.
-REPLAYED_LSN = """
+# transaction; with an idle primary it grows, so it counts only if something is missing. `timeline`: the one that it
+# receives; without a connection to the primary, or the right to see that, the one that it has stored.
+REPLAYED = """
 SELECT pg_is_in_recovery() AS is_standby, coalesce(pg_last_wal_replay_lsn() >= $1::text::pg_lsn, false) AS has_it,
-       coalesce(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 0)::float8 AS age
+       coalesce(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 0)::float8 AS age,
+       upper(lpad(to_hex(coalesce(
+           (SELECT received_tli FROM pg_stat_wal_receiver),
+           (SELECT greatest(timeline_id, min_recovery_end_timeline) FROM pg_control_checkpoint(), pg_control_recovery())
+       )), 8, '0')) AS timeline
 """
 #: WAL positions of another cluster mean nothing here.
 SYSTEM_IDENTIFIER = "SELECT system_identifier FROM pg_control_system()"
@@ -69,22 +77,39 @@ class NoStandby(Exception):
     """The URL leads to something other than a standby of this primary."""
 
 
+class Position(msgspec.Struct, frozen=True):
+    """How far the WAL of a primary is flushed."""
+
+    #: Each promotion, and each restore to an earlier time, begins a new one. Positions of others mean nothing.
+    timeline: str
+    lsn: str
+
+
 class StandbyUnreadable(Exception):
     """The standby cannot be read; the text says why."""
 
 
-async def catch_up(standby: Connection, position: str, *, bound: float) -> float:
+async def catch_up(standby: Connection, position: Position, *, bound: float) -> float:
     """Wait until the standby has replayed the primary's WAL up to `position`, at most `bound` seconds; returns the
-    seconds it took. Raises StandbyBehind, NoStandby, and what asyncpg raises."""
+    seconds it took. Raises StandbyBehind, NoStandby, and what asyncpg raises.
+
+    A standby that had more than the one that was promoted, or than was restored, cannot follow it: it keeps answering
+    with what the primary never had.
+    """
     loop = asyncio.get_running_loop()
     began, pause = loop.time(), SOON
     while True:
         async with asyncio.timeout(PATIENCE):
-            row = await standby.fetchrow(REPLAYED_LSN, position)
+            row = await standby.fetchrow(REPLAYED, position.lsn)
         assert row is not None
         took = loop.time() - began
         if not row["is_standby"]:
             raise NoStandby("not a standby: it accepts writes")
+        if row["timeline"] != position.timeline:
+            raise NoStandby(
+                f"it is on timeline {row['timeline']}, and the primary on {position.timeline}: if it does not follow"
+                " soon, it has what the primary lacks, and must be made anew"
+            )
         if row["has_it"]:
             return took
         if took >= bound:
@@ -111,7 +136,7 @@ async def reached(primary: Connection, url: str, *, bound: float) -> AsyncIterat
     try:
         try:
             await demand_same(primary, standby)
-            took = await catch_up(standby, await primary.fetchval(FLUSHED_LSN), bound=bound)
+            took = await catch_up(standby, await _flushed(primary), bound=bound)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, StandbyBehind, NoStandby) as error:
             raise StandbyUnreadable(str(error) or type(error).__name__) from None
         yield standby, took
@@ -119,13 +144,18 @@ async def reached(primary: Connection, url: str, *, bound: float) -> AsyncIterat
         standby.terminate()
 
 
-async def _written(primary: Connection) -> str | None:
+async def _flushed(primary: Connection) -> Position:
+    row = await primary.fetchrow(FLUSHED)
+    assert row is not None
+    return Position(row["timeline"], row["lsn"])
+
+
+async def _written(primary: Connection) -> Position | None:
     """The primary's WAL position; None if it is no longer a primary."""
     try:
-        found: str = await primary.fetchval(FLUSHED_LSN)
+        return await _flushed(primary)
     except asyncpg.ObjectNotInPrerequisiteStateError:
         return None
-    return found
 
 
 class Readers:
@@ -230,7 +260,7 @@ class Readers:
         return await self._current_standby(stack, None, position)
 
     async def _current_standby(
-        self, stack: contextlib.AsyncExitStack, primary: Connection | None, position: str | None
+        self, stack: contextlib.AsyncExitStack, primary: Connection | None, position: Position | None
     ) -> Connection | None:
         if position is None:
             return None
