@@ -329,6 +329,11 @@ def test_no_colour_where_none_is_wanted() -> None:
         ("TEXT_RETENTION_DAYS", "999999"),
         ("METADATA_RETENTION_MONTHS", "99999"),
         ("IDEMPOTENCY_HOURS", "9999999"),
+        ("DISK_FREE_PERCENT", "101"),
+        # A port alone would be open on every address.
+        ("METRICS_LISTEN", "9464"),
+        ("METRICS_LISTEN", ":9464"),
+        ("CONSOLE_LISTEN", "8090"),
     ],
 )
 def test_a_number_that_makes_no_sense_is_refused_by_name(name: str, value: str) -> None:
@@ -350,6 +355,19 @@ def test_a_number_that_makes_no_sense_is_refused_by_name(name: str, value: str) 
 def test_what_is_no_network_and_no_url_is_refused_by_name(name: str, value: str) -> None:
     """Links and signed addresses start with the URL; an invalid network used to end the process with a traceback."""
     with pytest.raises(SettingsError, match=f"HELIOGRAPH_{name} must"):
+        from_environment({f"HELIOGRAPH_{name}": value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("DATABASE_POOLER_PREPARES", "yes", "true or false"),
+        ("DATABASE_POOL", "", "a whole number"),
+        ("DRAIN_SECONDS", "20s", "a number"),
+    ],
+)
+def test_what_a_setting_must_be_is_said_in_words(name: str, value: str, wanted: str) -> None:
+    with pytest.raises(SettingsError, match=f"^HELIOGRAPH_{name} must be {wanted}, not '{value}'$"):
         from_environment({f"HELIOGRAPH_{name}": value})
 
 

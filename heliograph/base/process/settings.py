@@ -63,7 +63,9 @@ OTHERS = frozenset(
 )
 #: Suffix of a number's name → its largest value: a day of seconds, or a hundred years. A larger one is meant in another
 #: unit, or there is no date so long ago.
-MOST = {"_seconds": 86_400, "_hours": 876_600, "_days": 36_525, "_months": 1_200}
+MOST = {"_seconds": 86_400, "_hours": 876_600, "_days": 36_525, "_months": 1_200, "_percent": 100}
+#: What a value that is not of its setting's type must be.
+WANTED = {bool: "true or false", int: "a whole number", float: "a number"}
 _is_url = re.compile(r"https?://[^/?#\s]\S*").fullmatch
 #: Suppliers' secrets other than the password, as named in their modules (`cli/traffic/supplier_kinds.py`).
 _is_suppliers_secret = re.compile(r"HELIOGRAPH_SUPPLIER_[A-Z_]+_(?:KEY|PASSWORD|SECRET|TOKEN)").fullmatch
@@ -280,8 +282,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"HELIOGRAPH_PROXY_SAYS must be one of {', '.join(PROXIES_SAY)}")
         self._check_mail()
         for name, listen in (("METRICS", self.metrics_listen), ("CONSOLE", self.console_listen)):
-            _, _, port = listen.rpartition(":")
-            if listen and not (port.isdigit() and port.isascii() and int(port) < 65_500):
+            host, _, port = listen.rpartition(":")
+            # Without an address, it would be every one of this machine's.
+            if listen and not (host and port.isdigit() and port.isascii() and int(port) < 65_500):
                 raise SettingsError(f"HELIOGRAPH_{name}_LISTEN must be an address and a port, such as 127.0.0.1:9464")
         try:
             retry.webhook(self.webhook_schedule)
@@ -481,6 +484,6 @@ def from_environment(environment: Mapping[str, str] = os.environ, **overrides: o
         try:
             values[name] = msgspec.convert(text, kind, strict=False)
         except msgspec.ValidationError:
-            raise SettingsError(f"HELIOGRAPH_{name.upper()} must be {kind.__name__}, not {text!r}") from None
+            raise SettingsError(f"HELIOGRAPH_{name.upper()} must be {WANTED[kind]}, not {text!r}") from None
         _check_range(name, kind, values[name])
     return Settings(**(values | overrides))  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ class CannotListen(Exception):
 def place_of(listen: str) -> tuple[str, int]:
     """The host and the port of an address in the settings."""
     host, _, port = listen.rpartition(":")
-    return host.strip("[]") or "127.0.0.1", int(port)
+    return host.strip("[]"), int(port)
 
 
 def bound(host: str, port: int, *, shared: bool = True) -> socket.socket:
