@@ -76,6 +76,25 @@ async def test_a_copy_is_taken_although_temporary_files_belong_elsewhere_here(
     shutil.rmtree(sockets)
 
 
+@pytest.mark.parametrize("name", ["t" * 100, "t,t"])
+async def test_a_copy_is_brought_up_although_no_socket_fits_where_temporary_files_belong(
+    copied: Path, public_place: Path, embedded: Start, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A socket's address has a hundred bytes, and PostgreSQL takes a comma for the end of a directory's name."""
+    place = public_place / name
+    place.mkdir(mode=0o755)
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    home = public_place / ("d" * 100)
+    async with copies.started(home, copied, say=print) as (conn, keep):
+        assert await conn.fetchval("SELECT current_database()") == "heliograph"
+        await keep()
+    assert list(place.iterdir()) == []
+    server = embedded(home)
+    await server.start()
+    await server.stop()
+    shutil.rmtree(Layout(home).sockets)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 async def test_no_server_and_no_data_outlive_who_brings_a_copy_up(
     copied: Path, public_place: Path, number: signal.Signals

@@ -175,7 +175,7 @@ async def _started(
         await asyncio.to_thread(archives.demand_readable, archive, account)
     install = await asyncio.to_thread(install_for, layout.home, account)
     place = layout.home / f"data.new-{secrets.token_hex(4)}"
-    sockets = Path(tempfile.mkdtemp(prefix="heliograph-"))
+    sockets = Path(tempfile.mkdtemp(prefix="heliograph-", dir=files.place_for_sockets()))
     server: Process | None = None
     try:
         await _extracted(source, place, account)

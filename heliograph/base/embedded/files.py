@@ -107,7 +107,15 @@ class Layout:
         ours = self.home / "run"
         if len(os.fsencode(ours / ".s.PGSQL.65535.lock")) < LONGEST_SOCKET_PATH and "," not in str(ours):
             return ours
-        return Path(tempfile.gettempdir()) / f"heliograph-{hashlib.sha256(os.fsencode(self.home)).hexdigest()[:16]}"
+        return place_for_sockets() / f"heliograph-{hashlib.sha256(os.fsencode(self.home)).hexdigest()[:16]}"
+
+
+def place_for_sockets() -> Path:
+    """A directory in which one for a socket can be created: that of temporary files, or /tmp if that one's name is too
+    long for a socket's address or contains a comma."""
+    usual = tempfile.gettempdir()
+    longest = len(os.fsencode(usual)) + len("/heliograph-0123456789abcdef/.s.PGSQL.65535.lock")
+    return Path(usual if longest < LONGEST_SOCKET_PATH and "," not in usual else "/tmp")  # noqa: S108
 
 
 def prepare_home(layout: Layout) -> None:
