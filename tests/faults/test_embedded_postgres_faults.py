@@ -63,6 +63,27 @@ async def test_an_orphan_is_adopted_port_and_all_and_can_be_stopped(cluster_home
     assert "received fast shutdown request" in log_of(cluster_home)
 
 
+async def test_an_orphan_whose_directory_was_moved_is_named(
+    cluster_home: Path, public_place: Path, embedded: Start
+) -> None:
+    """Its socket answers only at the new place, and its data is at the old one: waiting for it would be in vain."""
+    with supervisor(cluster_home) as killed:
+        pid = await started(killed)
+        killed.kill()
+        killed.wait()
+    home = cluster_home.rename(public_place / "moved")
+    try:
+        with pytest.raises(PostgresError, match=rf"moved meanwhile, end it with `kill -INT {pid}`"):
+            await embedded(home).start()
+        assert (home / "data" / "postmaster.pid").exists()
+    finally:
+        os.kill(pid, signal.SIGINT)
+    await until(lambda: not (home / "data" / "postmaster.pid").exists())
+    server = embedded(home)
+    await server.start()
+    await server.stop()
+
+
 async def test_the_death_of_an_adopted_server_is_noticed(cluster_home: Path, embedded: Start) -> None:
     with supervisor(cluster_home) as killed:
         pid = await started(killed)

@@ -85,15 +85,23 @@ class PidFile:
     """`postmaster.pid`, which a server writes into its data directory: a line each for pid, data, time, port,
     socket."""
 
+    #: The directory of the socket while the server has not written it yet.
+    UNKNOWN = Path("/nonexistent")
+
     def __init__(self, pid: int, port: int, sockets: Path) -> None:
         self.pid, self.port, self.sockets = pid, port, sockets
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether nothing can reach the server anymore: the directory of its socket was moved or removed."""
+        return self.sockets != self.UNKNOWN and not self.sockets.exists()
 
     @classmethod
     def read(cls, data: Path) -> PidFile | None:
         """The file in `data`, or None if there is none (or it is just being written)."""
         try:
             lines = (data / "postmaster.pid").read_text().splitlines() + [""] * 5
-            return cls(int(lines[0]), int(lines[3] or 0), Path(lines[4] or "/nonexistent"))
+            return cls(int(lines[0]), int(lines[3] or 0), Path(lines[4]) if lines[4] else cls.UNKNOWN)
         except (FileNotFoundError, ValueError):
             return None
 

@@ -255,6 +255,11 @@ class Embedded:
                     f"PostgreSQL (process {note.pid}) is running on {self._layout.data}, but rejects the "
                     f"password in {self._layout.superuser_password}: stop it"
                 )
+            if note.is_cut_off:
+                raise PostgresError(
+                    f"PostgreSQL (process {note.pid}) is running on {self._layout.data}, but its socket is no longer in"
+                    f" {note.sockets}: if the data directory was moved meanwhile, end it with `kill -INT {note.pid}`"
+                )
             await patience.pause("waiting for the PostgreSQL that is already running here")
         return None
 
