@@ -95,6 +95,35 @@ async def test_a_copy_is_brought_up_although_no_socket_fits_where_temporary_file
     shutil.rmtree(Layout(home).sockets)
 
 
+#: Like `pg_basebackup`, whose second process receives WAL and does not notice that the first has ended.
+OF_TWO = """#!/bin/sh
+sleep 600 &
+echo $$ $! > "$1.new" && mv "$1.new" "$1"
+wait
+"""
+
+
+@pytest.mark.parametrize("how", ["cancelled", "killed"])
+async def test_no_process_of_a_program_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """An interrupted backup used to wait for the second process for ever, and every later one for that backup."""
+    script, noted = tmp_path / "pg_basebackup", tmp_path / "noted"
+    script.write_text(OF_TWO)
+    script.chmod(0o755)
+    monkeypatch.setattr(copies, "programs", lambda: tmp_path)
+    running = asyncio.create_task(copies.run(["pg_basebackup", noted]))
+    await until(noted.exists)
+    both = [psutil.Process(int(pid)) for pid in noted.read_text().split()]
+    if how == "cancelled":
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(running, 60)
+    else:
+        both[0].kill()
+        with pytest.raises(PostgresError, match="pg_basebackup: status -9"):
+            await asyncio.wait_for(running, 60)
+    await until(lambda: not any(alive(one) for one in both))
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 async def test_no_server_and_no_data_outlive_who_brings_a_copy_up(
     copied: Path, public_place: Path, number: signal.Signals

@@ -74,28 +74,43 @@ async def run(
     """Run one of PostgreSQL's client programs. Raises PostgresError with the first error in its output, or else the
     last line."""
     program, *rest = map(str, arguments)
-    # Ctrl-C at the terminal reaches it only through us: of a child that ended before us, asyncio says that it does not
-    # know its process id.
-    child = await asyncio.create_subprocess_exec(
-        programs() / program,
-        *rest,
-        stdin=stdin,
-        stdout=stdout,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-        env=ENVIRONMENT | ({"PGPASSWORD": password} if password else {}),
-    )
+    # Not a pipe: it would be open, and waited for, for as long as any process of the program's.
+    told = os.memfd_create("stderr")
     try:
-        _, err = await child.communicate()
-    except asyncio.CancelledError:
-        child.terminate()
-        await child.wait()
-        raise
-    if child.returncode:
-        said = err.decode(errors="replace").strip().splitlines() or [f"status {child.returncode}"]
+        # Ctrl-C at the terminal reaches it only through us: of a child that ended before us, asyncio says that it does
+        # not know its process id.
+        child = await asyncio.create_subprocess_exec(
+            programs() / program,
+            *rest,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=told,
+            start_new_session=True,
+            env=ENVIRONMENT | ({"PGPASSWORD": password} if password else {}),
+        )
+        try:
+            status = await child.wait()
+        except asyncio.CancelledError:
+            _end_session(child.pid)
+            await child.wait()
+            raise
+        if status < 0:
+            _end_session(child.pid)
+        text = os.pread(told, os.fstat(told).st_size, 0).decode(errors="replace")
+    finally:
+        os.close(told)
+    if status:
+        said = text.strip().splitlines() or [f"status {status}"]
         # Lines after an error are its consequences, such as the removal of files written before the disk was full.
-        told = next((line for line in said if ERROR.search(line)), said[-1])
-        raise PostgresError(f"{program}: {told.removeprefix(f'{program}: ')}")
+        first = next((line for line in said if ERROR.search(line)), said[-1])
+        raise PostgresError(f"{program}: {first.removeprefix(f'{program}: ')}")
+
+
+def _end_session(leader: int) -> None:
+    """End a program with all its processes: the one that receives WAL for `pg_basebackup` does not notice that the
+    first has ended, and would write for ever."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGTERM)
 
 
 async def copy(home: Path, place: Path, *, label: str) -> None:
