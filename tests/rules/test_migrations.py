@@ -36,6 +36,7 @@ from heliograph.base.database.pool import QUERY_SEMANTICS, Connection, Pool, ope
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.network.connecting import DEAD_PEER_TIMEOUTS
 from heliograph.base.process.settings import Settings
+from heliograph.cli.terminal.console import connection
 from heliograph.migration_plan import plan
 from heliograph.up import running
 from tests.database import Cluster
@@ -111,6 +112,7 @@ async def test_what_the_role_sets_changes_nothing(empty_database_url: str) -> No
             "TimeZone = 'Asia/Kathmandu'",
             "DateStyle = 'German, DMY'",
             "statement_timeout = '1ms'",  # building an index of a large table takes longer than an hour may
+            "idle_session_timeout = '1ms'",  # as does a backup, whose command says at the end that it is there
         ):
             await conn.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {name} SET {setting}")
         await migrate(empty_database_url)
@@ -125,8 +127,12 @@ async def test_what_the_role_sets_changes_nothing(empty_database_url: str) -> No
             hour = await pool.fetchval("SELECT date_trunc('hour', timestamptz '2027-01-31T11:45:00Z')")
             assert hour == datetime(2027, 1, 31, 11, tzinfo=UTC)
             assert await pool.fetchval("SELECT count(*) FROM organizations") == 0
+            assert await pool.fetchval("SHOW idle_session_timeout") == "0"
         finally:
             pool.terminate()
+        await conn.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {name} RESET statement_timeout")
+        async with connection(empty_database_url) as command:
+            assert await command.fetchval("SHOW idle_session_timeout") == "0"
     finally:
         await conn.close()
 

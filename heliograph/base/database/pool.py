@@ -53,8 +53,13 @@ QUERY_SEMANTICS = {
 }
 
 #: Settings of every session, also of commands and migrations: one whose client has gone or stopped ends, and its locks
-#: with it.
-CLIENT_SETTINGS = {"client_connection_check_interval": "1000", **DEAD_PEER_TIMEOUTS, **QUERY_SEMANTICS}
+#: with it. Being idle is no sign of that: a command waits for an answer, or for hours while a backup is copied.
+CLIENT_SETTINGS = {
+    "client_connection_check_interval": "1000",
+    "idle_session_timeout": "0",
+    **DEAD_PEER_TIMEOUTS,
+    **QUERY_SEMANTICS,
+}
 
 #: Settings of a pool's sessions. A pooler in transaction mode accepts none, so behind one they are set on the role.
 SESSION_SETTINGS = {**CLIENT_SETTINGS, **KEYED_PLANS}
