@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import tempfile
 import urllib.parse
 from pathlib import Path
 
@@ -140,6 +141,27 @@ async def test_programs_reach_a_server_as_we_do_and_tell_nobody_how(database_url
     async with wire(database_url) as (_, plain), tunnel.for_programs(f"{plain}?sslmode=prefer") as (url, password):
         await copies.run(["psql", f"--dbname={url}", "--command=SELECT 1"], password=password)
         assert urllib.parse.urlsplit(url).netloc.endswith(urllib.parse.urlsplit(plain).netloc.rpartition("@")[2])
+
+
+@pytest.mark.parametrize("name", ["t" * 100, "t,t"])
+async def test_programs_reach_a_server_although_no_socket_fits_where_temporary_files_belong(
+    database_url: str,
+    server: tuple[ssl.SSLContext, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    context, _ = server
+    place = tmp_path / name
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    async with (
+        wire(database_url, tls=context) as (line, elsewhere),
+        tunnel.for_programs(f"{elsewhere}?sslmode=require") as (url, password),
+    ):
+        before = line.encrypted
+        await copies.run(["psql", f"--dbname={url}", "--command=SELECT 1"], password=password)
+        assert line.encrypted == before + 1
 
 
 async def test_a_server_without_tls_is_refused_at_once_where_it_is_wanted(

@@ -26,6 +26,7 @@ import msgspec
 from asyncpg.connect_utils import SSLNegotiation
 
 from heliograph.base.database import url as urls
+from heliograph.base.embedded import files
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.network.connecting import Raw, connect
 
@@ -68,7 +69,7 @@ async def for_programs(url: str) -> AsyncIterator[tuple[str, str]]:
     if far is None:
         yield urls.for_programs(url)
         return
-    place = Path(tempfile.mkdtemp(prefix="heliograph-"))  # 0700
+    place = Path(tempfile.mkdtemp(prefix="heliograph-", dir=files.place_for_sockets()))  # 0700
     carried: set[asyncio.Task[None]] = set()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
