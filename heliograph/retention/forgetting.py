@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from uuid import UUID
@@ -159,14 +159,11 @@ def _steps(at: Bounds, rules: Sequence[Rules]) -> list[Step]:
             if not one.keeps_stray
         ),
         *(Step(f"partitions of {one.name}", partial(_drop_before, table=one, bound=one.bound(at))) for one in months),
+        *(step for one in tables if one.text for step in _sweeps(one, f"text in {one.name}", one.name, at)),
         *(
-            Step(f"text in {one.name}", partial(_sweep, table=one, place=one.name, until=at.text))
-            for one in tables
-            if one.text
-        ),
-        *(
-            Step(name, partial(_sweep, table=_by_later(one), place=name, until=at.text))
+            step
             for one, name in ((one, f"text in {one.name} by {one.later}") for one in tables if one.later)
+            for step in _sweeps(_by_later(one), name, name, at)
         ),
         *(_deletes(one.name, one.sql, _argument(one, at)) for rule in rules for one in rule.deletions),
     ]
@@ -175,6 +172,15 @@ def _steps(at: Bounds, rules: Sequence[Rules]) -> list[Step]:
 def _argument(deletion: Deletion, at: Bounds) -> datetime | UUID:
     bound = deletion.bound(at)
     return uuid7_floor(bound) if deletion.by == "id" else bound
+
+
+def _sweeps(table: Table, name: str, place: str, at: Bounds) -> Iterator[Step]:
+    """The steps that erase a table's texts. No row is swept twice, so those that the first one leaves because they may
+    still be sent have one of their own, which leaves none."""
+    yield Step(name, partial(_sweep, table=table, place=place, until=at.text))
+    if table.unsent:
+        whole, again = msgspec.structs.replace(table, unsent=None), f"{name}, unsent at first"
+        yield Step(again, partial(_sweep, table=whole, place=again, until=at.text - table.unsent_for))
 
 
 def _deletes(name: str, sql: str, *arguments: object) -> Step:
@@ -346,6 +352,7 @@ def _swept(table: Table) -> str:
     # By blocks: a BRIN index on the times finds those in the range. No index contains the text, so a row that loses it
     # stays in its page, and costs no more than its deletion would (HOT).
     waits = f" AND ({table.later} IS NULL OR {table.later} < $2)" if table.later else ""
+    waits += f" AND NOT ({table.unsent})" if table.unsent else ""
     return f"""
 UPDATE {table.name} SET {table.text} = {table.erased} WHERE ({table.key}) IN (
     SELECT {table.key} FROM {table.name}

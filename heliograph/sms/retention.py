@@ -13,6 +13,8 @@ from heliograph.sms.watched import history, hours, pdus
 #: Suppliers' receipts and ids serve as evidence and to match late receipts; networks send none after a week.
 EVIDENCE = timedelta(days=14)
 RECEIPTS = timedelta(days=93)
+#: The longest validity is three days, which quiet hours interrupt.
+WAIT = timedelta(days=7)
 #: Suppliers' bills and disputes are monthly: a year, and the month before it for comparison.
 RECONCILIATION = timedelta(days=400)
 
@@ -66,6 +68,8 @@ RULES = Rules(
             bound=lambda at: at.metadata,
             text="body",
             later="send_at",
+            unsent="status = 'accepted'",
+            unsent_for=WAIT,
             sums=Sums(usage.count, _close),
             stray=usage.stray,
         ),

@@ -11,7 +11,7 @@ from heliograph.whatsapp.money import closing
 #: Meta repeats a callback for up to 7 days.
 CALLBACKS = timedelta(days=8)
 #: A message waits for up to 30 days to be sent, and Meta reports on it for 30 more.
-WAMIDS, WORDS = timedelta(days=62), timedelta(days=45)
+WAIT, WAMIDS, WORDS = timedelta(days=31), timedelta(days=62), timedelta(days=45)
 #: Users count toward a portfolio's messaging limit for 24 hours.
 REACHED = timedelta(hours=25)
 
@@ -82,6 +82,8 @@ RULES = Rules(
             time="accepted_at",
             bound=lambda at: min(at.metadata, at.now - WAMIDS),
             text="content",
+            unsent="status = 'accepted'",
+            unsent_for=WAIT,
         ),
         Table(name="whatsapp_wamids", time="created_at", bound=lambda at: at.now - WAMIDS),
         # After the messages that caused them.

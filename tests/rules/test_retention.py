@@ -93,6 +93,29 @@ async def test_the_text_of_a_message_for_later_stays_until_its_time_has_passed(p
     assert await texts(pool) == []
 
 
+@pytest.mark.parametrize("is_scheduled", [False, True])
+async def test_what_may_still_be_sent_keeps_its_text_and_loses_it_a_week_later(pool: Pool, is_scheduled: bool) -> None:
+    """Texts may be kept for a day, while a message is valid for three, and waits for the end of quiet hours besides."""
+    short = msgspec.structs.replace(SETTINGS, text_retention_days=1)
+    sent, waiting, lost = [await text(pool, timedelta(days=days)) for days in (2, 2.1, 8.1)]
+    await pool.execute("UPDATE messages SET status = 'accepted' WHERE id = ANY ($1)", [waiting, lost])
+    if is_scheduled:
+        await pool.execute("UPDATE messages SET send_at = accepted_at")
+    await forget(pool, short)
+    assert await texts(pool) == [waiting]
+    assert await pool.fetchval("SELECT body IS NULL FROM messages WHERE id = $1", sent)
+    # It was sent in time. The sweep has passed it, and another one finds it.
+    await pool.execute("UPDATE messages SET status = 'delivered'")
+    await forget(pool, short)
+    assert await texts(pool) == [waiting]
+    ago = "accepted_at = accepted_at - interval '6 days', send_at = send_at - interval '6 days'"
+    await pool.execute(f"UPDATE messages SET {ago}")
+    back = "UPDATE retention_places SET done_until = done_until - interval '3 hours' WHERE name LIKE '%unsent at first'"
+    await pool.execute(back)
+    await forget(pool, short)
+    assert await texts(pool) == []
+
+
 async def test_a_message_for_later_stays_however_short_messages_are_kept(pool: Pool) -> None:
     """A send may be scheduled a year ahead. Everything else accepted in its month is removed in time, with its sums."""
     short = msgspec.structs.replace(SETTINGS, metadata_retention_months=1)

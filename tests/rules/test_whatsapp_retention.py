@@ -57,7 +57,7 @@ async def test_what_users_wrote_is_nowhere_after_its_time(pool: Pool) -> None:
         message(who, type="button", button={"payload": "p", "text": SECRET}),
         message(who, type="image", image={"id": "1", "mime_type": "image/jpeg", "caption": SECRET}),
     )
-    await outbound(pool, who, type="text", text=SECRET)
+    await outbound(pool, who, type="text", text=SECRET, status="sent")
     assert len(await holding(pool, SECRET)) >= 2
     await forget(pool, text_retention_days=0)
     assert await holding(pool, SECRET) == set()
@@ -66,6 +66,21 @@ async def test_what_users_wrote_is_nowhere_after_its_time(pool: Pool) -> None:
     told = [msgspec.json.decode(row["data"])["message"] for row in await pool.fetch("SELECT data FROM events")]
     assert [one["text"] for one in told] == [None] * 3
     assert {one["from"] for one in told} == {TO}
+
+
+async def test_what_may_still_be_sent_keeps_its_content(pool: Pool) -> None:
+    """A message waits for up to 30 days, such as for an account that Meta has suspended."""
+    who = await made(pool)
+    waits, sent = await outbound(pool, who, type="text", text=SECRET), await outbound(pool, who, type="text", text="hi")
+    await pool.execute("UPDATE whatsapp_messages SET status = 'sent' WHERE id = $1", sent)
+    kept = "SELECT array_agg(id) FROM whatsapp_messages WHERE content IS NOT NULL"
+    await pool.execute("UPDATE whatsapp_messages SET accepted_at = now() - interval '20 days'")
+    await forget(pool, text_retention_days=7)
+    assert await pool.fetchval(kept) == [waits]
+    await pool.execute("UPDATE whatsapp_messages SET accepted_at = now() - interval '39 days'")
+    await pool.execute("DELETE FROM retention_places")
+    await forget(pool, text_retention_days=7)
+    assert await pool.fetchval(kept) is None
 
 
 async def test_early_statuses_and_reached_users_are_forgotten(pool: Pool) -> None:

@@ -7,7 +7,7 @@ The rule nobody may break: every time here is the database's, and a statement to
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Literal, Protocol
 from uuid import UUID
 
@@ -84,6 +84,9 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     holds_text: str = "true"
     #: A column with a later time, which then decides: rows that wait for that time stay, with their texts.
     later: str | None = None
+    #: A condition on rows that may still be sent: they keep their texts, for up to `unsent_for` longer.
+    unsent: str | None = None
+    unsent_for: timedelta = timedelta(0)
     sums: Sums | None = None
     #: Wraps a statement that deletes rows of a partition one by one, for what must follow from it.
     stray: Callable[[str], str] = lambda deletion: deletion
