@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
 
+import asyncpg
 import pytest
 
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Pool
+from tests.rules.factories import blocked
 
 from .conftest import Api, Tenant, make_tenant
 
@@ -264,6 +267,26 @@ async def test_a_cancel_under_an_idempotency_key_is_replayed(client: Client) -> 
     answers = [await client.ask("DELETE", f"/sms/messages/{id}", headers={"Idempotency-Key": "c"}) for _ in range(2)]
     assert answers[0] == answers[1]
     assert answers[0][0] == 200
+
+
+@pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "c"}])
+async def test_a_change_that_is_the_victim_of_a_deadlock_is_made(
+    client: Client, pool: Pool, headers: dict[str, str]
+) -> None:
+    """As with an open session of the operator's, of which the client knows nothing."""
+    id = await client.send()
+    async with pool.acquire() as open_session:
+        transaction = open_session.transaction()
+        await transaction.start()
+        await open_session.execute("SELECT FROM quotas FOR UPDATE")
+        canceling = asyncio.create_task(client.ask("DELETE", f"/sms/messages/{id}", headers=headers))
+        await blocked(pool)
+        with contextlib.suppress(asyncpg.DeadlockDetectedError):
+            await open_session.execute("SELECT FROM messages FOR UPDATE")
+        await transaction.rollback()
+    status, body = await canceling
+    assert (status, body["message"]["status"]) == (200, "canceled")
+    assert await pool.fetchval("SELECT total - used FROM quotas") == 1000
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])

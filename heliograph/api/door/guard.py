@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -29,6 +30,7 @@ from heliograph.api.door.tracing import end_span
 from heliograph.api.shapes import envelope
 from heliograph.api.shapes.refusals import MethodNotAllowed, PayloadTooLarge, RateLimited, UnsupportedMediaType
 from heliograph.base.actor import Principal
+from heliograph.base.database.pool import despite_deadlocks
 from heliograph.base.errors import Invalid, NotFound, Problems, Refusal
 from heliograph.base.ids import uuid7_text
 from heliograph.base.process import measures, spans
@@ -323,7 +325,7 @@ class Guard:
         if operation.scope is None:
             return self._answered(call, await operation.run(call))
         async with self._turns.of(call.actor.organization_id):
-            return await self._run_connected(call)
+            return await despite_deadlocks(partial(self._run_connected, call))
 
     async def _run_connected(self, call: Call) -> tuple[int, envelope.Headers, bytes]:
         operation = call.operation
