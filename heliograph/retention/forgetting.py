@@ -210,6 +210,10 @@ MOVE = """
 INSERT INTO retention_places (name, done_until, mark) VALUES ($1, $2, $3)
 ON CONFLICT (name) DO UPDATE SET done_until = excluded.done_until, mark = excluded.mark
 """
+# Two rounds may be under way, if one takes longer than the timer's period or its worker was frozen: the second one
+# waits, and continues where the first one committed. Whatever both counted would be in the sums twice.
+BEGIN = "INSERT INTO retention_places (name, done_until, mark) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
+LOCK = "SELECT mark FROM retention_places WHERE name = $1 FOR UPDATE"
 
 
 async def _sweep(conn: Connection, *, table: Table, place: str, until: datetime) -> bool:
@@ -305,21 +309,25 @@ async def _sum_up(conn: Connection, sums: Sums, partition: str, month: datetime)
     """Store the sums of a partition that is about to be dropped, from where the last round ended. Nothing reads them
     until it is gone."""
     budget, name = _Budget(), _summing(partition)
+    first = _mark(NIL, NIL)
     while True:
-        place = await conn.fetchrow(PLACE, name)
-        after = msgspec.json.decode(place["mark"]) if place is not None else [str(NIL), str(NIL)]
         async with conn.transaction():
             await conn.execute(RANGE_PLANS)
             await conn.execute(f"SET LOCAL statement_timeout = {STATEMENT_MS}")
+            await conn.execute(BEGIN, name, month, first)
+            after = msgspec.json.decode(await conn.fetchval(LOCK, name))
             counted = await sums.count(
                 conn, partition=partition, month=month.date(), after=(UUID(after[0]), UUID(after[1])), limit=STEP
             )
             if counted is None:
                 return True
-            mark = msgspec.json.encode([str(counted.last[0]), str(counted.last[1])]).decode()
-            await conn.execute(MOVE, name, month, mark)
+            await conn.execute(MOVE, name, month, _mark(*counted.last))
         if budget.spent(counted.rows):
             return False
+
+
+def _mark(organization_id: UUID, id: UUID) -> str:
+    return msgspec.json.encode([str(organization_id), str(id)]).decode()
 
 
 async def _holds_young(conn: Connection, partition: str, column: str, bound: datetime) -> bool:

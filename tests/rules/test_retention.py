@@ -19,6 +19,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.migrate import DAILY, PARTITIONED, day_name, make_days, make_partitions
 from heliograph.base.database.pool import Connection, Pool, follow_clock
+from heliograph.base.database.retention_rules import Counted, Sums
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.process.settings import Settings
 from heliograph.queue import holds
@@ -27,7 +28,7 @@ from heliograph.retention import forgetting, partitioned_tables
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.reports import parts
 from heliograph.sms.reports.keys import PartId
-from tests.rules.factories import check_ledger, organization, send
+from tests.rules.factories import blocked, check_ledger, organization, send
 
 pytestmark = pytest.mark.usefixtures("partitions_ahead")
 SETTINGS = Settings(secret_key="a secret key for tests, long enough")
@@ -523,6 +524,38 @@ async def test_what_was_used_adds_up_after_its_messages_are_gone(pool: Pool, mon
     assert (summed.type, summed.quantity, summed.segments, summed.balance_after) == ("usage", -10, 20, 40)
     assert (summed.message_id, summed.reason) == (None, f"sum of {past:%Y-%m}")
     assert f"{summed.created_at.astimezone(UTC):%Y-%m}" == f"{past:%Y-%m}"
+
+
+async def test_a_month_that_two_rounds_add_up_at_once_is_counted_once(pool: Pool) -> None:
+    """A round may take longer than the timer's period, or its worker was frozen: another worker begins one."""
+    past = NOW - timedelta(days=500)
+    async with pool.acquire() as conn:
+        await make_partitions(conn, past.date(), ahead=0)
+    actor = await organization(pool, quota=100)
+    for n in range(3):
+        await pool.execute(STORE, actor.organization_id, UUID(int=uuid7_floor(past).int + n), "live", 97, past)
+    partition, month = f"messages_{past:%Y_%m}", past.replace(day=1)
+    began, others = asyncio.Event(), list[asyncio.Task[Any]]()
+
+    async def count(conn: Connection, **named: Any) -> Counted | None:
+        if not began.is_set():  # the first of the two
+            began.set()
+            await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+        return await usage.count(conn, **named)
+
+    async def sum_up() -> bool:
+        async with pool.acquire() as conn:
+            return await forgetting._sum_up(conn, Sums(count, usage.close), partition, month)
+
+    async def second() -> bool:
+        await began.wait()
+        return await sum_up()
+
+    others += [asyncio.create_task(second()), asyncio.create_task(blocked(pool))]
+    assert await sum_up()
+    assert await others[0]
+    others[1].cancel()
+    assert await pool.fetchval("SELECT messages FROM usage_months") == 3
 
 
 async def test_messages_that_are_gone_are_listed_in_the_month_in_which_they_were_accepted(pool: Pool) -> None:
