@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from heliograph.base.database.pool import Pool
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.campaigns import counting
 from heliograph.campaigns.approval import lapses
 from heliograph.campaigns.staging import ANY_STEP, Stager
@@ -25,6 +25,14 @@ class CampaignWork(Work):
 
     def timers(self) -> Sequence[Timer | SharedTimer]:
         return (
-            SharedTimer("campaigns", counting.count_all_due, 1.0, when=counting.ANY_DUE, in_steps=True),
+            SharedTimer("campaigns", self._count, 1.0, when=counting.ANY_DUE, in_steps=True),
             SharedTimer(lapses.TIMER, lapses.report, lapses.EVERY, in_steps=True),
         )
+
+    async def _count(self, conn: Connection) -> None:
+        """Count, and then look for steps: the stager passes over a campaign that is being counted, and would look again
+        only with the watch, up to a second later."""
+        try:
+            await counting.count_all_due(conn)
+        finally:
+            self._wake.set()

@@ -36,6 +36,7 @@ from heliograph.campaigns.record import Campaign, Counts
 from heliograph.campaigns.staging import Stager
 from heliograph.campaigns.views import preview, recipients
 from heliograph.campaigns.views import tags as tag_uses
+from heliograph.campaigns.work import CampaignWork
 from heliograph.consent import skipped
 from heliograph.contacts import importing, records, sheets, undoing
 from heliograph.contacts.importing import Options
@@ -1161,6 +1162,23 @@ async def test_more_chunks_than_one_transaction_counts_are_counted_in_one_run(
         assert await counting.count_all_due(conn, most=2) == 4
         assert await counting.count_all_due(conn) == 3
         assert await counting.count_all_due(conn) == 0
+
+
+async def test_a_campaign_that_was_being_counted_goes_on_at_once(pool: Pool) -> None:
+    """Its stager passed over the locked row, and looked again a second later: most of a second was lost in each."""
+    actor = await organization(pool)
+    await create(pool, actor, recipients=[number(n) for n in range(4)])
+    work = CampaignWork(pool, dict.fromkeys(CHANNELS, lambda: None))
+    (staging_loop,) = work.loops()
+    count = next(one for one in work.timers() if one.name == "campaigns")
+    async with pool.acquire() as conn, conn.transaction():
+        await conn.execute("SELECT FROM campaigns FOR UPDATE")
+        assert await staging_loop.step() == 0
+        assert not staging_loop.wake.is_set()
+    async with pool.acquire() as conn:
+        await count.step(conn)
+    assert staging_loop.wake.is_set()
+    assert await staging_loop.step() == 1
 
 
 async def test_it_completes_once_and_says_so(pool: Pool) -> None:
