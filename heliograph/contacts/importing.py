@@ -3,6 +3,8 @@
 The rule nobody may break: each batch of rows is one idempotent transaction. So an import that was killed is simply run
 again: it finds contacts that exist, completes the rest, and creates nobody twice. Memory does not grow with the file;
 while the database writes one batch, the next one is read.
+
+It has over 400 lines because everything that decides what becomes of a row is here.
 """
 
 from __future__ import annotations
@@ -197,13 +199,18 @@ async def run(
         told = {"state": "begun", "tags": options.tags, "on_duplicate": options.on_duplicate}
         await audit.record(conn, actor, "contacts.imported", object_id=id, name=path.name, after=told)
     reader = Reader(path, layout)
-    reading = asyncio.create_task(asyncio.to_thread(_next_batch, reader, layout, options))
+    reading: asyncio.Task[Batch]
+
+    def read_next() -> None:
+        nonlocal reading
+        reading = asyncio.create_task(asyncio.to_thread(_next_batch, reader, layout, options))
+
+    read_next()
     sink = _Rejects(rejects, layout)
     try:
         while (batch := await reading).rows:
-            reading = asyncio.create_task(asyncio.to_thread(_next_batch, reader, layout, options))
             async with conn.transaction():
-                result = await write(conn, actor, id=id, batch=batch, options=options)
+                result = await write(conn, actor, id=id, batch=batch, options=options, meanwhile=read_next)
                 await advance(conn, actor, id=id, batch=batch, result=result)
             sink.add(result.rejected)
             summary.rows += batch.rows
@@ -263,15 +270,28 @@ class Result(msgspec.Struct, frozen=True):
     rejected: list[tuple[Row, str]]
 
 
-async def write(conn: Connection, actor: Actor, *, id: UUID, batch: Batch, options: Options) -> Result:
+async def write(
+    conn: Connection,
+    actor: Actor,
+    *,
+    id: UUID,
+    batch: Batch,
+    options: Options,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Result:
     """Write a batch of the import `id`, and the data needed to undo it, in the caller's transaction, which holds the
-    import. Rows of the file and corrected ones are numbered in the order in which they are written."""
+    import. Rows of the file and corrected ones are numbered in the order in which they are written.
+
+    `meanwhile`: starts a task, which begins once the rows are on their way to the database: a thread that ran before
+    would take the interpreter from what prepares them.
+    """
     entries = [entry for entry, _ in batch.entries.values()]
     where = (actor.organization_id, id, await conn.fetchval(NEXT_BATCH, actor.organization_id, id))
     known: set[UUID] = set()
     if options.on_duplicate == "update":
         images = await conn.fetch(IMAGES, *where, list(batch.entries), actor.mode)
         known = {image["contact_id"] for image in images}
+    meanwhile()
     written = await records.create_many(conn, actor, entries=entries, on_duplicate=options.on_duplicate)
     if known:
         await conn.execute(SAME, *where, written.updated_ids)
