@@ -49,8 +49,9 @@ async def sweep(conn: Connection, rates: RateBook) -> tuple[int, int]:
     Also deletes the queue rows of expired messages: their number may never send again. Returns how many expired, and
     the number of webhook deliveries queued.
     """
-    missed = await matching.missed(conn)
-    early = {message: [place for place, of in missed.items() if of == message] for message in missed.values()}
+    early: dict[tuple[UUID, UUID], list[tuple[UUID, str]]] = {}
+    for place, message in (await matching.missed(conn)).items():
+        early.setdefault(message, []).append(place)
 
     async def adopt(some: Sequence[tuple[UUID, UUID]]) -> int:
         found = await matching.adopt_early(conn, {place: one for one in some for place in early[one]})
@@ -59,7 +60,7 @@ async def sweep(conn: Connection, rates: RateBook) -> tuple[int, int]:
         return deliveries + await outcomes.apply_wider_failures(conn, found.wider_failures, moved, heard=found.heard)
 
     async def due(without: Sequence[UUID]) -> list[tuple[UUID, UUID]]:
-        return [tuple(row) for row in await conn.fetch(DUE, BATCH, without)]
+        return [tuple(row) for row in await conn.fetch(DUE, BATCH, [*waiting, *without])]
 
     async def expire(some: Sequence[tuple[UUID, UUID]]) -> tuple[int, int]:
         withdrawn = await leases.withdraw(conn, matching.KIND, [id for _, id in some], only="all")
@@ -69,6 +70,7 @@ async def sweep(conn: Connection, rates: RateBook) -> tuple[int, int]:
         _, deliveries = await move_many(conn, expired, rates=rates)
         return len(some), deliveries
 
-    adopted, _ = await timers.end_by_organization(conn, list(early), adopt)
+    # Whose early statuses wait for a lock may have been delivered.
+    adopted, waiting = await timers.end_by_organization(conn, list(early), adopt)
     ended = await timers.end_due(conn, due, expire, limit=BATCH)
     return sum(count for count, _ in ended), sum(adopted) + sum(deliveries for _, deliveries in ended)
