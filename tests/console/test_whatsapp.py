@@ -121,7 +121,7 @@ async def test_each_value_is_tried_before_anything_is_kept(
         ({"waba_id": ""}, "digits only"),
         ({"token": " "}, "Paste the token."),
         ({"organization": "Nobody"}, "There is no organization"),
-        ({"app_secret": ""}, "required for a new app"),
+        ({"app_secret": ""}, "An app that is not known here needs its secret."),
         ({"base_url": "http://graph.example.com"}, "https"),
     ):
         wrong = await root.submit(page, here, do="try", **typed(graph, **changed))
@@ -129,6 +129,16 @@ async def test_each_value_is_tried_before_anything_is_kept(
         assert said in wrong.words, wrong.words
         # What was typed stays.
         assert wrong.form(here)["app_id"] == typed(graph, **changed)["app_id"]
+    # What the rules say is in the words of the form, in the reader's language.
+    for changed, said in (
+        ({"app_secret": ""}, "Uma app que aqui não se conhece precisa do seu segredo."),
+        ({"currency": "EURO"}, "Escreva uma moeda pelas suas três letras"),
+        ({"base_url": "http://graph.example.com"}, "Um endereço da Graph API come"),
+        ({"waba_id": "123"}, "a conta não pode ser lida"),
+    ):
+        form = page.form(here) | typed(graph, **changed) | {"do": "connect"}
+        wrong = await root.post(here, form, accept_language="pt")
+        assert (wrong.status, said in wrong.words, "`" in wrong.words) == (422, True, False), wrong.words
     nothing = dict.fromkeys(("organization", "app_id", "waba_id", "token"), "?") | {"token": ""}
     wrong = await root.submit(page, here, do="try", **typed(graph, **nothing))
     for field in nothing:

@@ -25,6 +25,7 @@ from heliograph.console.organizations import configuring
 from heliograph.console.routing import descriptions, ruling
 from heliograph.console.routing import editing as routing
 from heliograph.console.suppliers import charts, wizard
+from heliograph.console.whatsapp import connecting
 from heliograph.console.whatsapp import editing as account
 from heliograph.dashboard import listing, places
 from heliograph.dashboard.audience import words as audience
@@ -132,7 +133,7 @@ def texts() -> set[str]:
     }
     found |= {*REPLY_LANGUAGES.values(), *configuring.HOW.values(), *configuring.WRONG.values()}
     found |= {*typed.WRONG.values(), *wallets.WRONG.values(), *installation.WRONG.values()}
-    found |= {*tariffs.WRONG_DRAFT.values()}
+    found |= {*tariffs.WRONG_DRAFT.values(), *connecting.WRONG.values()}
     found |= {*keying.WRONG.values(), *ruling.WRONG.values()}
     for names in (users, keeping, drafts, tariffs):
         found |= {*names.WRONG_NAME.values()}

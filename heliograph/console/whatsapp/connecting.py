@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -10,7 +11,8 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Problems
 from heliograph.base.process.settings import SettingsError
 from heliograph.console import typed as form_input
-from heliograph.pages.answers import Answer, Page, Redirect, refused
+from heliograph.console.whatsapp import editing
+from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
 from heliograph.pages.requests import Request
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
@@ -20,6 +22,15 @@ from heliograph.whatsapp.mirror.sync import Reading
 
 FIELDS = ("organization", "app_id", "app_secret", "waba_id", "token", "currency", "name", "base_url", "api_version")
 TEMPLATE = "whatsapp/connect.html"
+#: What is wrong with a value: by field, or by field and issue.
+WRONG: Mapping[str | tuple[str, str], str] = {
+    **editing.WRONG,
+    **dict.fromkeys((("app_id", "pattern"), ("waba_id", "pattern")), "Meta's ids consist of digits only."),
+    ("app_secret", "required"): "An app that is not known here needs its secret.",
+    ("token", "pattern"): "A token is one word: paste it without spaces.",
+    ("currency", "required"): "Meta names no currency: choose one.",
+    ("currency", "pattern"): "Enter a three-letter currency code, such as EUR.",
+}
 
 
 class CheckedValue(msgspec.Struct, frozen=True):
@@ -71,7 +82,7 @@ async def submit(request: Request) -> Answer:
             finally:
                 await client.close()
     except Invalid as refusal:
-        return refused(TEMPLATE, refusal, _values(request, []))
+        return refused(TEMPLATE, form_errors(refusal, WRONG), _values(request, []))
     except AccountExists as refusal:
         known = Invalid(("waba_id", refusal.code, "This account is connected already."))
         return refused(TEMPLATE, known, _values(request, []))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ FORM, DIFFERENCE = "whatsapp/edit.html", "whatsapp/difference.html"
 #: Fields, with their defaults, and their names in a difference.
 FIELDS = {"name": ("", "Name"), "base_url": (BASE_URL, "Base URL"), "api_version": (API_VERSION, "Version")}
 #: Texts for invalid values.
-WRONG = {
+WRONG: Mapping[str | tuple[str, str], str] = {
     "name": "A name can have at most 200 characters, all of them visible.",
     "base_url": "An address of the Graph API begins with https://; http:// is only for this machine.",
     "api_version": "A version looks like v25.0.",

@@ -21,7 +21,7 @@ from heliograph.base.crypto import Key, Unsealable
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
-from heliograph.base.sentences import said
+from heliograph.base.sentences import joined, said
 from heliograph.suppliers.whatsapp_cloud.callbacks import management
 from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient, CloudError
@@ -189,7 +189,9 @@ async def _subscribe(client: CloudClient, waba_id: str, shown: Credential) -> No
     try:
         await client.subscribe(waba_id, shown)
     except CloudError as error:
-        raise Invalid(("subscribe", "refused", f"Meta refused to subscribe the app: {error}")) from None
+        raise Invalid(
+            ("subscribe", "refused", said("Meta refused to subscribe the app: %(error)s", error=str(error)))
+        ) from None
 
 
 async def _readable(client: CloudClient, waba_id: str, token: str, app: App) -> Reading:
@@ -197,7 +199,8 @@ async def _readable(client: CloudClient, waba_id: str, token: str, app: App) -> 
     if found.credential == "invalid":
         raise Invalid(("token", "refused", said("Meta rejects this token: %(detail)s", detail=found.credential_detail)))
     if found.numbers is None:
-        raise Invalid(("waba_id", "unreadable", f"the account cannot be read: {'; '.join(found.problems)}"))
+        problems = joined(found.problems, "; ")
+        raise Invalid(("waba_id", "unreadable", said("the account cannot be read: %(problems)s", problems=problems)))
     return found
 
 
