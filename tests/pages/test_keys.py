@@ -191,7 +191,7 @@ async def test_what_is_wrong_with_a_key_stands_beside_it(api: Api, pool: Pool, t
     text = (await owner.get("/keys")).text
 
     def warned(name: str) -> list[str]:
-        row = text.partition(f"<strong>{name}</strong>")[2].partition("</tr>")[0]
+        row = text.partition(f"<strong><bdi>{name}</bdi></strong>")[2].partition("</tr>")[0]
         return re.findall(r'<span class="sub">([^<]+)</span>', row.partition('data-name="Status"')[2])
 
     assert warned("idle") == ["not used for 90 days", "no expiry"]
@@ -215,7 +215,7 @@ async def test_ended_keys_are_out_of_the_way_in_pages(pool: Pool, tenant: Tenant
     for most in (25, 25, 10):
         page = await owner.get(path)
         assert "Active keys" in page.words
-        listed = re.findall(r"<strong>(old \d\d)</strong>", page.text)
+        listed = re.findall(r"<strong><bdi>(old \d\d)</bdi></strong>", page.text)
         assert len(listed) == most
         seen += listed
         older = re.search(r'rel="next" href="([^"]+)"', page.text)
