@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import tempfile
 import urllib.parse
@@ -11,7 +12,7 @@ import pytest
 
 from heliograph import doctor
 from heliograph.base.database.pool import open_pool
-from heliograph.base.database.url import UrlError
+from heliograph.base.database.url import UrlError, parse
 from heliograph.base.embedded import copies, tunnel
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.network.connecting import TlsMissing, connect
@@ -162,6 +163,31 @@ async def test_programs_reach_a_server_although_no_socket_fits_where_temporary_f
         before = line.encrypted
         await copies.run(["psql", f"--dbname={url}", "--command=SELECT 1"], password=password)
         assert line.encrypted == before + 1
+
+
+@pytest.mark.parametrize(("asked", "expected"), [("", (1, 10, 10_000)), ("&keepalives_idle=7", (1, 7, 10_000))])
+async def test_what_carries_a_program_finds_out_that_the_other_end_is_gone(
+    database_url: str, server: tuple[ssl.SSLContext, str], asked: str, expected: tuple[int, int, int]
+) -> None:
+    """A backup would otherwise wait for ever for a machine that lost its power, and no other would be taken."""
+    context, _ = server
+    async with wire(database_url, tls=context) as (_, elsewhere):
+        url = f"{elsewhere}?sslmode=require{asked}"
+        conn = await connect(url)
+        far = tunnel._far(conn, parse(url).keep_alive)
+        await conn.close()
+        assert far is not None
+        _, writer = await tunnel._connected(far)
+        sock = writer.get_extra_info("socket")
+        try:
+            found = (
+                sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+                sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+                sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
+            )
+        finally:
+            writer.close()
+        assert found == expected
 
 
 async def test_a_server_without_tls_is_refused_at_once_where_it_is_wanted(

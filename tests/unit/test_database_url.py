@@ -153,7 +153,14 @@ def test_what_is_local(name: str, local: bool) -> None:
 def test_programs_get_no_password_in_their_command_line_and_the_host_that_we_use(
     url: str, shown: str, password: str
 ) -> None:
-    assert for_programs(f"postgresql://{url}") == (f"postgresql://{shown}", password)
+    watched = "keepalives_idle=10&keepalives_interval=3&keepalives_count=3&tcp_user_timeout=10000"
+    expected = f"postgresql://{shown}{'&' if '?' in shown else '?'}{watched}"
+    assert for_programs(f"postgresql://{url}") == (expected, password)
+
+
+def test_programs_watch_over_their_connections_as_the_url_says() -> None:
+    told, _ = for_programs("postgresql://ana@db/x?tcp_user_timeout=9000&keepalives_idle=7&keepalives_interval=2")
+    assert told.endswith("?tcp_user_timeout=9000&keepalives_idle=7&keepalives_interval=2&keepalives_count=3")
 
 
 @pytest.fixture

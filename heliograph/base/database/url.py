@@ -61,6 +61,15 @@ class KeepAlive(msgspec.Struct, frozen=True):
     user_timeout: int = 10_000
 
 
+#: The same, as libpq's parameters.
+WATCHED = {
+    "keepalives_idle": KeepAlive().idle,
+    "keepalives_interval": KeepAlive().interval,
+    "keepalives_count": KeepAlive().count,
+    "tcp_user_timeout": KeepAlive().user_timeout,
+}
+
+
 class Target(msgspec.Struct, frozen=True):
     """A parsed URL."""
 
@@ -170,6 +179,8 @@ def for_programs(url: str) -> tuple[str, str]:
     kept = [f"{name}={value}" for name, value in given if name not in UNTOLD]
     if target.attributes != "any":
         kept.append(f"target_session_attrs={target.attributes}")
+    # By default they would notice after two hours that the other end is gone.
+    kept += [f"{name}={value}" for name, value in WATCHED.items() if name not in dict(given)]
     password = password or dict(given).get("password", "")
     return parts._replace(netloc=f"{user}{at}{hosts}", query="&".join(kept)).geturl(), urllib.parse.unquote(password)
 

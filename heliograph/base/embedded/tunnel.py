@@ -26,9 +26,10 @@ import msgspec
 from asyncpg.connect_utils import SSLNegotiation
 
 from heliograph.base.database import url as urls
+from heliograph.base.database.url import KeepAlive
 from heliograph.base.embedded import files
 from heliograph.base.embedded.install import PostgresError
-from heliograph.base.network.connecting import Raw, connect
+from heliograph.base.network.connecting import Raw, connect, watch_over
 
 #: A client's request for TLS, and the server's "yes" (PostgreSQL's manual, "Message Formats").
 SSL_REQUEST, YES = (8).to_bytes(4) + (80877103).to_bytes(4), b"S"
@@ -52,6 +53,7 @@ class TlsServer(msgspec.Struct, frozen=True):
     password: str
     database: str
     settings: Mapping[str, str]
+    keep_alive: KeepAlive
 
 
 @contextlib.asynccontextmanager
@@ -63,7 +65,7 @@ async def for_programs(url: str) -> AsyncIterator[tuple[str, str]]:
     except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise PostgresError(f"cannot connect to {urls.shown(url)}: {error}") from None
     try:
-        far = _far(connection)
+        far = _far(connection, urls.parse(url).keep_alive)
     finally:
         await connection.close(timeout=5)
     if far is None:
@@ -94,7 +96,7 @@ async def for_programs(url: str) -> AsyncIterator[tuple[str, str]]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _far(connection: Raw) -> TlsServer | None:
+def _far(connection: Raw, keep_alive: KeepAlive) -> TlsServer | None:
     """The other end of a connection; None: it is not encrypted. The password may come from a file that the URL does not
     name."""
     transport, params = connection._transport, connection._params  # type: ignore[attr-defined]
@@ -110,6 +112,7 @@ def _far(connection: Raw) -> TlsServer | None:
         params.password or "",
         params.database,
         params.server_settings or {},
+        keep_alive,
     )
 
 
@@ -149,6 +152,8 @@ async def _connected(far: TlsServer) -> tuple[asyncio.StreamReader, asyncio.Stre
     loop, sock = asyncio.get_running_loop(), socket.socket(far.family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
+        # Without a sign of life the program would wait for ever, and whoever takes backups every night with it.
+        watch_over(sock, far.keep_alive)
         await loop.sock_connect(sock, far.address)
         if not far.is_direct:
             await loop.sock_sendall(sock, SSL_REQUEST)

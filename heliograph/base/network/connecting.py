@@ -237,7 +237,7 @@ class Connector:
             if NO_TLS not in str(error):
                 raise
             raise TlsMissing("it does not offer TLS, but `sslmode` requires it") from error
-        _watch_over(connection, target.keep_alive)
+        watch_over(connection._transport.get_extra_info("socket"), target.keep_alive)  # type: ignore[attr-defined]
         arrays.use(connection)
         return connection
 
@@ -342,9 +342,8 @@ async def _abandon(attempts: Collection[asyncio.Task[Raw]]) -> None:
             ended.terminate()
 
 
-def _watch_over(connection: Any, wanted: KeepAlive) -> None:
-    """Make the kernel end the connection if the other end no longer answers."""
-    sock: Any = connection._transport.get_extra_info("socket")
+def watch_over(sock: Any, wanted: KeepAlive) -> None:
+    """Make the kernel end a socket's connection if the other end no longer answers."""
     if sock is None or sock.family == socket.AF_UNIX:
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(wanted.wanted))
