@@ -99,7 +99,7 @@ async def _everywhere(conn: Connection, request: Request, filters: messages.Filt
         request_id=filters.request_id,
         channel=filters.channel,
     )
-    found = await everywhere.search(conn, wanted, after=after, limit=LISTED, most=PAGE_LOOK)
+    found = await everywhere.search(conn, wanted, after=after, limit=LISTED, most=PAGE_LOOK, rows=PAGE_LOOK)
     knowing = None if filters.recipient is None else await everywhere.knowing(conn, number=filters.recipient)
     rows = found.messages[:LISTED]
     last = rows[-1].id if len(found.messages) > LISTED else found.seen
