@@ -129,7 +129,7 @@ async def statuses(url: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("umask", "place"), [(0o077, os.geteuid()), (0, accounts()[-1])], indirect=["place"])
-async def test_its_directories_have_their_modes_whatever_the_umask(place: Path, umask: int) -> None:
+async def test_what_it_creates_has_its_modes_whatever_the_umask(place: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         async with up(place, "--data-dir", str(place / "deep" / "data")):
@@ -137,6 +137,11 @@ async def test_its_directories_have_their_modes_whatever_the_umask(place: Path, 
             mode = 0o711 if place.stat().st_uid == 0 else 0o700
             for directory in (place / "deep", place / "deep" / "data", place / "deep" / "data" / "postgres"):
                 assert stat.S_IMODE(directory.stat().st_mode) == mode
+            # PostgreSQL's log of its start, too, of which an error message may quote lines.
+            home = place / "deep" / "data" / "postgres"
+            ours = [path for path in home.iterdir() if path.is_file()]
+            assert home / "start.log" in ours
+            assert [path for path in ours if path.stat().st_mode & 0o022] == []
     finally:
         os.umask(before)
 

@@ -46,7 +46,8 @@ class Process:
     ) -> Process:
         """Start a program in its own session, in the directory of `log`, which gets all its output; `mortal`: it is
         killed when this process ends. Raises OSError if it cannot run."""
-        with log.open("wb") as output:
+        # Whatever the umask, nobody else writes to it.
+        with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), "wb") as output:
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
