@@ -381,7 +381,9 @@ async def test_the_list_says_what_is_found_of_each_and_what_to_do(
     wrong = [one for one in looked if one.check == "supplier lost"]
     assert [one.state for one in wrong] == ["failed"]
     page = await root.get("/console/suppliers")
-    rows = {name: row for row in page.text.split("<tr>") for name in ("main", "lost") if f">{name}</bdi></strong>" in row}
+    rows = {
+        name: row for row in page.text.split("<tr>") for name in ("main", "lost") if f">{name}</bdi></strong>" in row
+    }
     assert wrong[0].detail in rows["lost"]
     assert f"What to do:</strong> {commands(wrong[0].remedy)}" in rows["lost"]
     # On a phone a cell's label is beside one block, not beside columns one letter wide.
