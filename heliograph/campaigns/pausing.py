@@ -118,20 +118,20 @@ async def put_off(conn: Connection, due: DueCampaign) -> None:
         await conn.execute(PUT_OFF, *campaign, chunk["first_id"], due.at)
         await counting.recount(conn, due.channel, [(*campaign, chunk["first_id"])])
 
-    if await withdrawal.of_last_free(conn, WAITING, due, work):
+    is_done, are_locked = await withdrawal.of_last_free(conn, WAITING, due, work)
+    if is_done:
         await conn.execute(MORE, *campaign)
-    else:
-        await _look_again(conn, due)
+        return
 
-
-async def _look_again(conn: Connection, due: DueCampaign) -> None:
-    campaign = due.organization_id, due.id
-    # Other campaigns would wait for each of its turns if a row were locked, as by an open session.
-    await conn.execute(leases.PATIENCE)
-    for chunk in await conn.fetch(LATELY, *campaign, due.at, SETTLED, CHUNKS):
+    async def again(chunk: asyncpg.Record) -> None:
         ids = await CHANNELS[due.channel].unsent(conn, due, chunk["first_id"], chunk["last_id"])
         await leases.shift(conn, due.channel, ids, by=AWAY, only_within=AWAY / 2)
+
+    lately = await conn.fetch(LATELY, *campaign, due.at, SETTLED, CHUNKS)
+    are_locked |= await withdrawal.of_each_free(conn, lately, again)
     await conn.execute(AGAIN, *campaign, due.at, SETTLED, SOONEST)
+    if are_locked:
+        await conn.execute(withdrawal.SOON, *campaign, SOONEST)
 
 
 async def take_up(conn: Connection, due: DueCampaign) -> bool:
@@ -141,6 +141,7 @@ async def take_up(conn: Connection, due: DueCampaign) -> bool:
     chunk = await conn.fetchrow(AWAY_CHUNK, *campaign)
     if chunk is None:
         return False
+    # Other campaigns would wait for each of its turns if a row were locked, as by an open session.
     await conn.execute(leases.PATIENCE)
     pause: timedelta = due.at - chunk["put_off_at"]
     ids = await CHANNELS[due.channel].unsent(conn, due, chunk["first_id"], chunk["last_id"])

@@ -9,7 +9,7 @@ The rule nobody may break: a message is canceled only together with its queue ro
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -19,7 +19,6 @@ from heliograph.base.database.pool import BRIEFLY, Connection
 from heliograph.campaigns import counting
 from heliograph.campaigns.channels.contract import DueCampaign
 from heliograph.campaigns.channels.table import CHANNELS
-from heliograph.queue import leases
 
 #: Pause between two checks of the remaining messages: half the time since the last change, within these bounds.
 SOONEST, LATEST = timedelta(seconds=5), timedelta(minutes=10)
@@ -38,6 +37,7 @@ WITHDRAWN = """
 UPDATE campaign_chunks SET withdrawn = true WHERE organization_id = $1 AND campaign_id = $2 AND first_id = $3
 """
 MORE = "UPDATE campaigns SET step_at = clock_timestamp() WHERE organization_id = $1 AND id = $2"
+SOON = "UPDATE campaigns SET step_at = clock_timestamp() + $3::interval WHERE organization_id = $1 AND id = $2"
 LEFT = """
 SELECT first_id, last_id FROM campaign_chunks
  WHERE organization_id = $1 AND campaign_id = $2 AND withdrawn AND queued > 0 ORDER BY first_id DESC LIMIT $3
@@ -63,43 +63,57 @@ async def withdraw(conn: Connection, due: DueCampaign) -> None:
         await conn.execute(WITHDRAWN, *campaign, chunk["first_id"])
         await counting.recount(conn, due.channel, [(*campaign, chunk["first_id"])])
 
-    if await of_last_free(conn, STAGED, due, work):
+    is_done, are_locked = await of_last_free(conn, STAGED, due, work)
+    if is_done:
         await conn.execute(MORE, *campaign)
-    else:
-        await _look_again(conn, due)
+        return
+
+    async def again(chunk: asyncpg.Record) -> None:
+        await CHANNELS[due.channel].withdraw(conn, due, chunk["first_id"], chunk["last_id"])
+        await counting.recount(conn, due.channel, [(*campaign, chunk["first_id"])])
+
+    are_locked |= await of_each_free(conn, await conn.fetch(LEFT, *campaign, CHUNKS), again)
+    await conn.execute(AGAIN, *campaign, SOONEST, LATEST)
+    if are_locked:
+        await conn.execute(SOON, *campaign, SOONEST)
 
 
 async def of_last_free(
     conn: Connection, statement: str, due: DueCampaign, work: Callable[[asyncpg.Record], Awaitable[None]]
-) -> bool:
+) -> tuple[bool, bool]:
     """Run `work` on the last of the chunks that `statement` finds of which no message stays locked, as by an open
-    session: of a campaign that was stopped, the others must not be sent because of it. False: it finds none. Raises
-    LockNotAvailableError if all of them, or the last MOST_LOCKED, have such a message."""
+    session: of a campaign that was stopped, the others must not be sent because of it. Returns whether there was one,
+    and whether it passed over others: at most MOST_LOCKED."""
     before: UUID | None = None
-    locks: list[asyncpg.LockNotAvailableError] = []
-    while (chunk := await conn.fetchrow(statement, due.organization_id, due.id, before)) is not None:
-        try:
-            async with conn.transaction():
-                await conn.execute(BRIEFLY)
-                await work(chunk)
-            return True
-        except asyncpg.LockNotAvailableError as error:
-            locks.append(error)
-            if len(locks) == MOST_LOCKED:
-                break
-            before = chunk["first_id"]
-    if locks:
-        raise locks[0]
-    return False
+    for passed in range(MOST_LOCKED):
+        chunk = await conn.fetchrow(statement, due.organization_id, due.id, before)
+        if chunk is None:
+            return False, passed > 0
+        if await _is_free(conn, chunk, work):
+            return True, passed > 0
+        before = chunk["first_id"]
+    return False, True
 
 
-async def _look_again(conn: Connection, due: DueCampaign) -> None:
-    campaign = due.organization_id, due.id
-    # Other campaigns would wait for each of its turns if a row were locked.
-    await conn.execute(leases.PATIENCE)
-    left = await conn.fetch(LEFT, *campaign, CHUNKS)
-    for chunk in left:
-        await CHANNELS[due.channel].withdraw(conn, due, chunk["first_id"], chunk["last_id"])
-    if left:
-        await counting.recount(conn, due.channel, [(*campaign, chunk["first_id"]) for chunk in left])
-    await conn.execute(AGAIN, *campaign, SOONEST, LATEST)
+async def of_each_free(
+    conn: Connection, chunks: Sequence[asyncpg.Record], work: Callable[[asyncpg.Record], Awaitable[None]]
+) -> bool:
+    """Run `work` on each of these chunks of which no message stays locked, up to MOST_LOCKED others; returns whether
+    there are any."""
+    passed = 0
+    for chunk in chunks:
+        passed += not await _is_free(conn, chunk, work)
+        if passed == MOST_LOCKED:
+            break
+    return passed > 0
+
+
+async def _is_free(conn: Connection, chunk: asyncpg.Record, work: Callable[[asyncpg.Record], Awaitable[None]]) -> bool:
+    """Run `work`; False: a row stays locked, and nothing was done."""
+    try:
+        async with conn.transaction():
+            await conn.execute(BRIEFLY)
+            await work(chunk)
+    except asyncpg.LockNotAvailableError:
+        return False
+    return True

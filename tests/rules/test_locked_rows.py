@@ -632,3 +632,28 @@ async def test_one_locked_message_keeps_no_others_of_a_campaign_from_being_stopp
     await pool.execute("UPDATE campaigns SET step_at = now() WHERE id = $1", campaign.id)
     await run(pool)
     assert await pool.fetch(waiting) == []
+
+
+@pytest.mark.parametrize("then", ["pause", "cancel"])
+async def test_one_locked_message_keeps_none_that_workers_put_back_from_being_stopped(pool: Pool, then: str) -> None:
+    """They were sent, although somebody had paused or canceled the campaign."""
+    actor = await organization(pool)
+    campaign = await create(pool, actor, recipients=[number(n) for n in range(3)])
+    await run(pool, chunk=1)
+    async with pool.acquire() as conn, conn.transaction():
+        await getattr(plan, then)(conn, actor, id=campaign.id)
+    with_worker, _, last = [row["id"] for row in await pool.fetch("SELECT id FROM queue ORDER BY id")]
+    leased = "UPDATE queue SET lease_token = id, lease_until = now() + $2::interval WHERE id = $1"
+    await pool.execute(leased, with_worker, timedelta(minutes=1))
+    waiting = "SELECT array_agg(id ORDER BY id) FROM queue WHERE due_at < now() + interval '1 year'"
+    async with locking(pool) as open_session:
+        await open_session.execute("SELECT FROM queue WHERE id = $1 FOR UPDATE", last)
+        await run(pool)
+        assert await pool.fetchval(waiting) == [with_worker, last]
+        await pool.execute(leased, with_worker, None)
+        await pool.execute("UPDATE campaigns SET step_at = now() WHERE id = $1", campaign.id)
+        await run(pool)
+        assert await pool.fetchval(waiting) == [last]
+    await pool.execute("UPDATE campaigns SET step_at = now() WHERE id = $1", campaign.id)
+    await run(pool)
+    assert await pool.fetchval(waiting) is None
