@@ -175,12 +175,14 @@ def _argument(deletion: Deletion, at: Bounds) -> datetime | UUID:
 
 
 def _sweeps(table: Table, name: str, place: str, at: Bounds) -> Iterator[Step]:
-    """The steps that erase a table's texts. No row is swept twice, so those that the first one leaves because they may
-    still be sent have one of their own, which leaves none."""
-    yield Step(name, partial(_sweep, table=table, place=place, until=at.text))
+    """The steps that erase a table's texts. No row is swept twice, so those that one leaves because they may still be
+    sent have one of their own, which leaves none. That one begins where the other was when there was only one, and so
+    comes first."""
     if table.unsent:
         whole, again = msgspec.structs.replace(table, unsent=None), f"{name}, unsent at first"
-        yield Step(again, partial(_sweep, table=whole, place=again, until=at.text - table.unsent_for))
+        until = at.text - table.unsent_for
+        yield Step(again, partial(_sweep, table=whole, place=again, until=until, begins=place))
+    yield Step(name, partial(_sweep, table=table, place=place, until=at.text))
 
 
 def _deletes(name: str, sql: str, *arguments: object) -> Step:
@@ -216,15 +218,18 @@ BEGIN = "INSERT INTO retention_places (name, done_until, mark) VALUES ($1, $2, $
 LOCK = "SELECT mark FROM retention_places WHERE name = $1 FOR UPDATE"
 
 
-async def _sweep(conn: Connection, *, table: Table, place: str, until: datetime) -> bool:
+async def _sweep(conn: Connection, *, table: Table, place: str, until: datetime, begins: str = "") -> bool:
     """Erase texts up to `until`, from where the last sweep ended, so that no round scans what has been swept. `place`:
-    the name under which the position is stored. A position after `until` was stored before the clock was set back, and
-    counts as `until`: what has come since has not been swept.
+    the name under which the position is stored; `begins`: of the sweep that has done its work until now. A position
+    after `until` was stored before the clock was set back, and counts as `until`: what has come since has not been
+    swept.
 
     The time range of a statement grows while it finds little, and halves when it finds too much, or takes too long.
     """
     budget = _Budget()
     last = await conn.fetchrow(PLACE, place)
+    if last is None and begins and (last := await conn.fetchrow(PLACE, begins)) is not None:
+        await conn.execute(MOVE, place, last["done_until"], None)
     if last is None:  # the first time, sweep everything
         if not await _delete(conn, sql=_swept(table), arguments=(BEGINNING, until)):
             return False

@@ -117,6 +117,17 @@ async def test_what_may_still_be_sent_keeps_its_text_and_loses_it_a_week_later(p
     assert await texts(pool) == []
 
 
+async def test_what_was_swept_before_there_were_two_sweeps_is_not_read_again(pool: Pool) -> None:
+    """Of a database that had existed for long, that took longer than a statement may, so that each round failed."""
+    ages = 200, 50, 45, 36
+    swept, lost, sent, waiting = [await text(pool, timedelta(days=days)) for days in ages]
+    await pool.execute("UPDATE messages SET status = 'accepted' WHERE id = ANY ($1)", [lost, waiting])
+    await pool.execute("INSERT INTO retention_places VALUES ('messages', $1)", NOW - timedelta(days=60))
+    await forget(pool)
+    bodies = dict(await pool.fetch("SELECT id, body FROM messages"))
+    assert bodies == {swept: "x", lost: None, sent: None, waiting: "x"}
+
+
 async def test_a_message_for_later_stays_however_short_messages_are_kept(pool: Pool) -> None:
     """A send may be scheduled a year ahead. Everything else accepted in its month is removed in time, with its sums."""
     short = msgspec.structs.replace(SETTINGS, metadata_retention_months=1)
