@@ -21,6 +21,7 @@ from heliograph.whatsapp.dispatch import held as whatsapp_held
 from tests.rules import whatsapp_factories
 from tests.rules.dispatching import Bench
 from tests.rules.dispatching_whatsapp import Bench as WhatsAppBench
+from tests.rules.dispatching_whatsapp import wamid
 from tests.rules.factories import message, organization, receipt, sent, status_of
 from tests.rules.test_guard import DAY, PASSED, attack, organization_with_policy
 from tests.rules.test_locked_rows import LOCKED, locking
@@ -65,6 +66,29 @@ async def test_whatsapp_messages_of_others_expire(
     async with hasty.acquire() as conn:
         assert (await expiry.sweep(conn, bench.rates))[0] == 2
     await check_wallets(pool, [locked.organization_id, other.organization_id])
+
+
+async def test_an_early_status_whose_message_is_locked_is_applied_once_it_is_not(pool: Pool, hasty: Pool) -> None:
+    """It was looked for during a minute. After that, the message counted as one that Meta had dropped."""
+    who = await made(pool)
+    bench = await WhatsAppBench(hasty).start()
+    id = await whatsapp_factories.message(pool, who)
+    await bench.round()
+    await pool.execute(
+        "INSERT INTO whatsapp_early_statuses (number_id, wamid, status, at, received_at)"
+        " VALUES ($1, $2, 'delivered', now(), now() - interval '30 seconds')",
+        who.number_id,
+        wamid(id),
+    )
+    await pool.execute("UPDATE whatsapp_messages SET deadline_at = now()")
+    async with hasty.acquire() as conn:
+        async with locking(pool) as open_session:
+            await open_session.execute("SELECT FROM whatsapp_messages WHERE id = $1 FOR UPDATE", id)
+            await expiry.sweep(conn, bench.rates)
+            assert await whatsapp_status(pool, id) == "accepted"
+        await pool.execute("UPDATE whatsapp_early_statuses SET received_at = received_at - interval '31 seconds'")
+        await expiry.sweep(conn, bench.rates)
+    assert await whatsapp_status(pool, id) == "delivered"
 
 
 async def test_what_the_guard_holds_for_others_expires(pool: Pool, hasty: Pool) -> None:

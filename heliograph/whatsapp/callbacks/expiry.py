@@ -40,6 +40,14 @@ SELECT organization_id, id FROM whatsapp_messages m
        SELECT FROM queue WHERE queue.id = m.id AND queue.kind || '' = '{matching.KIND}' AND {RESTORED}))
  ORDER BY deadline_at LIMIT $1
 """
+# They are looked for as long as they are new, and their messages may be locked for longer.
+STILL_NEW = """
+UPDATE whatsapp_early_statuses e SET received_at = now()
+  FROM (SELECT early.* FROM unnest($1::uuid[], $2::text[]) AS place (number_id, wamid) CROSS JOIN LATERAL (
+               SELECT number_id, wamid, status FROM whatsapp_early_statuses
+                WHERE number_id = place.number_id AND wamid = place.wamid FOR UPDATE SKIP LOCKED) early) free
+ WHERE e.number_id = free.number_id AND e.wamid = free.wamid AND e.status = free.status
+"""
 
 
 async def sweep(conn: Connection, rates: RateBook) -> tuple[int, int]:
@@ -72,5 +80,8 @@ async def sweep(conn: Connection, rates: RateBook) -> tuple[int, int]:
 
     # Whose early statuses wait for a lock may have been delivered.
     adopted, waiting = await timers.end_by_organization(conn, list(early), adopt)
+    left = [place for (organization_id, _), places in early.items() if organization_id in waiting for place in places]
+    if left:
+        await conn.execute(STILL_NEW, [number_id for number_id, _ in left], [wamid for _, wamid in left])
     ended = await timers.end_due(conn, due, expire, limit=BATCH)
     return sum(count for count, _ in ended), sum(adopted) + sum(deliveries for _, deliveries in ended)
