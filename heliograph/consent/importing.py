@@ -16,6 +16,7 @@ from heliograph.consent.optouts import ORGANIZATION, OptOut
 from heliograph.contacts.importing import Batch, Result
 from heliograph.contacts.imports.drafts import Draft
 from heliograph.contacts.undoing import UNDONE
+from heliograph.queue import leases
 
 #: People per transaction of an undo.
 STEP = 2_000
@@ -40,6 +41,7 @@ class OptOutImports:
         last = ""
         while True:
             async with conn.transaction():
+                await conn.execute(leases.PATIENCE)  # others wait for their turn
                 rows = await conn.fetch(THEIRS, actor.organization_id, draft.id, last, STEP)
                 if not rows:
                     break

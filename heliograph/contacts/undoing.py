@@ -16,6 +16,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection, plan_by_key
 from heliograph.base.errors import NotFound
 from heliograph.contacts import records
+from heliograph.queue import leases
 
 
 class Import(msgspec.Struct, frozen=True):
@@ -118,8 +119,11 @@ UPDATE contact_imports SET undone_at = now(), state = 'undone'
 """
 
 
-async def undo(conn: Connection, actor: Actor, *, id: UUID) -> Undone:
-    """Undo a contact import in the actor's mode; `conn` plans by key from then on. Raises NotFound. Idempotent."""
+async def undo(conn: Connection, actor: Actor, *, id: UUID, others_wait: bool = False) -> Undone:
+    """Undo a contact import in the actor's mode; `conn` plans by key from then on. Idempotent. Raises NotFound.
+
+    `others_wait`: for their turn. Raises LockNotAvailableError then, if a contact stays locked.
+    """
     await plan_by_key(conn)
     done = Undone()
     place = (actor.organization_id, id)
@@ -129,6 +133,8 @@ async def undo(conn: Connection, actor: Actor, *, id: UUID) -> Undone:
     await conn.execute(STOP, *place)
     while True:
         async with conn.transaction():
+            if others_wait:
+                await conn.execute(leases.PATIENCE)
             batch = await conn.fetchrow(NEXT, *place)
             if batch is None:
                 break

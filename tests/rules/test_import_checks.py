@@ -7,10 +7,12 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool, is_down, open_pool
 from heliograph.base.process import measures
+from heliograph.consent.importing import OptOutImports
 from heliograph.contacts import records, tags
 from heliograph.contacts.imports import drafts
 from heliograph.contacts.imports.running import Runner
@@ -22,10 +24,10 @@ from tests.wire import wire
 CONTENT = b"phone,name\n" + b"".join(b"+25884123%04d,Ana %d\n" % (n, n) for n in range(6))
 
 
-async def being_checked(pool: Pool, actor: Actor) -> UUID:
+async def being_checked(pool: Pool, actor: Actor, kind: str = "contacts") -> UUID:
     """An import of CONTENT that waits for its check."""
     async with pool.acquire() as conn:
-        id = await drafts.begin(conn, actor, file="people.csv")
+        id = await drafts.begin(conn, actor, file="people.csv", kind=kind)
         await drafts.put(conn, actor, id=id, number=0, chunk=CONTENT)
         found = await drafts.uploaded(conn, actor, id=id, size=len(CONTENT), encoding="utf-8")
         await drafts.check(conn, actor, id=id, fields=found.fields, country=None, tags=[], on_duplicate="update")
@@ -142,6 +144,39 @@ async def test_an_import_that_waits_for_a_locked_contact_lets_others_have_their_
     finally:
         await runner.close()
     assert await pool.fetchval(states) == ["finished"] * 2
+
+
+@pytest.mark.parametrize("kind", ["contacts", "opt_outs"])
+async def test_an_undo_that_waits_for_a_locked_row_lets_other_imports_have_their_turn(pool: Pool, kind: str) -> None:
+    """As long as a statement may take, each of its turns waited."""
+    actors = [await organization(pool) for _ in range(2)]
+    runner = Runner(pool, {"opt_outs": OptOutImports()})
+    states = "SELECT array_agg(state ORDER BY id) FROM contact_imports"
+    try:
+        ids = [await being_checked(pool, actor, kind) for actor in actors]
+        for then in (drafts.run, drafts.undo):
+            while await runner.round():
+                pass
+            async with pool.acquire() as conn:
+                for actor, id in zip(actors, ids, strict=True):
+                    survey = (await drafts.get(conn, actor, id=id)).survey
+                    given = {"confirmed": survey.doubts} if then is drafts.run and survey else {}
+                    await then(conn, actor, id=id, **given)
+        async with locking(pool) as open_session:
+            await open_session.execute(
+                f"SELECT FROM {kind} WHERE organization_id = $1 FOR UPDATE", actors[0].organization_id
+            )
+            with capture_logs() as logs:
+                while await runner.round():
+                    pass
+            assert await pool.fetchval(states) == ["undoing", "undone"]
+            assert {one.get("error") for one in logs} == {"LockNotAvailableError"}
+        await pool.execute("UPDATE contact_imports SET lease_until = NULL")
+        while await runner.round():
+            pass
+    finally:
+        await runner.close()
+    assert await pool.fetchval(states) == ["undone"] * 2
 
 
 async def test_a_change_of_a_tag_that_waits_for_a_locked_contact_lets_others_go_on(

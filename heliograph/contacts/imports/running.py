@@ -112,7 +112,8 @@ class Runner:
                     # It has been read further than was counted: a check would miss those rows.
                     self._close(row["id"])
                 if isinstance(error, ROW_LOCKED):  # others would wait for each of its turns
-                    log.warning("import waits for a locked row", import_id=str(row and row["id"]))
+                    waits = {"import_id": str(row and row["id"]), "error": type(error).__name__}
+                    log.warning("import waits for a locked row", **waits)
                 elif is_down(error):
                     raise
                 else:
@@ -227,7 +228,7 @@ class Runner:
 
     async def _undo(self, conn: Connection, actor: Actor, draft: Draft) -> bool:
         if draft.kind == "contacts":
-            await undoing.undo(conn, actor, id=draft.id)
+            await undoing.undo(conn, actor, id=draft.id, others_wait=True)
         else:
             await self._kinds[draft.kind].undo(conn, actor, draft=draft)
         await conn.execute(drafts.FORGET, actor.organization_id, draft.id)
