@@ -49,8 +49,10 @@ def changed_number(made: Made, at: datetime | None = None) -> Change:
     return message(made, type="system", at=at, system=system)
 
 
-def changed_user_id(made: Made, at: datetime | None = None, **names: str) -> Change:
-    system = {"type": "user_changed_user_id", "body": "User Ana changed from MZ.1 to MZ.2", "user_id": "MZ.2", **names}
+def changed_user_id(
+    made: Made, at: datetime | None = None, *, old: str = "MZ.1", new: str = "MZ.2", **names: str
+) -> Change:
+    system = {"type": "user_changed_user_id", "body": f"User Ana changed from {old} to {new}", "user_id": new, **names}
     return message(made, type="system", by=None, at=at, system=system)
 
 
@@ -519,6 +521,41 @@ async def test_who_first_wrote_before_a_notice_that_arrived_earlier_has_left_the
     # What they wrote even earlier is theirs, too.
     await meta.say(acme, message(acme, "Hello", ago(hours=61), user_id="MZ.1"))
     assert await places(pool) == {"MZ.2": (last, 3), TO: (later, 1)}
+
+
+@pytest.mark.parametrize("by", [TO, None])
+@pytest.mark.parametrize("order", [*itertools.permutations(("stop", "change", "another"))])
+async def test_a_stop_holds_for_a_user_whose_id_changed_twice_in_whatever_order_it_is_told(
+    pool: Pool, acme: Made, meta: Meta, order: tuple[str, ...], by: str | None
+) -> None:
+    """The user id in between had been left, and was linked to nothing that was told afterwards."""
+    said = {
+        "stop": message(acme, "STOP", ago(hours=60), by=by, user_id="MZ.1"),
+        "change": changed_user_id(acme, ago(hours=50)),
+        "another": changed_user_id(acme, ago(hours=40), old="MZ.2", new="MZ.3"),
+    }
+    for one in order:
+        await meta.say(acme, said[one])
+    assert await out(pool, acme, "MZ.1", "MZ.2", "MZ.3") == [True, True, True]
+    assert [*await places(pool)] == ["MZ.3"]
+    assert await pool.fetchval("SELECT user_id FROM whatsapp_conversations WHERE merged_into IS NULL") == "MZ.3"
+    # Whoever has the number next is somebody else.
+    await meta.say(acme, message(acme, "Good day", ago(hours=1), user_id="MZ.9"))
+    async with pool.acquire() as conn:
+        assert sorted(await people.names(conn, acme.organization_id, TO)) == [TO, "MZ.9"]
+
+
+async def test_a_notice_that_is_repeated_once_its_user_is_back_does_not_part_them_from_their_user_id(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    """A number that was shown next was not linked to it, so that a STOP from the number did not apply to the id."""
+    await meta.say(acme, message(acme, at=ago(hours=60), user_id="MZ.1"))
+    await meta.say(acme, changed_user_id(acme, ago(hours=50)))
+    await meta.say(acme, changed_user_id(acme, ago(hours=40), old="MZ.2", new="MZ.1"))
+    await meta.say(acme, changed_user_id(acme, ago(hours=50)))
+    assert [*await places(pool)] == ["MZ.1"]
+    await meta.say(acme, message(acme, "STOP", ago(hours=30), by=NEW, user_id="MZ.1"))
+    assert await out(pool, acme, "MZ.1", NEW) == [True, True]
 
 
 @pytest.mark.parametrize("before", [True, False])

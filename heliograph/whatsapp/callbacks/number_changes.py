@@ -51,6 +51,8 @@ class Author(msgspec.Struct, frozen=True, gc=False):
     user: User
     #: Of a notice: the user's new number, or their current one if they have left that since.
     moved_to: str | None = None
+    #: The same for the user id, if the new number is not told.
+    hidden_as: str | None = None
 
 
 async def authors(conn: Connection, written: Sequence[UserEvent]) -> tuple[list[Author], list[Handover]]:
@@ -60,6 +62,7 @@ async def authors(conn: Connection, written: Sequence[UserEvent]) -> tuple[list[
     Runs in the caller's transaction, and before anything is linked or looked up by these names: it records changes, and
     separates numbers from people who have left them.
     """
+    written = await _hidden_today(conn, written)
     handovers, late = await _leave_hidden(conn, written)
     written = await _numbered(conn, written)
     users = [_under(one.hidden_as or "", one.user) if _hidden(one) in late else one.user for one in written]
@@ -83,7 +86,22 @@ async def authors(conn: Connection, written: Sequence[UserEvent]) -> tuple[list[
     if left:
         handovers += await _leave_with_ids(conn, written, users, left)
         users = [await _author(conn, one, user, left, handovers) for one, user in zip(written, users, strict=True)]
-    return [Author(user, to) for user, to in zip(users, moved, strict=True)], handovers
+    found = [Author(user, to, one.hidden_as) for user, to, one in zip(users, moved, written, strict=True)]
+    return found, handovers
+
+
+async def _hidden_today(conn: Connection, written: Sequence[UserEvent]) -> Sequence[UserEvent]:
+    """The same, with the current user id in each notice of one that its user has left since: that gets no new links."""
+    new = {(one.user.organization_id, one.hidden_as) for one in written if one.hidden_as is not None}
+    left = await people.left(conn, new) if new else {}
+    if not left:
+        return written
+    found = list(written)
+    for n, one in enumerate(written):
+        if one.hidden_as is not None and (one.user.organization_id, one.hidden_as) in left:
+            to = await _today(conn, one.user.organization_id, one.hidden_as, one.at)
+            found[n] = msgspec.structs.replace(one, hidden_as=to)
+    return found
 
 
 # The number that is known of somebody by a user id, unless they have left it.
@@ -104,7 +122,8 @@ async def _leave_hidden(
 ) -> tuple[list[Handover], set[tuple[UUID, str, str]]]:
     """Record that users left the numbers known of them for others that are not told. Returns the notices (`_hidden`)
     that come after somebody else has used the number."""
-    notices = [one for one in written if one.hidden_as is not None]
+    # Whoever is back under the old user id has left nothing.
+    notices = [one for one in written if one.hidden_as not in (None, one.user.recipient)]
     if not notices:
         return [], set()
     left: dict[tuple[UUID, str], tuple[Departure, UserEvent]] = {}
@@ -166,12 +185,13 @@ async def _leave_with_ids(
             continue  # they use it again
         if departures and not departures[-1].is_taken:
             handovers += await _take(conn, user, departures[-1], one.at)
+        to = await _today(conn, user.organization_id, known.moved_to, known.left_at)
         if (await conversations.used_since(conn, [(*place, known.left_at)]))[0]:
-            await people.had(conn, *place, until=known.left_at, moved_to=known.moved_to)
-            handovers.append(Handover(*place, known.moved_to, known.left_at, is_separate=True))
+            await people.had(conn, *place, until=known.left_at, moved_to=to)
+            handovers.append(Handover(*place, to, known.left_at, is_separate=True))
         else:
-            await conversations.link(conn, [(*place, known.moved_to)])
-            await people.leave(conn, [Departure(*place, known.moved_to, known.left_at)])
+            await conversations.link(conn, [(*place, to)])
+            await people.leave(conn, [Departure(*place, to, known.left_at)])
         left.update(await people.left(conn, [place]))
     return handovers
 

@@ -59,6 +59,7 @@ class _Message(msgspec.Struct, gc=False):
     conversation_id: UUID
     #: As in `Author`.
     moved_to: str | None = None
+    hidden_as: str | None = None
     keyword: str | None = None
     word: str = ""
 
@@ -126,7 +127,7 @@ async def receive(conn: Connection, received: Sequence[ReceivedItem], *, sealing
                                     for link in _changed(author, one.item)])  # fmt: skip
     places = await conversations.of_users(conn, [one.user for one in authors])
     messages = [
-        _Message(id, one, author.user, min(one.item.at, one.at), place, author.moved_to)
+        _Message(id, one, author.user, min(one.item.at, one.at), place, author.moved_to, author.hidden_as)
         for (id, one), author, place in zip(fresh, authors, places, strict=True)
     ]
     await _store(conn, messages, sealing)
@@ -242,7 +243,7 @@ def _renamed(messages: Sequence[_Message]) -> list[Renamed]:
     """The notices among them that a user's names have changed, in order."""
     found = []
     for one in messages:
-        new_user_id, user = one.received.item.new_user_id, one.user
+        new_user_id, user = one.hidden_as or one.received.item.new_user_id, one.user
         if one.moved_to or new_user_id:
             digits = one.moved_to.removeprefix("+") if one.moved_to else user.digits
             names = User(user.organization_id, user.number_id, digits, new_user_id)
