@@ -829,6 +829,25 @@ async def test_beyond_the_limit_who_was_reached_does_not_wait_behind_those_who_w
     assert await pool.fetchval("SELECT users FROM whatsapp_portfolios") == 1
 
 
+async def test_after_a_hold_one_who_was_reached_is_found_behind_those_beyond_the_limit(pool: Pool) -> None:
+    """One message a second was looked at, for which all were due again before the turn of one that could be sent, so
+    that the hold did not end."""
+    who = await made(pool)
+    await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = 1")
+    bench = await Bench(pool).start()
+    await message(pool, who, to="+258840000001")
+    await bench.round()
+    await pool.execute("UPDATE whatsapp_accounts SET held_until = now(), held_reason = 'policy'")
+    for n in range(30):
+        await message(pool, who, to=f"+25884100{n:04}")
+    known = [await message(pool, who, to="+258840000001") for _ in range(3)]
+    await bench.refresh()
+    await bench.round()
+    await bench.round()
+    assert [one.message_id for one in bench.only.submitted[1:]] == known[:1]
+    assert await pool.fetchval("SELECT users FROM whatsapp_portfolios") == 1
+
+
 async def test_of_users_beyond_a_number_s_room_none_is_counted(pool: Pool) -> None:
     who = await made(pool)
     await pool.execute("UPDATE whatsapp_numbers SET messaging_limit = 1")

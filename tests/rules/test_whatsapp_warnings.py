@@ -210,6 +210,28 @@ async def test_an_account_that_may_not_begin_conversations_still_answers(pool: P
     assert {one.message_id for one in bench.only.submitted} == {*replies, waiting}
 
 
+@pytest.mark.parametrize("since", ["hold", "silence"])
+async def test_a_reply_does_not_wait_behind_templates_that_have_to(pool: Pool, since: str) -> None:
+    """After a hold one message a second was looked at, for which all of them were due again before the reply's turn."""
+    who = await made(pool)
+    restriction = {"restriction_type": "RESTRICTED_BIZ_INITIATED_MESSAGING", "expiration": BEGAN + 86_400}
+    restricted = {"event": "ACCOUNT_RESTRICTION", "restriction_info": [restriction]}
+    await say(Meta(pool), who, "account_update", restricted)
+    for n in range(30):
+        await outbound(pool, who, to=f"+2588411111{n:02}")
+    answered = await conversation(pool, who)
+    replies = [await outbound(pool, who, type="text", conversation_id=answered) for _ in range(4)]
+    if since == "hold":
+        await pool.execute("UPDATE whatsapp_accounts SET held_until = now(), held_reason = 'policy'")
+    else:
+        await pool.execute("UPDATE whatsapp_numbers SET last_sent_at = NULL")
+    bench = await Bench(pool).start()
+    bench.only.room = 2
+    await bench.round()
+    allowed = 1 if since == "hold" else 2
+    assert [one.message_id for one in bench.only.submitted] == replies[:allowed]
+
+
 async def test_a_restriction_ends_at_its_time(pool: Pool) -> None:
     who, meta = await made(pool), Meta(pool)
 

@@ -55,8 +55,9 @@ UNCERTAIN_PAUSE = 30.0
 MOST_UNKNOWN = 3
 #: Seconds until lines that were full are read again; a connector then still has work for a quarter of a second.
 PACE = 0.05
-#: How many rows of a line are examined at once while its portfolio's messaging limit is reached, even if the number can
-#: send fewer: most go back, and those of users who count already are found among them.
+#: How many rows of a line are examined at once while its portfolio's messaging limit is reached or its account may not
+#: begin conversations, even if the number can send fewer: most go back, and those of users who count already, or whose
+#: window is open, are found among them.
 LOOKED = 500
 #: How many rows of lines without a connector are examined, and how often, in seconds: their numbers may be gone for
 #: good.
@@ -148,7 +149,7 @@ class WhatsAppChannel:
         lines = self._backlog.lines(KIND)
         places: dict[UUID, int] = {}
         rooms = sorted((self._wanted(line), line) for line in lines if line in slots)
-        self._leaving_of = {line: self._room(line) for line in self._limited if line in slots}
+        self._leaving_of = {line: self._room(line) for _, line in rooms if self._looks(line)}
         for n, (room, line) in enumerate(rooms):
             # Smallest first: the unused part of its share goes to those after it.
             places[line] = min(room, max(1, left // (len(rooms) - n))) if left > 0 else 0
@@ -174,7 +175,12 @@ class WhatsAppChannel:
 
     def _wanted(self, line: UUID) -> int:
         room = self._room(line)
-        return max(room, LOOKED) if room and line in self._limited and not self._now[line].held else room
+        return max(room, LOOKED) if room and self._looks(line) else room
+
+    def _looks(self, line: UUID) -> bool:
+        """Whether most of its messages may have to wait, so that those that may leave have to be found."""
+        known = self._now[line].line
+        return line in self._limited or (known is not None and known.replies_only)
 
     async def _ask_to_try(self) -> None:
         """Get permission to probe for each line whose hold is over: of all messages that a hold stops, one at a time
