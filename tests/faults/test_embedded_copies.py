@@ -95,6 +95,16 @@ async def test_a_copy_is_brought_up_although_no_socket_fits_where_temporary_file
     shutil.rmtree(Layout(home).sockets)
 
 
+async def test_a_copy_is_brought_up_in_a_directory_behind_a_symbolic_link(copied: Path, public_place: Path) -> None:
+    """As a data directory on another disk, or TMPDIR: all files of a copy seemed to lie outside it."""
+    (public_place / "disk").mkdir(mode=0o755)
+    (public_place / "link").symlink_to(public_place / "disk")
+    async with copies.started(public_place / "link" / "data", copied, say=print) as (conn, keep):
+        assert await conn.fetchval("SELECT current_database()") == "heliograph"
+        await keep()
+    assert (public_place / "disk" / "data" / "data" / "PG_VERSION").exists()
+
+
 #: Like `pg_basebackup`, whose second process receives WAL and does not notice that the first has ended.
 OF_TWO = """#!/bin/sh
 sleep 600 &

@@ -263,11 +263,12 @@ def _extract(source: Path, place: Path, account: SystemUser, cancelled: threadin
     expected = {one["Path"]: one["Checksum"] for one in manifest["Files"]}
     place.mkdir(mode=0o700)
     account.own(place)
-    for name, below in ((BASE, place), (WAL, place / "pg_wal")):
+    root = place.resolve()  # the way to it may lead through symbolic links
+    for name, below in ((BASE, root), (WAL, root / "pg_wal")):
         with tarfile.open(source / name, "r:gz") as archive:
             for member in archive:
                 target = (below / member.name).resolve()
-                if not target.is_relative_to(place) or not (member.isfile() or member.isdir()):
+                if not target.is_relative_to(root) or not (member.isfile() or member.isdir()):
                     raise RecoveryError(
                         f"{source / name} holds {member.name}, which does not belong in a cluster of ours"
                     )
