@@ -17,7 +17,7 @@ from heliograph.accounts.installation import SettingsCache
 from heliograph.audit.failures import Failures
 from heliograph.base.actor import Actor, Principal
 from heliograph.base.crypto import Key
-from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.database.pool import Connection, Pool, despite_deadlocks
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7_text
 from heliograph.base.process.settings import Settings
@@ -306,22 +306,25 @@ class Request:
         assert self.session is not None
         user_id = self.session.user_id
 
-        async with self.writing() as conn:
+        async def attempt() -> bytes:
+            async with self.writing() as conn:
 
-            async def work() -> tuple[int, bytes]:
-                return 200, msgspec.json.encode(await run(conn))
+                async def work() -> tuple[int, bytes]:
+                    return 200, msgspec.json.encode(await run(conn))
 
-            outcome = await idempotency.once(
-                conn,
-                actor or self.actor,
-                key=idempotency.key_hash(self.mode, "PAGE", self.path, f"{user_id} {key}"),
-                request=idempotency.request_hash([user_id, sent]),
-                hours=REMEMBERED,
-                wait_seconds=TWIN_WAITS,
-                run=work,
-                seal_key=self.services.answer_key if has_secret else None,
-            )
-        return msgspec.json.decode(outcome.body)
+                outcome = await idempotency.once(
+                    conn,
+                    actor or self.actor,
+                    key=idempotency.key_hash(self.mode, "PAGE", self.path, f"{user_id} {key}"),
+                    request=idempotency.request_hash([user_id, sent]),
+                    hours=REMEMBERED,
+                    wait_seconds=TWIN_WAITS,
+                    run=work,
+                    seal_key=self.services.answer_key if has_secret else None,
+                )
+                return outcome.body
+
+        return msgspec.json.decode(await despite_deadlocks(attempt))
 
 
 def new_once() -> str:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from html import unescape
 
 import msgspec
 import pytest
+from asyncpg import DeadlockDetectedError
 
 from heliograph.base.actor import Principal
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.people import policy
 from heliograph.people.roles import RoleRequired
+from tests.rules.factories import blocked
 
 from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
 
@@ -87,6 +90,24 @@ async def test_the_sixth_key_says_what_to_do(owner: Browser) -> None:
     assert (page.status, "already has five active API keys" in page.words) == (422, True)
     # The page says which one to revoke, the unused one first.
     assert len(re.findall(r"/keys/[0-9a-f-]{36}/revoke", page.text)) == 5
+
+
+async def test_a_key_is_rotated_once_although_a_transaction_is_the_victim_of_a_deadlock(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    """As with an open session of the operator's. Forms that change something once are made again."""
+    page = await owner.get(f"/keys/{tenant.key_id}/rotate")
+    async with pool.acquire() as open_session:
+        transaction = open_session.transaction()
+        await transaction.start()
+        await open_session.execute("SELECT FROM api_keys FOR UPDATE")
+        rotating = asyncio.create_task(owner.submit(page, f"/keys/{tenant.key_id}/rotate", overlap="1"))
+        await blocked(pool)
+        with contextlib.suppress(DeadlockDetectedError):
+            await open_session.execute("SELECT FROM organizations FOR UPDATE")
+        await transaction.rollback()
+    assert secret_in(await rotating)
+    assert await pool.fetchval("SELECT count(*) FROM api_keys") == 2
 
 
 async def test_a_key_is_rotated_without_a_gap(api: Api, pool: Pool, owner: Browser) -> None:

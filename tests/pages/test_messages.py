@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import csv
 import html
 import io
@@ -14,6 +15,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from asyncpg import DeadlockDetectedError
 
 from heliograph import traffic
 from heliograph.accounts.api_keys import lifecycle
@@ -40,6 +42,7 @@ from heliograph.why.words import Kind, entries
 from tests.rules import whatsapp_factories as making
 from tests.rules.callback_factories import Meta
 from tests.rules.callback_factories import message as callback
+from tests.rules.factories import blocked
 
 from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
 from .exported import fetch
@@ -104,6 +107,24 @@ async def test_pages_go_on_where_the_last_one_ended(api: Api, tenant: Tenant, ow
     assert shown(await owner.get(newer[1].replace("&amp;", "&"))) == sent[::-1][:25]
     # A tampered position leads back to the beginning.
     assert len(shown(await owner.get("/messages?after=AAAA"))) == 27
+
+
+async def test_a_message_is_canceled_although_its_change_is_the_victim_of_a_deadlock(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    """As with an open session of the operator's. The page said that something had failed here."""
+    id = await send(api, tenant)
+    page = await owner.get(f"/messages/{id}/cancel")
+    async with pool.acquire() as open_session:
+        transaction = open_session.transaction()
+        await transaction.start()
+        await open_session.execute("SELECT FROM quotas FOR UPDATE")
+        canceling = asyncio.create_task(owner.submit(page, f"/messages/{id}/cancel"))
+        await blocked(pool)
+        with contextlib.suppress(DeadlockDetectedError):
+            await open_session.execute("SELECT FROM messages FOR UPDATE")
+        await transaction.rollback()
+    assert "The message is canceled" in (await canceling).words
 
 
 async def test_a_message_says_what_happened_and_why(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
