@@ -140,6 +140,8 @@ WITH organization AS (UPDATE organizations SET name = repeat('o', 200), plan = r
      key AS (UPDATE api_keys SET name = repeat('k', 100)),
      route AS (UPDATE routes SET name = repeat('r', 64), note = repeat('n', 200)),
      tariff AS (UPDATE tariffs SET name = repeat('t', 64)),
+     person AS (UPDATE users SET name = repeat('u', 60), email = repeat('e', 50) || left(email, 3) || '@example.com'),
+     account AS (UPDATE whatsapp_accounts SET name = repeat('w', 200)),
      invitation AS (UPDATE invitations SET email = repeat('e', 60) || '@example.com')
 UPDATE suppliers SET name = repeat('s', 64)
 """
@@ -157,7 +159,8 @@ async def test_names_without_spaces_leave_all_columns_in_sight(site: Site) -> No
     of = site.made.actor.organization_id
     await page.set_viewport_size({"width": 1280, "height": 800})
     lists = ("organizations", f"organizations/{of}", f"organizations/{of}/keys", "keys", "suppliers", "routes", "plans")
-    for path in (*(f"/console/{one}" for one in (*lists, "rates")), "/keys", "/team"):
+    more = ("rates", "senders", "guard", "whatsapp", "operators", "receipts", "receipts/unmatched")
+    for path in (*(f"/console/{one}" for one in (*lists, *more)), "/keys", "/team"):
         await page.goto(site.base + path)
         assert await page.evaluate(WIDE) == [], path
 
