@@ -9,9 +9,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
+import asyncpg
+import structlog
+
 from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.process.logs import Sparse
 from heliograph.queue import leases
 from heliograph.queue.backlog import Backlog
+from heliograph.suppliers.contract import PartlyStored, demand
+
+log = structlog.get_logger()
+
+_locked = Sparse("reports on test messages wait for a locked row")
 
 Report = TypeVar("Report")
 
@@ -32,6 +41,7 @@ async def bring(
     """Deliver the due reports of `kind`, under leases of `seconds`; returns the number of messages.
 
     `made`: creates the reports of messages, given as (organization, message). `record` returns once they are committed.
+    If a row of one stays locked, as in an open session, the batch is delivered again when its leases end.
     """
     async with pool.acquire() as conn:
         await backlog.look(conn, kind)
@@ -39,7 +49,12 @@ async def bring(
         if not claimed:
             return 0
         reports = await made(conn, [(lease.organization_id, lease.id) for lease in claimed])
-    await record(reports)
+    try:
+        await record(reports)
+    except (asyncpg.LockNotAvailableError, PartlyStored) as error:
+        demand(error, asyncpg.LockNotAvailableError)
+        _locked.warn(log, kind, queue=kind)
+        return len(claimed)
     async with pool.acquire() as conn:
         await leases.finish(conn, claimed)
     return len(claimed)

@@ -230,6 +230,13 @@ class PartlyStored(Exception):
         self.errors = errors
 
 
+def demand(error: BaseException, reason: type[Exception]) -> None:
+    """Raise what kept something from being stored, unless `reason` is all there was."""
+    for one in error.errors.values() if isinstance(error, PartlyStored) else [error]:
+        if not isinstance(one, reason):
+            raise one from None
+
+
 #: Stores receipts or inbound messages. They are acknowledged to the supplier only after it has returned. Raises
 #: PartlyStored if that is true of some.
 OnReceipts = Callable[[Sequence[Receipt]], Awaitable[None]]

@@ -12,7 +12,8 @@ import pytest
 
 from heliograph.base.database.pool import Pool
 from heliograph.queue import leases
-from heliograph.queue.backlog import claim_once
+from heliograph.queue.backlog import Backlog, claim_once
+from heliograph.sending import test_reports
 from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.results import Results
 from heliograph.sms.accepting.accept import Acceptor
@@ -24,6 +25,9 @@ from heliograph.sms.reports import silence
 from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.suppliers.contract import Outcome, Receipt, Submission, Verdict
 from tests.rules.factories import endpoint, events_of, organization, send, status_of, until
+from tests.rules.test_locked_rows import LOCKED, hasty, locking
+
+__all__ = ["hasty"]
 
 
 class Desk:
@@ -157,3 +161,31 @@ async def test_what_is_open_at_the_end_is_unknown_and_what_comes_after_it_is_not
     assert len(outcomes) == 1, "never from within"
     await until(lambda: len(outcomes) == 2)
     assert outcomes[1].verdict is Verdict.UNREACHABLE
+
+
+async def test_receipts_of_others_arrive_while_a_message_stays_locked(pool: Pool, hasty: Pool) -> None:
+    """The step failed, with a traceback, each time that it met the lock. What is locked has its turn later."""
+    desk = Desk(hasty)
+    ids = [await post(pool, f"+25884000{n}0000") for n in range(3)]
+    await desk.dispatcher.round()
+    await until(lambda: desk.connector.health().in_flight == 0 and desk.dispatcher.in_flight == 0)
+
+    async def bring() -> int:
+        await pool.execute("UPDATE queue SET due_at = now(), lease_until = now() - interval '1 second'")
+        return await test_reports.bring(
+            hasty,
+            Backlog(cycle=0.0),
+            "test",
+            test_mode.SUPPLIER,
+            made=test_mode.due_receipts,
+            record=desk.received,
+            seconds=60,
+        )
+
+    async with locking(pool) as open_session:
+        await open_session.execute(LOCKED, [ids[1]])
+        assert await bring() == 3
+        assert [await status_of(pool, id) for id in ids] == ["delivered", "sent", "delivered"]
+    assert await bring() == 3
+    assert await status_of(pool, ids[1]) == "delivered"
+    assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'test'") == 0

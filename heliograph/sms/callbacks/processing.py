@@ -29,7 +29,7 @@ from heliograph.sms.callbacks.intake import Content
 from heliograph.sms.dispatch.supplier_pool import PooledSupplier
 from heliograph.sms.received import inbound
 from heliograph.suppliers import kinds
-from heliograph.suppliers.contract import Inbound, PartlyStored, Receipt
+from heliograph.suppliers.contract import Inbound, PartlyStored, Receipt, demand
 from heliograph.suppliers.http import references
 from heliograph.suppliers.settings import checked
 
@@ -144,13 +144,13 @@ class CallbackProcessing:
         try:
             await self._on_receipts(supplier_id, [one for one, _ in told])
         except (asyncpg.LockNotAvailableError, PartlyStored) as error:
-            _demand_locks(error)
+            demand(error, asyncpg.LockNotAvailableError)
             grouped = [(origin, [one for one, _ in some]) for origin, some in groupby(told, key=lambda one: one[1])]
             tried = [self._on_receipts(supplier_id, some) for _, some in grouped]
             errors = await asyncio.gather(*tried, return_exceptions=True)
             for each in errors:
                 if each is not None:
-                    _demand_locks(each)
+                    demand(each, asyncpg.LockNotAvailableError)
             return [origin for (origin, _), error in zip(grouped, errors, strict=True) if error is not None]
         return []
 
@@ -213,10 +213,3 @@ class CallbackProcessing:
         # Never the error's text: it may quote what somebody wrote. The callback stays until retention removes it, so
         # that it can still be read after the module or setting has been fixed.
         log.error("supplier's callback not processed", supplier_id=str(supplier_id), error=type(error).__name__)
-
-
-def _demand_locks(error: BaseException) -> None:
-    """Raise what kept receipts from being recorded, unless all of it is locked rows."""
-    for one in error.errors.values() if isinstance(error, PartlyStored) else [error]:
-        if not isinstance(one, asyncpg.LockNotAvailableError):
-            raise one from None
