@@ -16,9 +16,13 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from uuid import UUID
 
+import asyncpg
+import msgspec
+
 from heliograph.base.actor import Actor
 from heliograph.base.database import bounded_scan
 from heliograph.base.database.pool import RANGE_PLANS, Connection
+from heliograph.queue import leases
 
 #: The timer, and its interval in seconds.
 TIMER, EVERY = "recency", 60.0
@@ -29,6 +33,8 @@ STRETCH, LEAST, LONGEST = timedelta(seconds=60), timedelta(seconds=1), timedelta
 FEW, MANY = 2_000, 20_000
 #: Maximum intervals per run and lag: the rest is left to the next run.
 MOST = 500
+#: For how long an interval is read again because a contact is locked. Twice, it is read again later in any case.
+LEFT = timedelta(hours=1)
 
 ENSURE = """
 INSERT INTO contact_readings (lag, read_to) SELECT lag, now() - lag FROM unnest($1::interval[]) AS one (lag)
@@ -93,6 +99,8 @@ SELECT coalesce((SELECT sum(messages) FROM said), 0)::bigint AS messages, array_
        array_agg(written_at) AS written, array_agg(delivered_at) AS delivered, array_agg(written_id) AS ids
   FROM held
 """
+# After waiting in vain for a contact that somebody keeps locked, as in an open session: others are locked meanwhile.
+READ_FREE = READ.replace("FOR NO KEY UPDATE", "FOR NO KEY UPDATE SKIP LOCKED")
 # A separate statement, which sees the contacts as they were locked: a locked row does not move.
 WRITE = """
 WITH noted AS (
@@ -201,39 +209,65 @@ async def awaiting(
 
 
 async def read(conn: Connection) -> int:
-    """Read the intervals that are due; returns how many contacts were updated. Each interval is a commit."""
+    """Read the intervals that are due; returns how many contacts were updated. Each interval is a commit.
+
+    Those in which a contact stays locked are read again the next time, if they are less than LEFT behind, and this run
+    goes on.
+    """
     await conn.execute(ENSURE, list(LAGS))
     noted = 0
     for lag in LAGS:
         stretch = STRETCH
+        #: How far this run has got without locked contacts.
+        beyond: datetime | None = None
         for _ in range(MOST):
-            async with conn.transaction():
-                await conn.execute(RANGE_PLANS)
-                messages, written, is_done = await _stretch(conn, lag, stretch)
-            noted += written
-            if is_done:
+            try:
+                one = await _stretch(conn, lag, stretch, beyond, READ)
+            except asyncpg.LockNotAvailableError:
+                one = await _stretch(conn, lag, stretch, beyond, READ_FREE)
+            noted += one.written
+            if one.is_last:
                 break
-            if messages > MANY:
+            beyond = one.beyond
+            if one.messages > MANY:
                 stretch = max(stretch / 2, LEAST)
-            elif messages < FEW:
+            elif one.messages < FEW:
                 stretch = min(stretch * 2, LONGEST)
     return noted
 
 
-async def _stretch(conn: Connection, lag: timedelta, stretch: timedelta) -> tuple[int, int, bool]:
-    """(messages, contacts written, whether nothing is left)"""
-    row = await conn.fetchrow(TAKE, lag)
-    if row is None or row["read_to"] >= row["goal"]:
-        if row is not None and row["read_to"] > row["goal"]:  # before the clock was set back
-            await conn.execute(DONE, lag, row["goal"])
-        return 0, 0, True
-    begin: datetime = row["read_to"]
-    end = min(begin + stretch, row["goal"])
-    upper, lower = bounded_scan.bounds(None, date_from=begin, date_to=end)
-    found = await conn.fetchrow(READ, begin, end, lower, upper)
-    assert found is not None
-    places = found["places"] or []
-    if places:
-        await conn.execute(WRITE, places, found["written"], found["delivered"], found["ids"])
-    await conn.execute(DONE, lag, end)
-    return found["messages"], len(places), end == row["goal"]
+class _Stretch(msgspec.Struct, frozen=True):
+    """An interval that was read."""
+
+    messages: int = 0
+    #: Contacts.
+    written: int = 0
+    is_last: bool = True
+    #: Its end, if the position stays where it, or one before it, begins.
+    beyond: datetime | None = None
+
+
+async def _stretch(
+    conn: Connection, lag: timedelta, stretch: timedelta, beyond: datetime | None, statement: str
+) -> _Stretch:
+    """Read an interval, in a transaction of its own, by READ or READ_FREE."""
+    async with conn.transaction():
+        await conn.execute(RANGE_PLANS)
+        await conn.execute(leases.PATIENCE)
+        row = await conn.fetchrow(TAKE, lag)
+        if row is None or row["read_to"] >= row["goal"]:
+            if row is not None and row["read_to"] > row["goal"]:  # before the clock was set back
+                await conn.execute(DONE, lag, row["goal"])
+            return _Stretch()
+        begin: datetime = max(row["read_to"], beyond or row["read_to"])
+        end = min(begin + stretch, row["goal"])
+        upper, lower = bounded_scan.bounds(None, date_from=begin, date_to=end)
+        found = await conn.fetchrow(statement, begin, end, lower, upper)
+        assert found is not None
+        places = found["places"] or []
+        if places:
+            await conn.execute(WRITE, places, found["written"], found["delivered"], found["ids"])
+        stays = (beyond is not None or statement == READ_FREE) and end > row["goal"] - LEFT
+        if not stays:
+            await conn.execute(DONE, lag, end)
+        return _Stretch(found["messages"], len(places), end == row["goal"], end if stays else None)

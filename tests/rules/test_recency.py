@@ -18,6 +18,7 @@ from heliograph.overview import messages
 from tests.database import Cluster, execute
 from tests.rules import whatsapp_factories
 from tests.rules.factories import message, organization
+from tests.rules.test_locked_rows import locking
 
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 
@@ -220,6 +221,31 @@ async def test_who_was_written_to_still_was_once_their_number_is_written_as_it_i
 async def test_reading_goes_on_after_a_clock_that_was_ahead_has_been_set_back(pool: Pool) -> None:
     await read(pool, back=-300 * DAY)
     assert await pool.fetchval("SELECT bool_and(read_to <= now() - lag) FROM contact_readings")
+
+
+@pytest.mark.parametrize("for_long", [False, True])
+async def test_a_locked_contact_holds_up_no_others_and_is_noted_later(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, for_long: bool
+) -> None:
+    """Nobody's were noted, so that a campaign wrote again to whoever had just been written to."""
+    if for_long:
+        monkeypatch.setattr(recency, "LEFT", timedelta())
+    actors = [await organization(pool) for _ in range(2)]
+    ids = [await contact(pool, actor, "+258841234567") for actor in actors]
+    for age in (5 * MINUTE, 4 * MINUTE):
+        for actor in actors:
+            await sent_message(pool, actor, "+258841234567", age=age)
+
+    async def noted() -> list[bool]:
+        return [(await get(pool, actor, id)).written_at is not None for actor, id in zip(actors, ids, strict=True)]
+
+    async with locking(pool) as open_session:
+        await open_session.execute("SELECT FROM contacts WHERE id = $1 FOR UPDATE", ids[0])
+        assert await read(pool, back=10 * MINUTE) == 1
+        assert await noted() == [False, True]
+    # After long it is left to the next reading of these messages.
+    assert await read(pool) == (0 if for_long else 1)
+    assert await noted() == [not for_long, True]
 
 
 EARLIER = """
