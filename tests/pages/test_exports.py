@@ -24,6 +24,7 @@ from heliograph.overview.exports.work import ExportWork
 from heliograph.people import memberships
 from heliograph.privacy import erasure
 from tests.api.conftest import Api
+from tests.rules.test_locked_rows import locking
 
 from .conftest import Browser, Tenant, make_person, make_tenant
 from .exported import fetch, write
@@ -272,6 +273,27 @@ async def test_what_cannot_be_written_is_tried_again_and_given_up(
         await pool.execute("UPDATE exports SET lease_until = NULL")
     assert await pool.fetchval("SELECT state FROM exports WHERE id = $1", id) == "failed"
     assert "Failed" in (await owner.get("/exports")).words
+
+
+async def test_a_change_that_waits_for_a_locked_row_lets_others_have_their_turn_and_is_not_given_up(
+    pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as a statement may take, each of its turns waited, and no file was written meanwhile."""
+    await people(pool, tenant, 1)
+    user = await owner_id(pool)
+    actor = msgspec.structs.replace(tenant.actor, by=Principal("person", user, name="Ana"))
+    async with pool.acquire() as conn:
+        changed = await jobs.ask(conn, actor, wanted=kinds.Tag(form="csv", filters=Filters(), value="new"))
+    written = await request_export(pool, tenant, user)
+    monkeypatch.setattr(work, "TRIES", 1)
+    states = "SELECT state FROM exports WHERE id = ANY ($1) ORDER BY id"
+    async with locking(pool) as open_session:
+        await open_session.execute("SELECT FROM contacts FOR UPDATE")
+        await write(pool)
+        assert [row["state"] for row in await pool.fetch(states, [changed, written])] == ["running", "finished"]
+    await pool.execute("UPDATE exports SET lease_until = NULL")
+    await write(pool)
+    assert [row["state"] for row in await pool.fetch(states, [changed, written])] == ["finished"] * 2
 
 
 async def test_a_page_that_outlives_its_lease_is_written_by_a_later_worker(

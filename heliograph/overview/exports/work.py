@@ -27,6 +27,7 @@ from heliograph.base.standby.readers import Readers
 from heliograph.overview.exports import changes, jobs, kinds
 from heliograph.overview.exports.jobs import Export
 from heliograph.people.roles import RoleRequired
+from heliograph.queue import leases
 from heliograph.queue.work import Loop, Work
 
 log = structlog.get_logger()
@@ -61,6 +62,11 @@ UPDATE exports SET worker = NULL, lease_until = now() + $4::interval, tries = tr
                    finished_at = CASE WHEN tries + 1 >= $5 THEN now() END
  WHERE organization_id = $1 AND id = $2 AND worker = $3 AND state = 'running'
 RETURNING state
+"""
+# One that waits for a row that somebody keeps locked, as in an open session, is not given up.
+WAITS = """
+UPDATE exports SET worker = NULL, lease_until = now() + $4::interval
+ WHERE organization_id = $1 AND id = $2 AND worker = $3 AND state = 'running'
 """
 CHUNK = "INSERT INTO export_chunks (organization_id, export_id, number, bytes) VALUES ($1, $2, $3, $4)"
 # Stopping an export waits for this commit, or else this finds no row to update.
@@ -122,6 +128,9 @@ class ExportWork(Work):
                 await conn.execute(LET_GO, *place)
             except _Gone:
                 pass
+            except asyncpg.LockNotAvailableError:
+                log.warning("export waits for a locked row", export_id=str(row["id"]), kind=row["kind"])
+                await conn.execute(WAITS, *place, FAILED)
             except Exception as error:
                 if is_down(error):
                     raise
@@ -150,6 +159,7 @@ class ExportWork(Work):
             wanted, after, is_first = export.wanted, export.place, export.chunks == 0
             if isinstance(wanted, kinds.Change):
                 async with conn.transaction():
+                    await conn.execute(leases.PATIENCE)  # other exports wait for their turn
                     found = await changes.step(conn, actor, wanted, after=after, is_first=is_first)
                     export = await self._keep(conn, actor, export, found)
             else:
