@@ -59,9 +59,11 @@ def message(
     id: str | None = None,
     type: str = "text",
     graph_id: str = "",
+    digits: str = "",
     **more: Any,
 ) -> Change:
-    """A message from a user; `more`: its other fields, including the object of its type if it is not a text."""
+    """A message from a user; `more`: its other fields, including the object of its type if it is not a text.
+    `graph_id`: of another number, whose `digits` are others as well."""
     at = at or clock.now()
     item: dict[str, Any] = {"id": id or wamid(), "timestamp": stamp(at), "type": type}
     contact: dict[str, Any] = {"profile": {"name": "Amal Bén"}}
@@ -71,7 +73,10 @@ def message(
         item["from"] = contact["wa_id"] = by.removeprefix("+")
     if user_id is not None:
         item["from_user_id"] = contact["user_id"] = user_id
-    value = {"metadata": _metadata(made, graph_id), "contacts": [contact], "messages": [item | more]}
+    metadata = _metadata(made, graph_id)
+    if graph_id not in ("", made.graph_id):
+        metadata["display_phone_number"] = digits or "258849990000"
+    value = {"metadata": metadata, "contacts": [contact], "messages": [item | more]}
     return made.waba_id, "messages", value
 
 

@@ -529,7 +529,7 @@ async def test_a_call_to_a_new_number_opens_the_window_once_a_reading_has_found_
 ) -> None:
     at = ago(minutes=2)
     change = call(acme, at)
-    change[2]["metadata"]["phone_number_id"] = "777"
+    change[2]["metadata"].update(phone_number_id="777", display_phone_number="258849990000")
     await meta.say(acme, change)
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_conversations") == 0
     await pool.execute("UPDATE whatsapp_dead_letters SET received_at = received_at - interval '2 minutes'")
@@ -624,6 +624,29 @@ async def test_a_locked_row_keeps_no_other_messages_to_new_numbers_from_taking_e
     async with pool.acquire() as conn, conn.transaction():
         await retry_awaited(conn, KEY, RateBook(pool))
     assert await dead_letters(pool) == []
+
+
+async def test_what_users_write_counts_under_the_other_id_of_a_number_that_was_added_again(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    """A STOP was kept for a reading that never found its number, as Meta delivers what was written before for days."""
+    await pool.execute("UPDATE whatsapp_accounts SET numbers_at = now() + interval '10 minutes'")
+    await meta.say(acme, message(acme, "STOP", ago(hours=3), graph_id="554", digits=acme.digits))
+    called = call(acme, ago(hours=2))
+    called[2]["metadata"]["phone_number_id"] = "554"
+    await meta.say(acme, called)
+    assert await opted_out(pool, acme)
+    assert await pool.fetchval("SELECT number_id FROM whatsapp_messages WHERE direction = 'inbound'") == acme.number_id
+    assert await pool.fetchval("SELECT expires_at > now() + interval '21 hours' FROM whatsapp_conversations")
+    assert await dead_letters(pool) == []
+    # It may also be the id that the number has now.
+    assert await pool.fetchval("SELECT numbers_at < now() + interval '2 minutes' FROM whatsapp_accounts")
+    # Only an active number of the same account is meant.
+    await meta.say(acme, message(acme, "START", graph_id="554", digits="258849990001"))
+    await pool.execute("UPDATE whatsapp_numbers SET state = 'removed'")
+    await meta.say(acme, message(acme, "START", graph_id="554", digits=acme.digits))
+    assert await opted_out(pool, acme)
+    assert len(await dead_letters(pool)) == 2
 
 
 @pytest.mark.fresh_database

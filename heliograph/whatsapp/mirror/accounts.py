@@ -82,6 +82,8 @@ class Route(msgspec.Struct, frozen=True):
     numbers: dict[str, UUID]
     #: The same for its removed numbers, for later reports about messages they sent.
     former: dict[str, UUID] = {}
+    #: Our ids of its numbers, by their digits: one that was added again has another id at Meta.
+    digits: dict[str, UUID] = {}
     #: Messages that probe after a hold of the account or of a number.
     trying: frozenset[UUID] = frozenset()
 
@@ -388,7 +390,7 @@ async def get(conn: Connection, organization_id: UUID, account_id: UUID) -> Busi
 
 ROUTES = """
 SELECT a.organization_id, a.id, a.waba_id, a.app,
-       array(SELECT (n.graph_id, n.id, n.state) FROM whatsapp_numbers n
+       array(SELECT (n.graph_id, n.id, n.state, n.digits) FROM whatsapp_numbers n
               WHERE n.organization_id = a.organization_id AND n.account_id = a.id) AS numbers,
        array_remove(a.trying_id || array(SELECT n.trying_id FROM whatsapp_numbers n
               WHERE n.organization_id = a.organization_id AND n.account_id = a.id AND n.trying_id IS NOT NULL),
@@ -405,8 +407,9 @@ async def routes(conn: Connection, waba_ids: Sequence[str]) -> dict[str, Route]:
             row["id"],
             row["waba_id"],
             row["app"],
-            {graph_id: id for graph_id, id, state in row["numbers"] if state == "active"},
-            {graph_id: id for graph_id, id, state in row["numbers"] if state != "active"},
+            {graph_id: id for graph_id, id, state, _ in row["numbers"] if state == "active"},
+            {graph_id: id for graph_id, id, state, _ in row["numbers"] if state != "active"},
+            {digits: id for _, id, state, digits in row["numbers"] if state == "active"},
             frozenset(row["trying"]),
         )
         for row in await conn.fetch(ROUTES, waba_ids)

@@ -22,11 +22,12 @@ _BEGAN = {"connect": "timestamp", "terminate": "start_time"}
 
 def calls_of(waba_id: str, at: datetime | None, value: Mapping[str, Any]) -> Iterator[CallItem | PoisonItem]:
     """The calls of users in one change. `at`: of its entry, for a call without a readable time."""
-    number_id = id_of(part(value, "metadata").get("phone_number_id"))
+    metadata = part(value, "metadata")
+    number = id_of(metadata.get("phone_number_id")), digits_of(metadata.get("display_phone_number"))
     calls = value.get("calls")
     for call in calls if isinstance(calls, list) else ():
         try:
-            item = _call(waba_id, number_id, at, call)
+            item = _call(waba_id, number, at, call)
         except ValueError as error:
             yield PoisonItem(reason=f"call: {error}", raw=msgspec.json.encode(call), waba_id=waba_id)
         else:
@@ -34,7 +35,8 @@ def calls_of(waba_id: str, at: datetime | None, value: Mapping[str, Any]) -> Ite
                 yield item
 
 
-def _call(waba_id: str, number_id: str | None, at: datetime | None, call: object) -> CallItem | None:
+def _call(waba_id: str, number: tuple[str | None, str | None], at: datetime | None, call: object) -> CallItem | None:
+    number_id, number_digits = number
     if not isinstance(call, Mapping):
         raise ValueError("not an object")
     if capitals(call.get("direction")) == "BUSINESS_INITIATED":
@@ -50,6 +52,7 @@ def _call(waba_id: str, number_id: str | None, at: datetime | None, call: object
     return CallItem(
         waba_id=waba_id,
         phone_number_id=number_id,
+        number_digits=number_digits,
         sender=sender,
         user_id=user_id,
         at=when if when is not None else time_of(call.get(began)),

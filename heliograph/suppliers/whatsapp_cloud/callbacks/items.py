@@ -79,6 +79,8 @@ class MessageItem(msgspec.Struct, frozen=True, kw_only=True):
 
     waba_id: str
     phone_number_id: str
+    #: The digits of that number; None: unreadable.
+    number_digits: str | None = None
     wamid: str
     #: Digits; None if the number is hidden.
     sender: str | None
@@ -108,6 +110,8 @@ class CallItem(msgspec.Struct, frozen=True, kw_only=True):
 
     waba_id: str
     phone_number_id: str
+    #: The digits of that number; None: unreadable.
+    number_digits: str | None = None
     #: Digits; None if the number is hidden.
     sender: str | None
     user_id: str | None = None

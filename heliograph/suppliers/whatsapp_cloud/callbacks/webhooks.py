@@ -179,7 +179,6 @@ def _value(waba_id: str, at: datetime | None, raw: bytes) -> Iterator[Item]:
         yield PoisonItem(reason=f"value: {name} with an unexpected shape", raw=raw, waba_id=waba_id)
     contacts = _Contacts(value.contacts or [])
     number = _number(value.metadata)
-    number_id = number[0]
     for one in value.statuses or ():
         try:
             yield _status(waba_id, number, at, contacts, _read(one, _Status)[0])
@@ -187,7 +186,7 @@ def _value(waba_id: str, at: datetime | None, raw: bytes) -> Iterator[Item]:
             yield PoisonItem(reason=_why("status", error), raw=bytes(one), waba_id=waba_id)
     for one in value.messages or ():
         try:
-            yield _message(waba_id, number_id, at, contacts, one)
+            yield _message(waba_id, number, at, contacts, one)
         except UNREADABLE as error:
             yield PoisonItem(reason=_why("message", error), raw=bytes(one), waba_id=waba_id)
     if value.errors:
@@ -196,7 +195,7 @@ def _value(waba_id: str, at: datetime | None, raw: bytes) -> Iterator[Item]:
             field="messages",
             at=at,
             fingerprint=fingerprint(value.errors),
-            phone_number_id=number_id,
+            phone_number_id=number[0],
             errors=_notes(value.errors),
         )
 
@@ -253,8 +252,9 @@ def _status(
 
 
 def _message(
-    waba_id: str, number_id: str | None, at: datetime | None, contacts: _Contacts, raw: msgspec.Raw
+    waba_id: str, number: tuple[str | None, str | None], at: datetime | None, contacts: _Contacts, raw: msgspec.Raw
 ) -> MessageItem:
+    number_id, number_digits = number
     message = msgspec.json.decode(raw)
     if not isinstance(message, dict):
         raise ValueError("not an object")
@@ -285,6 +285,7 @@ def _message(
     return MessageItem(
         waba_id=waba_id,
         phone_number_id=number_id,
+        number_digits=number_digits,
         wamid=wamid,
         sender=sender,
         user_id=user_id or (id_of(known.user_id) if known else None),

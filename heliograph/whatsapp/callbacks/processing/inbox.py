@@ -239,6 +239,8 @@ class Inbox:
         for item, at in found:
             work = route(item, app, at, routes)
             if isinstance(work, Work):
+                if isinstance(item, MessageItem) and item.phone_number_id not in routes[item.waba_id].numbers:
+                    growing.add((work.organization_id, work.account_id))  # it may be the id that it has now
                 is_locked = isinstance(item, MessageItem) and self._sealing.is_locked(work.organization_id)
                 (locked if is_locked else works).append(work)
             elif work == UNKNOWN_NUMBER and isinstance(item, (MessageItem, CallItem)):

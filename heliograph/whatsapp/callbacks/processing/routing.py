@@ -1,7 +1,8 @@
 """Routing: who owns an item of a callback, according to the account and the number that it names.
 
 The rule nobody may break: an item is applied only to the account that its callback names, if that account belongs to
-the callback's app, and to a number of that account; a status also to one that has moved there.
+the callback's app, and to a number of that account, found by its digits if it has another id at Meta since it was added
+again; a status also to one that has moved there.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ def route(item: Readable, app: UUID, at: datetime, routes: Mapping[str, Route]) 
     number_id = found.numbers.get(item.phone_number_id)
     if number_id is None and isinstance(item, StatusItem):
         number_id = found.former.get(item.phone_number_id)
+    if number_id is None:
+        number_id = found.digits.get(item.number_digits or "")
     if number_id is None:
         return UNKNOWN_NUMBER
     return Work(item, app, at, found.organization_id, found.account_id, number_id, found.trying)
