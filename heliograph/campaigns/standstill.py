@@ -32,6 +32,13 @@ SELECT FROM (SELECT organization_id, id FROM queue
                       WHERE organization_id = next.organization_id AND id = next.id LIMIT 1) m
          ON m.campaign_id = campaigns.id AND m.quiet_until > now()
 """
+#: As `whatsapp.mirror.warnings.REPLIES_ONLY`, which commands that show progress do not load.
+REPLIES_ONLY = """
+(SELECT max(w.ends_at) FROM whatsapp_warnings w
+  WHERE w.organization_id = a.organization_id AND w.account_id = a.id AND n.connection_status = 'restricted'
+    AND w.kind = 'restriction' AND starts_with(w.detail, 'RESTRICTED_BIZ_INITIATED_MESSAGING')
+    AND w.over_at IS NULL AND (w.ends_at IS NULL OR w.ends_at > now()))
+"""
 #: For a query on `campaigns`: what prevents the queued messages of a running campaign from being sent; NULL: nothing
 #: known. A test campaign needs no supplier.
 WHY = f"""
@@ -55,7 +62,8 @@ CASE WHEN status <> 'running' OR queued = 0 THEN NULL
                               WHERE h.kind = 'whatsapp' AND (h.line IS NULL OR h.line = n.id) AND h.before_id IS NULL
                                 AND (h.organization_id IS NULL OR h.organization_id = n.organization_id))
                 THEN 'held_by_operator'
-                WHEN a.held_until IS NOT NULL OR n.held_until IS NOT NULL THEN 'whatsapp_number_held'
+                WHEN a.held_until IS NOT NULL OR n.held_until IS NOT NULL OR {REPLIES_ONLY} IS NOT NULL
+                THEN 'whatsapp_number_held'
                 WHEN t.status IN ('paused', 'pending', 'in_appeal') THEN 'whatsapp_template_not_approved'
                 WHEN t.category <> 'utility' THEN 'whatsapp_template_not_utility'
                 WHEN t.missing_at IS NOT NULL THEN 'whatsapp_template_unconfirmed'

@@ -255,6 +255,8 @@ async def test_a_whatsapp_message_that_waits_says_what_for(pool: Pool, root: Bro
     words = (await root.get(here)).words
     assert "The messaging limit of its portfolio is reached: 250 people in 24 hours." in words
     assert "It waits for its time" not in words
+    await pool.execute(whatsapp_factories.RESTRICT)
+    assert "Meta lets its account only answer users until" in (await root.get(here)).words
     await pool.execute("UPDATE queue SET line = $1", made.template_id)
     assert "It waits until Meta has confirmed its template." in (await root.get(here)).words
     await pool.execute("UPDATE whatsapp_templates SET status = 'in_appeal'")

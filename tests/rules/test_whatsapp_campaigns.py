@@ -15,7 +15,7 @@ from heliograph.base.database import bounded_scan
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import time_of, uuid7
-from heliograph.campaigns import counting, filling, plan, record, staging
+from heliograph.campaigns import counting, filling, plan, record, staging, standstill
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.campaigns.channels.whatsapp import WhatsAppCampaignSpec
@@ -26,6 +26,7 @@ from heliograph.campaigns.views import recipients
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.whatsapp.callbacks import conversations, expiry
+from heliograph.whatsapp.mirror import warnings
 from heliograph.whatsapp.mirror.numbers import PhoneNumberUnavailable
 from heliograph.whatsapp.mirror.templates import TemplateNotApproved, TemplateNotFound, TemplateParameterMismatch
 from heliograph.whatsapp.money import wallet
@@ -34,7 +35,7 @@ from tests.rules.dispatching_whatsapp import UNKNOWN, Bench, accept_all, fault, 
 from tests.rules.factories import endpoint
 from tests.rules.test_campaigns import SLOW, count, counts, run
 from tests.rules.test_campaigns import create as create_sms
-from tests.rules.whatsapp_factories import CODE, PRICES, UNIT, Made, check_wallets, made, rates, template
+from tests.rules.whatsapp_factories import CODE, PRICES, RESTRICT, UNIT, Made, check_wallets, made, rates, template
 
 #: Parameters for `order_shipped`: a name, and a fixed text.
 FILLINGS = (Filling(column="first_name", default="customer"), Filling(text="4471"))
@@ -341,10 +342,16 @@ STANDS = [
     ("UPDATE whatsapp_templates SET missing_at = now()", "whatsapp_template_unconfirmed"),
     ("UPDATE whatsapp_templates SET category = 'marketing'", "whatsapp_template_not_utility"),
     ("UPDATE whatsapp_templates SET status = 'paused'", "whatsapp_template_not_approved"),
+    (RESTRICT, "whatsapp_number_held"),
+    ("UPDATE whatsapp_warnings SET over_at = now()", "whatsapp_template_not_approved"),
     ("UPDATE whatsapp_numbers SET held_until = now() + interval '1 hour'", "whatsapp_number_held"),
     ("UPDATE whatsapp_accounts SET state = 'paused'", "whatsapp_account_paused"),
     ("UPDATE organizations SET state = 'suspended'", "organization_suspended"),
 ]
+
+
+def test_campaigns_and_workers_agree_when_an_account_only_answers() -> None:
+    assert standstill.REPLIES_ONLY.split() == warnings.REPLIES_ONLY.split()
 
 
 async def test_one_that_runs_and_stands_still_says_what_it_waits_for(pool: Pool) -> None:

@@ -38,6 +38,13 @@ PRICES = {("utility", "*"): 20_000, ("utility", "MZ"): 10_000, ("authentication"
 #: The ends of numbers made here.
 _numbers = count(1)
 
+#: Meta lets no account begin conversations for a day.
+RESTRICT = """
+UPDATE whatsapp_numbers SET connection_status = 'restricted';
+INSERT INTO whatsapp_warnings (organization_id, account_id, kind, detail, said_at, ends_at)
+SELECT organization_id, id, 'restriction', 'RESTRICTED_BIZ_INITIATED_MESSAGING', now(), now() + interval '1 day'
+  FROM whatsapp_accounts
+"""
 BODY = [{"type": "BODY", "text": "Hello {{1}}, your order {{2}} was shipped."}]
 CODE = [
     {"type": "BODY", "text": "*{{1}}* is your code."},

@@ -113,6 +113,10 @@ async def _whatsapp(
             status = request.text(words.TEMPLATE_STATUSES[waiting.template_status])
             return request.text("It waits for its template: %(status)s.", status=status), "/console/whatsapp"
         return request.text("It waits until Meta has confirmed its template."), "/console/whatsapp"
+    if waiting is not None and waiting.held_until is not None:
+        moment = request.locale.moment(waiting.held_until)
+        said = request.text("Meta lets its account only answer users until %(time)s.", time=moment)
+        return said, "/console/whatsapp"
     if waiting is not None and waiting.reached_limit is not None:
         limit = request.locale.number(waiting.reached_limit)
         said = request.text(
