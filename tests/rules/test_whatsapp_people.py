@@ -523,6 +523,33 @@ async def test_who_first_wrote_before_a_notice_that_arrived_earlier_has_left_the
     assert await places(pool) == {"MZ.2": (last, 3), TO: (later, 1)}
 
 
+@pytest.mark.parametrize("order", ["notice first next", "notice next first", "first notice next"])
+async def test_a_notice_of_a_new_number_that_does_not_tell_the_old_one_counts_for_what_arrives_after_it(
+    pool: Pool, acme: Made, meta: Meta, order: str
+) -> None:
+    """The number's next owner was joined to the user."""
+    system = {"type": "user_changed_number", "body": "changed", "wa_id": NEW[1:], "user_id": "MZ.2"}
+    said = {
+        "notice": message(acme, type="system", by=None, user_id="MZ.1", at=ago(hours=50), system=system),
+        "first": message(acme, "STOP", ago(hours=60), user_id="MZ.1"),
+        "next": message(acme, "Good day", ago(minutes=1), user_id="MZ.9"),
+    }
+    for one in order.split():
+        await meta.say(acme, said[one])
+    assert {name: count for name, (_, count) in (await places(pool)).items()} == {NEW: 1, TO: 1}
+    async with pool.acquire() as conn:
+        assert sorted(await people.names(conn, acme.organization_id, TO)) == [TO, "MZ.9"]
+        assert sorted(await people.names(conn, acme.organization_id, NEW)) == [NEW, "MZ.1", "MZ.2"]
+    assert await out(pool, acme, NEW, "MZ.1", "MZ.2") == [True, True, True]
+    await meta.say(acme, message(acme, "START", ago(minutes=1), by=NEW, user_id="MZ.2"))
+    assert await out(pool, acme, NEW, "MZ.1", "MZ.2") == [False, False, False]
+    # Back under the old user id, with a third number.
+    back = {"type": "user_changed_number", "body": "changed", "wa_id": "258840000003", "user_id": "MZ.1"}
+    await meta.say(acme, message(acme, type="system", by=None, user_id="MZ.2", at=ago(seconds=30), system=back))
+    await meta.say(acme, message(acme, "STOP", by="+258840000004", user_id="MZ.1"))
+    assert await out(pool, acme, "+258840000003", "+258840000004", "MZ.1") == [True, True, True]
+
+
 @pytest.mark.parametrize("by", [TO, None])
 @pytest.mark.parametrize("order", [*itertools.permutations(("stop", "change", "another"))])
 async def test_a_stop_holds_for_a_user_whose_id_changed_twice_in_whatever_order_it_is_told(

@@ -42,6 +42,8 @@ class UserEvent(msgspec.Struct, frozen=True, gc=False):
     moved_to: str | None = None
     #: The new user id of a user whose new number is not told; None: it is not such a notice.
     hidden_as: str | None = None
+    #: The new user id in a notice of a new number; None: it is not told.
+    new_user_id: str | None = None
 
 
 class Author(msgspec.Struct, frozen=True, gc=False):
@@ -80,6 +82,7 @@ async def authors(conn: Connection, written: Sequence[UserEvent]) -> tuple[list[
             handovers += made
             if made and made[-1].is_separate:
                 users[n] = _under(to, one.user)
+    await _leave_ids(conn, written, moved)
     numbered = [user for user in users if user.digits is not None]
     names = {(user.organization_id, name) for user in numbered for name in (user.recipient, user.user_id) if name}
     left = await people.left(conn, names) if names else {}
@@ -149,6 +152,26 @@ async def _leave_hidden(
             await people.had(conn, *place, until=departure.at, moved_to=departure.moved_to)
             handovers.append(Handover(*place, departure.moved_to, departure.at, is_separate=True))
     return handovers, late
+
+
+async def _leave_ids(conn: Connection, written: Sequence[UserEvent], moved: Sequence[str | None]) -> None:
+    """Record that users left the user ids under which they may have written from numbers that are neither told in
+    their notices of new ones nor known yet (`_leave_with_ids`), and that they use ids again that they had left."""
+    told = {(one.user.organization_id, one.new_user_id): one.at for one in written if one.new_user_id is not None}
+    if not told:
+        return
+    for organization_id, name in await people.left(conn, told):
+        await people.come_back(conn, organization_id, name, at=told[organization_id, name])
+    left: dict[tuple[UUID, str], Departure] = {}
+    links = []
+    for one, to in zip(written, moved, strict=True):
+        organization_id, old, new = one.user.organization_id, one.user.recipient, one.new_user_id
+        if to is not None and one.user.digits is None and new is not None and new != old:
+            links += [(organization_id, old, to), (organization_id, old, new)]
+            left.setdefault((organization_id, old), Departure(organization_id, old, to, one.at))
+    if left:
+        await conversations.link(conn, links)
+        await people.leave(conn, list(left.values()))
 
 
 def _hidden(one: UserEvent) -> tuple[UUID, str, str]:

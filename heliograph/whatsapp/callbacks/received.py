@@ -156,7 +156,8 @@ def _written(one: ReceivedItem) -> UserEvent:
     user = User(one.organization_id, one.number_id, one.item.sender, one.item.user_id)
     moved_to = f"+{one.item.new_sender}" if one.item.new_sender else None
     is_hidden = one.item.sender is None and moved_to is None and one.item.new_user_id != one.item.user_id
-    return UserEvent(user, min(one.item.at, one.at), moved_to, one.item.new_user_id if is_hidden else None)
+    hidden_as = one.item.new_user_id if is_hidden else None
+    return UserEvent(user, min(one.item.at, one.at), moved_to, hidden_as, one.item.new_user_id if moved_to else None)
 
 
 def _was_referred(message: _Message) -> bool:
