@@ -137,6 +137,21 @@ async def test_what_the_role_sets_changes_nothing(empty_database_url: str) -> No
         await conn.close()
 
 
+async def test_no_transaction_timeout_of_the_role_ends_a_migration(empty_database_url: str, tmp_path: Path) -> None:
+    """PostgreSQL 17 has one, and the transaction that changes a large table may take longer."""
+    shown = "SELECT coalesce(current_setting('transaction_timeout', true), '0') AS value"
+    root = with_migration(tmp_path, "0002_later.sql", f"-- Tests.\nCREATE TABLE later AS {shown};\n")
+    conn = await asyncpg.connect(empty_database_url)
+    try:
+        name = await conn.fetchval("SELECT quote_ident(current_database())")
+        for row in await conn.fetch("SELECT name FROM pg_settings WHERE name = 'transaction_timeout'"):
+            await conn.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {name} SET {row['name']} = '1h'")
+        await migrate(empty_database_url, root=root)
+        assert await conn.fetchval("SELECT value FROM later") == "0"
+    finally:
+        await conn.close()
+
+
 async def test_a_database_that_cannot_hold_every_character_is_refused(database_server: Cluster) -> None:
     name = f"ascii_{secrets.token_hex(4)}"
     url = database_server.as_administrator(database_server.url_of(name))

@@ -40,6 +40,8 @@ Result = TypeVar("Result")
 #: One lock for all migrations: "helio" in ASCII. Held by the session, so it ends with its holder. It is polled: a
 #: statement that waited for it would be a transaction that a concurrent index build waits for.
 LOCK = "SELECT pg_try_advisory_lock(448378890607)"
+#: As the role's `statement_timeout`, which servers before PostgreSQL 17 do not have.
+NO_TRANSACTION_TIMEOUT = "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'"
 #: How long to wait for a lock on the product's tables, milliseconds; pause before the next try, seconds; tries.
 PATIENCE_MS, PAUSE, TRIES = 1000, 1.0, 120
 #: How long to wait for a partition's lock; the next round tries again.
@@ -155,9 +157,10 @@ async def migrate(
     changed, MigrationBlocked after four minutes of such waits, ForeignSchema (and another MigrationError if its
     encoding is not UTF-8) before anything is changed. `root`: the folder with the SQL files.
     """
-    # An index of a large table takes longer than a role may give its statements.
+    # An index of a large table takes longer than a role may give its statements and transactions.
     connection = await connect(url, server_settings={**CLIENT_SETTINGS, "statement_timeout": "0"})
     try:
+        await connection.execute(NO_TRANSACTION_TIMEOUT)
         await _lock(connection)
         encoding = await connection.fetchval("SHOW server_encoding")
         if encoding != "UTF8":  # texts may contain any character, and are truncated by characters
