@@ -568,6 +568,14 @@ def test_sums_are_of_kinds_and_of_their_lines() -> None:
     ]
 
 
+async def test_a_small_share_of_what_waits_is_not_called_none(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    beta = (await organization(pool)).organization_id
+    for of, count in ((tenant.id, 400), (beta, 1)):
+        await long_queue(pool, of, count)
+    page = await root.get("/console/queue")
+    assert re.findall(r"(\d+) (\S+) % 1 Jan 1970", page.words) == [("400", "100"), ("1", "<1")]
+
+
 async def test_a_long_queue_is_told_as_far_as_it_was_counted(pool: Pool, tenant: Tenant, root: Browser) -> None:
     beta = (await organization(pool)).organization_id
     for of, count in ((tenant.id, waiting.PAGE_LOOK + 100), (beta, 10)):

@@ -42,6 +42,8 @@ async def test_quota_of_all_and_renewals_ahead(pool: Pool, tenant: Tenant, root:
     # The share of the quota is the one that the organization is shown.
     assert " 0&nbsp;%" in page.text
     await pool.execute("UPDATE quotas SET used = 1")
+    assert " &lt;1&nbsp;%" in (await root.get("/console/plans")).text
+    await pool.execute("UPDATE quotas SET used = total / 100")
     assert " 1&nbsp;%" in (await root.get("/console/plans")).text
     assert "No organization matches" in (await root.get("/console/plans?search=nobody")).words
 

@@ -62,6 +62,11 @@ class Listed(msgspec.Struct, frozen=True):
         """As the organization's own pages show it."""
         return Quota(self.total, self.used, self.resets_at).percent_used
 
+    @property
+    def is_hardly_used(self) -> bool:
+        """As shown to the organization itself."""
+        return Quota(self.total, self.used, self.resets_at).is_hardly_used
+
     def percent(self, count: int) -> float | None:
         """`count` as a percentage of the messages of DAYS; None: there were none."""
         return 100 * count / self.accepted if self.accepted else None
