@@ -333,6 +333,7 @@ def test_no_colour_where_none_is_wanted() -> None:
         # A port alone would be open on every address.
         ("METRICS_LISTEN", "9464"),
         ("METRICS_LISTEN", ":9464"),
+        ("METRICS_LISTEN", "[]:9464"),
         ("CONSOLE_LISTEN", "8090"),
     ],
 )

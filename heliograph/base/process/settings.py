@@ -284,7 +284,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for name, listen in (("METRICS", self.metrics_listen), ("CONSOLE", self.console_listen)):
             host, _, port = listen.rpartition(":")
             # Without an address, it would be every one of this machine's.
-            if listen and not (host and port.isdigit() and port.isascii() and int(port) < 65_500):
+            if listen and not (host.strip("[]") and port.isdigit() and port.isascii() and int(port) < 65_500):
                 raise SettingsError(f"HELIOGRAPH_{name}_LISTEN must be an address and a port, such as 127.0.0.1:9464")
         try:
             retry.webhook(self.webhook_schedule)
