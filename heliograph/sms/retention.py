@@ -25,7 +25,7 @@ DELETE_REPLIES = """
 DELETE FROM automatic_replies WHERE (organization_id, recipient, kind) IN (
     SELECT organization_id, recipient, kind FROM automatic_replies WHERE replied_at < $1 LIMIT $2)
 """
-# Callbacks that cannot be opened or read, or whose supplier was removed.
+# Callbacks that cannot be opened or read.
 DELETE_SUPPLIER_CALLBACKS = """
 WITH due AS MATERIALIZED (
     SELECT id FROM queue WHERE kind = 'sms_in' AND id < $1 LIMIT $2 FOR UPDATE SKIP LOCKED

@@ -22,6 +22,7 @@ from heliograph.queue.backlog import Backlog
 from heliograph.sms.callbacks import addresses, intake, processing
 from heliograph.sms.callbacks.intake import MOST, OCTETS, Content, ReceivedCallback
 from heliograph.sms.callbacks.processing import CallbackProcessing
+from heliograph.sms.dispatch import suppliers
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Inbound, Receipt
 from heliograph.suppliers.http import templates
@@ -59,7 +60,7 @@ def test_large_callbacks_stand_alone() -> None:
 class Reader:
     """A worker that processes the callbacks of one account of a kind."""
 
-    def __init__(self, pool: Pool, key: Key, kind: str = "infobip") -> None:
+    def __init__(self, pool: Pool, key: Key, kind: str = "infobip", *, is_known: bool = True) -> None:
         self.heard: list[Receipt] = []
         #: How many came at once.
         self.sizes: list[int] = []
@@ -70,7 +71,7 @@ class Reader:
         self.processing = CallbackProcessing(
             pool,
             key,
-            lambda id: cast(Any, account),
+            lambda id: cast(Any, account) if is_known else None,
             on_receipts=self._take,
             on_inbound=lambda: None,
             backlog=Backlog(),
@@ -162,6 +163,26 @@ async def test_one_that_waits_for_a_locked_row_waits_alone_and_messages_from_han
     await until_true(is_done)
     assert sorted(one.keys for one in reader.heard) == [(f"m-{n}",) for n in range(1, 6)]
     assert await pool.fetchval("SELECT count(*) FROM inbound_messages") == 1
+
+
+@pytest.mark.parametrize("state", ["active", "removed"])
+async def test_what_a_supplier_posted_is_read_although_this_worker_does_not_know_it(pool: Pool, state: str) -> None:
+    """One that has just been added, or was removed before this was read: the callback had been answered, and it was
+    reported as an error, each minute, until it was deleted unread."""
+    key = crypto.derive_key("a secret key of tests, long enough", "tests")
+    async with pool.acquire() as conn:
+        settings = {"base_url": "https://x.example"}
+        id = await suppliers.add(conn, key, name="here", kind="infobip", settings=settings, secret="{}")
+        await intake.store(conn, key, [(id, [said(1)])])
+        await suppliers.set_state(conn, supplier="here", state=state)
+    reader = Reader(pool, key, is_known=False)
+
+    async def is_done() -> bool:
+        await reader.processing.round()
+        return not await pool.fetchval("SELECT EXISTS (SELECT FROM supplier_callbacks)")
+
+    await until_true(is_done)
+    assert [one.keys for one in reader.heard] == [("m-1",)]
 
 
 async def test_a_supplier_that_posts_very_many_receipts_holds_up_nobody(

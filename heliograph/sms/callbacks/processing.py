@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -31,6 +32,7 @@ from heliograph.sms.received import inbound
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Inbound, PartlyStored, Receipt, demand
 from heliograph.suppliers.http import references
+from heliograph.suppliers.http.kind import HttpKind
 from heliograph.suppliers.settings import checked
 
 log = structlog.get_logger()
@@ -52,6 +54,8 @@ DONE = """
 WITH gone AS (DELETE FROM supplier_callbacks WHERE id = ANY ($1))
 DELETE FROM queue WHERE id = ANY ($1) AND line IS NOT DISTINCT FROM $2
 """
+# Of a supplier that this worker does not know yet, or no longer: what it posted before it was removed was answered.
+ACCOUNT = "SELECT kind, settings::text FROM suppliers WHERE id = $1"
 LATER = """
 UPDATE queue SET due_at = now() + make_interval(secs => $3) WHERE id = ANY ($1) AND line IS NOT DISTINCT FROM $2
 """
@@ -113,12 +117,14 @@ class CallbackProcessing:
             taken = await conn.fetch(TAKE, [one.id for one in picked]) if picked else []
             if not taken:
                 return 0
+            kind, settings = await self._kind(conn, supplier_id)
             # In a thread: a megabyte of the smallest receipts takes a second.
-            read, receipts, messages, left, closed = await asyncio.to_thread(self._read, supplier_id, taken)
+            found = await asyncio.to_thread(self._read, supplier_id, kind, settings, taken)
+            read, receipts, messages, left, closed = found
             locked: list[_Origin] = []
             for start in range(0, len(receipts), AT_ONCE):
-                found = await self._record(supplier_id, receipts[start : start + AT_ONCE])
-                locked += [one for one in found if one not in locked[-1:]]  # one with very many is in two parts
+                waiting = await self._record(supplier_id, receipts[start : start + AT_ONCE])
+                locked += [one for one in waiting if one not in locked[-1:]]  # one with very many is in two parts
             crash_point("supplier_callbacks.before_commit")
             for start in range(0, len(messages), AT_ONCE):
                 await inbound.store(conn, supplier_id, messages[start : start + AT_ONCE])
@@ -154,17 +160,26 @@ class CallbackProcessing:
             return [origin for (origin, _), error in zip(grouped, errors, strict=True) if error is not None]
         return []
 
+    async def _kind(self, conn: Connection, supplier_id: UUID) -> tuple[HttpKind | None, Any]:
+        """The kind of an account, and its settings; None: of no kind that calls back, or misconfigured."""
+        account = self._account(supplier_id)
+        if account is not None:
+            name, settings = account.supplier.kind, account.supplier.settings
+        elif (row := await conn.fetchrow(ACCOUNT, supplier_id)) is not None:
+            name, settings = row["kind"], msgspec.json.decode(row["settings"])
+        else:
+            return None, None
+        kind = kinds.HTTP.get(name)
+        try:
+            return (None, None) if kind is None else (kind, checked(kind.settings, settings))
+        except SettingsError:
+            return None, None
+
     def _read(
-        self, supplier_id: UUID, rows: Sequence[asyncpg.Record]
+        self, supplier_id: UUID, kind: HttpKind | None, settings: Any, rows: Sequence[asyncpg.Record]
     ) -> tuple[list[UUID], list[_Told], list[Inbound], list[Content], list[UUID]]:
         """(ids of the rows read, receipts, messages, callbacks that could not be read, ids of rows that this worker
         cannot open). Rows that follow enough receipts and messages are left for the next batch."""
-        account = self._account(supplier_id)
-        kind = None if account is None else kinds.HTTP.get(account.supplier.kind)
-        try:
-            settings = None if account is None or kind is None else checked(kind.settings, account.supplier.settings)
-        except SettingsError:
-            settings = None
         receipts: list[_Told] = []
         messages: list[Inbound] = []
         left: list[Content] = []
@@ -176,7 +191,7 @@ class CallbackProcessing:
                 break
             read.append(id)
             try:
-                if kind is None or settings is None:
+                if kind is None:
                     raise LookupError("no such supplier, or it is misconfigured")
                 contents = intake.opened(self._key, id, body)
             except Exception as error:
