@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from itertools import groupby
 from time import monotonic
 from uuid import UUID
 
@@ -21,7 +22,7 @@ from heliograph.base.database.pool import ROW_LOCKED, Connection
 from heliograph.campaigns import plan
 from heliograph.campaigns.channels.contract import DueCampaign
 from heliograph.campaigns.channels.table import CHANNELS
-from heliograph.queue import leases
+from heliograph.queue import leases, timers
 
 #: Chunks counted per transaction: at most some 50,000 messages, 50 ms; and transactions per run, or until it has taken
 #: this many seconds. Thousands of small campaigns have thousands of chunks.
@@ -62,11 +63,11 @@ DUE = """
 SELECT organization_id, campaign_id, first_id FROM campaign_chunks
  WHERE count_at <= now() ORDER BY count_at LIMIT $1
 """
+DUE_FREE = f"{DUE} FOR NO KEY UPDATE SKIP LOCKED"
 LOCK = """
 SELECT organization_id, id, channel FROM campaigns c
  WHERE (organization_id, id) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[])) ORDER BY organization_id, id FOR UPDATE
 """
-LOCK_FREE = LOCK.replace("FOR UPDATE", "FOR UPDATE SKIP LOCKED")
 # The chunks of a campaign that stays locked would otherwise take up all of a batch, each time.
 PUT_OFF = """
 UPDATE campaign_chunks c SET count_at = now() + $4::interval
@@ -80,45 +81,62 @@ UPDATE campaign_chunks c SET count_at = now() + $4::interval
 
 
 async def count_all_due(conn: Connection, *, most: int = MOST) -> int:
-    """Count the chunks that are due, as many as a run may; each transaction is a commit. Returns how many. A campaign
-    that somebody keeps locked, as in an open session, is waited for once, and then counted later than others."""
+    """Count the chunks that are due, as many as a run may; each transaction is a commit. Returns how many, with those
+    put off. A campaign of which somebody keeps a row locked, as in an open session, is waited for once, and then
+    counted later than others."""
     counted, deadline, waits = 0, monotonic() + SECONDS, True
     for _ in range(most):
-        try:
-            async with conn.transaction():
-                done = await count_due(conn, waits=waits)
-        except ROW_LOCKED:
-            if not waits:
-                raise
-            waits, deadline = False, monotonic() + SECONDS
-            continue
+        if waits:
+            try:
+                async with conn.transaction():
+                    done = await count_due(conn)
+            except ROW_LOCKED:
+                waits, deadline = False, monotonic() + SECONDS
+                continue
+        else:
+            done = await _count_around_locks(conn)
         counted += done
         if done < CHUNKS or monotonic() >= deadline:
             break
     return counted
 
 
-async def count_due(conn: Connection, *, waits: bool = True) -> int:
+async def count_due(conn: Connection) -> int:
     """Count the chunks that are due, and complete campaigns that have nothing left to do; returns how many chunks were
-    counted, or put off because their campaign is locked, if it `waits` for none. Runs in the caller's transaction."""
+    counted. Runs in the caller's transaction."""
     due = await conn.fetch(DUE, CHUNKS)
     if due:
-        if waits:  # others' campaigns are locked meanwhile
-            await conn.execute(leases.PATIENCE)
-        of = sorted({(row["organization_id"], row["campaign_id"]) for row in due})
-        lock = LOCK if waits else LOCK_FREE
-        locked = await conn.fetch(lock, [organization_id for organization_id, _ in of], [id for _, id in of])
-        by_channel: dict[str, list[tuple[UUID, UUID, UUID]]] = {}
-        channels = {(row["organization_id"], row["id"]): row["channel"] for row in locked}
-        later = [tuple(chunk) for chunk in due if tuple(chunk)[:2] not in channels]
-        if later:
-            await conn.execute(PUT_OFF, *(list(column) for column in zip(*later, strict=True)), LATEST_SENT)
-        for chunk in due:
-            if (channel := channels.get(tuple(chunk)[:2])) is not None:
-                by_channel.setdefault(channel, []).append(tuple(chunk))
-        for channel, chunks in by_channel.items():
-            await recount(conn, channel, chunks)
+        await conn.execute(leases.PATIENCE)  # others' campaigns are locked meanwhile
+        await _count(conn, [tuple(row) for row in due])
     return len(due)
+
+
+async def _count_around_locks(conn: Connection) -> int:
+    """The same in transactions of its own, and without those of which a row is locked; returns how many chunks were
+    counted or put off."""
+    due = [tuple(row) for row in await conn.fetch(DUE_FREE, CHUNKS)]
+    units = [list(group) for _, group in groupby(sorted(due), key=lambda chunk: chunk[:2])]
+    _, left = await timers.around_locks(conn, units, lambda some: _count(conn, [one for unit in some for one in unit]))
+    await _put_off(conn, [chunk for unit in left for chunk in unit])
+    return len(due)
+
+
+async def _count(conn: Connection, due: Sequence[tuple[UUID, UUID, UUID]]) -> None:
+    of = sorted({chunk[:2] for chunk in due})
+    locked = await conn.fetch(LOCK, [organization_id for organization_id, _ in of], [id for _, id in of])
+    channels = {(row["organization_id"], row["id"]): row["channel"] for row in locked}
+    await _put_off(conn, [chunk for chunk in due if chunk[:2] not in channels])
+    by_channel: dict[str, list[tuple[UUID, UUID, UUID]]] = {}
+    for chunk in due:
+        if (channel := channels.get(chunk[:2])) is not None:
+            by_channel.setdefault(channel, []).append(chunk)
+    for channel, chunks in by_channel.items():
+        await recount(conn, channel, chunks)
+
+
+async def _put_off(conn: Connection, chunks: Sequence[tuple[UUID, UUID, UUID]]) -> None:
+    if chunks:
+        await conn.execute(PUT_OFF, *(list(column) for column in zip(*chunks, strict=True)), LATEST_SENT)
 
 
 COUNTS = {

@@ -545,7 +545,8 @@ async def test_plans_of_other_organizations_are_renewed(
         assert await plans.renew(conn) == 0
 
 
-async def test_campaigns_of_others_are_counted(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("table", ["campaigns", "campaign_chunks"])
+async def test_campaigns_of_others_are_counted(pool: Pool, monkeypatch: pytest.MonkeyPatch, table: str) -> None:
     """None was completed. The chunks of a locked one do not take up each batch. Nor are others locked for as long as a
     statement may take, when nobody can pause them."""
     monkeypatch.setattr(counting, "ROW_LOCKED", asyncpg.LockNotAvailableError)
@@ -563,8 +564,9 @@ async def test_campaigns_of_others_are_counted(pool: Pool, monkeypatch: pytest.M
         )
     delivered = "SELECT array_agg(delivered ORDER BY id) FROM campaigns"
     async with locking(pool) as open_session, pool.acquire() as conn:
-        await open_session.execute("SELECT FROM campaigns WHERE id = $1 FOR UPDATE", locked.id)
-        assert await counting.count_all_due(conn) == 2
+        column = "id" if table == "campaigns" else "campaign_id"
+        await open_session.execute(f"SELECT FROM {table} WHERE {column} = $1 FOR UPDATE", locked.id)
+        assert await counting.count_all_due(conn) == (2 if table == "campaigns" else 1)
         assert await pool.fetchval(delivered) == [0, 1]
     await pool.execute("UPDATE campaign_chunks SET count_at = now() WHERE campaign_id = $1", locked.id)
     async with pool.acquire() as conn:
