@@ -11,6 +11,7 @@ import signal
 import sys
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any, cast
 from uuid import UUID
 
 import asyncpg
@@ -527,6 +528,51 @@ async def test_what_is_being_written_moves_as_well(pool: Pool, monkeypatch: pyte
         await writing.commit()
         await making
     assert await place_of(pool, "messages", "id", id) == f"messages_{month(-4):%Y_%m}"
+
+
+@pytest.mark.parametrize("is_seen", [False, True])
+async def test_a_partition_that_another_process_is_making_is_not_missed(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, is_seen: bool
+) -> None:
+    """Two rounds of retention at once, or one and a migration: the later one failed, and made none of the others.
+    `is_seen`: it is made before this process asks for it, but after it has looked whether there is one."""
+    monkeypatch.setattr(migrate_module, "BRIEFLY_MS", 60_000)
+    name = "whatsapp_wamids_2031_12"
+    other = "SELECT make_partition('whatsapp_wamids', $1, '2031-12-01', '2032-01-01', NULL)"
+
+    class Late:
+        """A connection whose first look at that partition is over before the other process commits."""
+
+        def __init__(self, conn: Connection) -> None:
+            self._conn, self._looked = conn, False
+
+        async def fetchval(self, query: str, *arguments: object) -> object:
+            found = await self._conn.fetchval(query, *arguments)
+            if arguments == (name,) and not self._looked:
+                self._looked = True
+                await pool.execute(other, name)
+            return found
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._conn, name)
+
+    blocked = (
+        "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        " AND query LIKE '%make_partition%')"
+    )
+    async with pool.acquire() as conn, pool.acquire() as process:
+        if is_seen:
+            made = await make_partitions(cast(Any, Late(conn)), date(2031, 12, 31), ahead=0)
+        else:
+            working = process.transaction()
+            await working.start()
+            await process.execute(other, name)
+            making = asyncio.create_task(make_partitions(conn, date(2031, 12, 31), ahead=0))
+            while not await pool.fetchval(blocked):
+                assert not making.done()
+            await working.commit()
+            made = await making
+    assert set(made) == {f"{table}_2031_12" for table in PARTITIONED} - {name}
 
 
 async def test_partitions_of_december_end_in_january(pool: Pool) -> None:

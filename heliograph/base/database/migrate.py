@@ -265,6 +265,10 @@ async def _make_partitions(
                 await connection.execute(MAKE_PARTITION, table, name, str(start), str(end), FILL.get(table))
         except asyncpg.LockNotAvailableError as error:
             blocked = error
+        except (asyncpg.DuplicateTableError, asyncpg.UniqueViolationError):
+            if not await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", name):
+                raise
+            # Another process has made it meanwhile.
         else:
             made.append(name)
     if blocked is not None:
