@@ -42,7 +42,9 @@ async def test_answers_that_wait_for_the_database_are_logged_once(pool: Pool, mo
     monkeypatch.setattr(results, "RETRY", 0.0)
     writer = Writer(fails=5)
     recorded: Results[Any] = Results(pool, writer)
-    answer: Any = SimpleNamespace(outcome=SimpleNamespace(verdict="accepted"))
+    lease = SimpleNamespace(organization_id=uuid7(), id=uuid7())
+    attempt = SimpleNamespace(lease=lease, number=1)
+    answer: Any = SimpleNamespace(outcome=SimpleNamespace(verdict="accepted"), attempt=attempt, is_late=False)
     with capture_logs() as logs:
         recorded.answer(answer)
         await recorded.drain()
