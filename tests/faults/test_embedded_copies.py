@@ -113,18 +113,28 @@ wait
 """
 
 
-@pytest.mark.parametrize("how", ["cancelled", "killed"])
+@pytest.mark.parametrize("how", ["cancelled", "cancelled as it starts", "killed"])
 async def test_no_process_of_a_program_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """An interrupted backup used to wait for the second process for ever, and every later one for that backup."""
     script, noted = tmp_path / "pg_basebackup", tmp_path / "noted"
     script.write_text(OF_TWO)
     script.chmod(0o755)
     monkeypatch.setattr(copies, "programs", lambda: tmp_path)
+    start, known = asyncio.create_subprocess_exec, asyncio.Event()
+
+    async def started(*arguments: Any, **options: Any) -> asyncio.subprocess.Process:
+        child = await start(*arguments, **options)
+        await known.wait()
+        return child
+
+    if how == "cancelled as it starts":
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", started)
     running = asyncio.create_task(copies.run(["pg_basebackup", noted]))
     await until(noted.exists)
     both = [psutil.Process(int(pid)) for pid in noted.read_text().split()]
-    if how == "cancelled":
+    if how != "killed":
         running.cancel()
+        known.set()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(running, 60)
     else:

@@ -79,18 +79,23 @@ async def run(
     try:
         # Ctrl-C at the terminal reaches it only through us: of a child that ended before us, asyncio says that it does
         # not know its process id.
-        child = await asyncio.create_subprocess_exec(
-            programs() / program,
-            *rest,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=told,
-            start_new_session=True,
-            env=ENVIRONMENT | ({"PGPASSWORD": password} if password else {}),
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                programs() / program,
+                *rest,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=told,
+                start_new_session=True,
+                env=ENVIRONMENT | ({"PGPASSWORD": password} if password else {}),
+            )
         )
         try:
+            # Cancelled while it starts, asyncio would end its first process only.
+            child = await asyncio.shield(starting)
             status = await child.wait()
         except asyncio.CancelledError:
+            child = await starting
             _end_session(child.pid)
             await child.wait()
             raise
