@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import csv
 import io
 import re
@@ -9,6 +11,7 @@ import uuid
 from uuid import UUID
 
 import pytest
+from asyncpg import DeadlockDetectedError
 
 from heliograph.base.database.pool import Pool
 from heliograph.contacts import records
@@ -18,6 +21,7 @@ from heliograph.overview.exports.kinds import Cancel
 from heliograph.overview.exports.work import ExportWork
 from heliograph.overview.messages import Filters
 from heliograph.sms import messages as sms
+from tests.rules.factories import blocked
 
 from .conftest import Api, Browser, Page, Tenant, make_person
 from .exported import fetch, write
@@ -61,6 +65,25 @@ async def test_the_marked_ones_are_canceled_together(api: Api, pool: Pool, tenan
     assert late.is_refusal
     assert "Select the messages first." in (await marked(owner, page, [], do="cancel")).words
     assert (await marked(owner, page, ["x"], do="cancel")).status == 400
+
+
+async def test_the_marked_ones_are_canceled_although_their_change_is_the_victim_of_a_deadlock(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    """As with an open session of the operator's. The page said that something had failed here."""
+    ids = [await send(api, tenant) for _ in range(2)]
+    page = await marked(owner, await owner.get("/messages?channel=sms"), ids, do="cancel")
+    fields = page.form("/messages/marked/cancel?channel=sms") | {"id": ",".join(ids)}
+    async with pool.acquire() as open_session:
+        transaction = open_session.transaction()
+        await transaction.start()
+        await open_session.execute("SELECT FROM quotas FOR UPDATE")
+        canceling = asyncio.create_task(owner.post("/messages/marked/cancel?channel=sms", fields))
+        await blocked(pool)
+        with contextlib.suppress(DeadlockDetectedError):
+            await open_session.execute("SELECT FROM messages FOR UPDATE")
+        await transaction.rollback()
+    assert "2 messages canceled." in (await canceling).words
 
 
 async def tried(pool: Pool, tenant: Tenant, id: str, state: str) -> None:
