@@ -222,7 +222,8 @@ async def read(conn: Connection) -> int:
         beyond: datetime | None = None
         for _ in range(MOST):
             try:
-                one = await _stretch(conn, lag, stretch, beyond, READ)
+                # What comes after a locked contact is read again with it: nobody waits for each interval.
+                one = await _stretch(conn, lag, stretch, beyond, READ if beyond is None else READ_FREE)
             except asyncpg.LockNotAvailableError:
                 one = await _stretch(conn, lag, stretch, beyond, READ_FREE)
             noted += one.written

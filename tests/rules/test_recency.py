@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
+from asyncpg import LockNotAvailableError
 
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
@@ -232,17 +234,30 @@ async def test_a_locked_contact_holds_up_no_others_and_is_noted_later(
         monkeypatch.setattr(recency, "LEFT", timedelta())
     actors = [await organization(pool) for _ in range(2)]
     ids = [await contact(pool, actor, "+258841234567") for actor in actors]
-    for age in (5 * MINUTE, 4 * MINUTE):
+    for age in (6 * MINUTE, 4 * MINUTE):
         for actor in actors:
             await sent_message(pool, actor, "+258841234567", age=age)
 
     async def noted() -> list[bool]:
         return [(await get(pool, actor, id)).written_at is not None for actor, id in zip(actors, ids, strict=True)]
 
+    waits, stretch = 0, recency._stretch
+
+    async def counting(*given: Any) -> Any:
+        nonlocal waits
+        try:
+            return await stretch(*given)
+        except LockNotAvailableError:
+            waits += 1
+            raise
+
+    monkeypatch.setattr(recency, "_stretch", counting)
     async with locking(pool) as open_session:
         await open_session.execute("SELECT FROM contacts WHERE id = $1 FOR UPDATE", ids[0])
         assert await read(pool, back=10 * MINUTE) == 1
         assert await noted() == [False, True]
+    # Not for each interval: with all contacts of an organization locked, others would wait for two seconds sixty times.
+    assert waits == (2 if for_long else 1)
     # After long it is left to the next reading of these messages.
     assert await read(pool) == (0 if for_long else 1)
     assert await noted() == [not for_long, True]
