@@ -649,6 +649,18 @@ async def test_what_users_write_counts_under_the_other_id_of_a_number_that_was_a
     assert len(await dead_letters(pool)) == 2
 
 
+async def test_what_does_not_name_its_number_is_not_for_one_whose_digits_meta_has_not_told(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    await pool.execute("UPDATE whatsapp_numbers SET digits = ''")
+    change = message(acme, "STOP", graph_id="554")
+    del change[2]["metadata"]["display_phone_number"]
+    await meta.say(acme, change)
+    assert not await opted_out(pool, acme)
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_conversations") == 0
+    assert len(await dead_letters(pool)) == 1
+
+
 @pytest.mark.fresh_database
 async def test_whether_messages_to_new_numbers_are_awaited_costs_one_look_at_the_numbers(
     pool: Pool, acme: Made, meta: Meta

@@ -82,7 +82,7 @@ class Route(msgspec.Struct, frozen=True):
     numbers: dict[str, UUID]
     #: The same for its removed numbers, for later reports about messages they sent.
     former: dict[str, UUID] = {}
-    #: Our ids of its numbers, by their digits: one that was added again has another id at Meta.
+    #: Our ids of its numbers, by their digits, if Meta has said them: one that was added again has another id at Meta.
     digits: dict[str, UUID] = {}
     #: Messages that probe after a hold of the account or of a number.
     trying: frozenset[UUID] = frozenset()
@@ -409,7 +409,7 @@ async def routes(conn: Connection, waba_ids: Sequence[str]) -> dict[str, Route]:
             row["app"],
             {graph_id: id for graph_id, id, state, _ in row["numbers"] if state == "active"},
             {graph_id: id for graph_id, id, state, _ in row["numbers"] if state != "active"},
-            {digits: id for _, id, state, digits in row["numbers"] if state == "active"},
+            {digits: id for _, id, state, digits in row["numbers"] if state == "active" and digits},
             frozenset(row["trying"]),
         )
         for row in await conn.fetch(ROUTES, waba_ids)
