@@ -550,6 +550,26 @@ async def test_a_notice_of_a_new_number_that_does_not_tell_the_old_one_counts_fo
     assert await out(pool, acme, "+258840000003", "+258840000004", "MZ.1") == [True, True, True]
 
 
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("third", ["258840000003", None])
+async def test_who_is_back_under_a_former_user_id_uses_it_though_both_notices_come_together(
+    pool: Pool, acme: Made, meta: Meta, together: bool, third: str | None
+) -> None:
+    """A STOP from a number that they showed next did not apply to the user id, nor to the number known of it."""
+    away = {"type": "user_changed_number", "body": "changed", "wa_id": NEW[1:], "user_id": "MZ.2"}
+    back = {"type": "user_changed_number", "body": "changed", "wa_id": third, "user_id": "MZ.1"}
+    notices = [
+        message(acme, type="system", by=None, user_id="MZ.1", at=ago(hours=50), system=away),
+        message(acme, type="system", by=None, user_id="MZ.2", at=ago(hours=40), system=back)
+        if third
+        else changed_user_id(acme, ago(hours=40), old="MZ.2", new="MZ.1"),
+    ]
+    for said in [notices] if together else [[one] for one in notices]:
+        await meta.say(acme, *said)
+    await meta.say(acme, message(acme, "STOP", by=TO, user_id="MZ.1"))
+    assert await out(pool, acme, TO, "MZ.1", f"+{third}" if third else TO) == [True, True, True]
+
+
 @pytest.mark.parametrize("by", [TO, None])
 @pytest.mark.parametrize("order", [*itertools.permutations(("stop", "change", "another"))])
 async def test_a_stop_holds_for_a_user_whose_id_changed_twice_in_whatever_order_it_is_told(

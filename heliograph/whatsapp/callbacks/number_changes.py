@@ -14,7 +14,7 @@ The rule nobody may break: nobody sees, answers or opens the conversation of ano
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -157,11 +157,11 @@ async def _leave_hidden(
 async def _leave_ids(conn: Connection, written: Sequence[UserEvent], moved: Sequence[str | None]) -> None:
     """Record that users left the user ids under which they may have written from numbers that are neither told in
     their notices of new ones nor known yet (`_leave_with_ids`), and that they use ids again that they had left."""
-    told = {(one.user.organization_id, one.new_user_id): one.at for one in written if one.new_user_id is not None}
+    names = [(one.user.organization_id, one.new_user_id or one.hidden_as, one.at) for one in written]
+    told = {(organization_id, name): at for organization_id, name, at in names if name is not None}
     if not told:
         return
-    for organization_id, name in await people.left(conn, told):
-        await people.come_back(conn, organization_id, name, at=told[organization_id, name])
+    await _come_back(conn, told)
     left: dict[tuple[UUID, str], Departure] = {}
     links = []
     for one, to in zip(written, moved, strict=True):
@@ -172,6 +172,13 @@ async def _leave_ids(conn: Connection, written: Sequence[UserEvent], moved: Sequ
     if left:
         await conversations.link(conn, links)
         await people.leave(conn, list(left.values()))
+        await _come_back(conn, told)  # left and back in one batch
+
+
+async def _come_back(conn: Connection, told: Mapping[tuple[UUID, str], datetime]) -> None:
+    """Record that users use these ids, which they may have left before, since the times."""
+    for organization_id, name in await people.left(conn, told):
+        await people.come_back(conn, organization_id, name, at=told[organization_id, name])
 
 
 def _hidden(one: UserEvent) -> tuple[UUID, str, str]:
