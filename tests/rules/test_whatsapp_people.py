@@ -21,7 +21,7 @@ from tests.rules import factories
 from tests.rules.callback_factories import Change, Meta, ago, call, message
 from tests.rules.dispatching_whatsapp import Bench, status_item
 from tests.rules.factories import TO
-from tests.rules.whatsapp_factories import Made, conversation, made
+from tests.rules.whatsapp_factories import Made, conversation, made, number
 from tests.rules.whatsapp_factories import message as outbound
 
 NEW = "+258849999999"
@@ -568,6 +568,21 @@ async def test_who_is_back_under_a_former_user_id_uses_it_though_both_notices_co
         await meta.say(acme, *said)
     await meta.say(acme, message(acme, "STOP", by=TO, user_id="MZ.1"))
     assert await out(pool, acme, TO, "MZ.1", f"+{third}" if third else TO) == [True, True, True]
+
+
+async def test_a_number_that_is_known_since_a_late_notice_of_a_user_id_is_not_kept_as_a_user_id(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    id, graph_id, digits = await number(pool, acme.organization_id, acme.account_id)
+    other = msgspec.structs.replace(acme, number_id=id, graph_id=graph_id, digits=digits)
+    await meta.say(other, message(other, at=ago(hours=60), by=None, user_id="MZ.1"))
+    system = {"type": "user_changed_number", "body": "changed", "wa_id": NEW[1:], "user_id": "MZ.3"}
+    await meta.say(acme, message(acme, type="system", by=None, user_id="MZ.2", at=ago(hours=40), system=system))
+    await meta.say(other, changed_user_id(other, ago(hours=50)))
+    rows = await pool.fetch(
+        "SELECT recipient, user_id FROM whatsapp_conversations WHERE number_id = $1", other.number_id
+    )
+    assert [tuple(row) for row in rows] == [(NEW, "MZ.1")]
 
 
 @pytest.mark.parametrize("by", [TO, None])

@@ -244,9 +244,11 @@ def _renamed(messages: Sequence[_Message]) -> list[Renamed]:
     """The notices among them that a user's names have changed, in order."""
     found = []
     for one in messages:
-        new_user_id, user = one.hidden_as or one.received.item.new_user_id, one.user
-        if one.moved_to or new_user_id:
-            digits = one.moved_to.removeprefix("+") if one.moved_to else user.digits
+        moved_to, new_user_id, user = one.moved_to, one.hidden_as or one.received.item.new_user_id, one.user
+        if one.hidden_as and one.hidden_as.startswith("+"):  # since then their number has been told
+            moved_to, new_user_id = one.hidden_as, None
+        if moved_to or new_user_id:
+            digits = moved_to.removeprefix("+") if moved_to else user.digits
             names = User(user.organization_id, user.number_id, digits, new_user_id)
             found.append(Renamed(one.conversation_id, names, one.at))
     return found
