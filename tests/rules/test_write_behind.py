@@ -18,7 +18,7 @@ from tests.rules.factories import until
 class Kept:
     """What was written; the first write fails with `error`."""
 
-    def __init__(self, pool: Pool, error: Exception) -> None:
+    def __init__(self, pool: Pool, error: BaseException) -> None:
         self.errors = [error]
         self.written: dict[str, int] = {}
         self.noted: WriteBehind[str, int] = WriteBehind(
@@ -52,3 +52,12 @@ async def test_a_write_that_fails_does_not_end_the_loop(pool: Pool, error: Excep
             await asyncio.gather(running, return_exceptions=True)
     assert one.written == kept
     assert [entry["event"] for entry in said] == ["noted values not written"] * ("first" not in kept)
+
+
+async def test_what_is_being_written_when_its_process_ends_is_written_at_the_end(pool: Pool) -> None:
+    one = Kept(pool, asyncio.CancelledError())
+    one.noted.note("first", 1)
+    with pytest.raises(asyncio.CancelledError):
+        await one.noted.write()
+    await one.noted.write()
+    assert one.written == {"first": 1}

@@ -368,17 +368,23 @@ class WriteBehind(Generic[Key, Value]):
                 log.exception("noted values not written")
 
     async def write(self) -> None:
-        """Write the noted values. If the database is away, or another transaction wins, they are kept for the next
-        time."""
+        """Write the noted values. If the database is away, another transaction wins, or it is cancelled, as when its
+        process ends, they are kept for the next time."""
         noted, self._noted = self._noted, {}
         if not noted:
             return
         try:
             async with self._pool.acquire() as conn:
                 await self._write(conn, noted)
+        except asyncio.CancelledError:
+            self._keep(noted)
+            raise
         except Exception as error:
             if not (is_down(error) or isinstance(error, asyncpg.DeadlockDetectedError)):
                 raise
-            later, self._noted = self._noted, noted
-            for key, value in later.items():
-                self.note(key, value)
+            self._keep(noted)
+
+    def _keep(self, noted: dict[Key, Value]) -> None:
+        later, self._noted = self._noted, noted
+        for key, value in later.items():
+            self.note(key, value)
