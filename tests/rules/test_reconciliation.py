@@ -265,7 +265,8 @@ async def test_an_operator_settles_the_lack_of_an_answer_that_is_being_recorded(
     assert await counts(pool) == {"accepted": 1, "delivered": 1}
 
 
-async def test_a_late_answer_beside_the_lack_of_one_counts_as_a_second_acceptance(pool: Pool) -> None:
+async def overtaken(pool: Pool) -> Bench:
+    """A worker without an answer to its message, which another one has sent again meanwhile."""
     row = supplier("main")
     frozen, bench = Bench(pool, row, grace=0.0), Bench(pool, row, grace=0.0)
     frozen.only.script = lambda one: None
@@ -274,6 +275,11 @@ async def test_a_late_answer_beside_the_lack_of_one_counts_as_a_second_acceptanc
     for _ in range(2):
         await bench.later(seconds=120)
         await bench.round()
+    return frozen
+
+
+async def test_a_late_answer_beside_the_lack_of_one_counts_as_a_second_acceptance(pool: Pool) -> None:
+    frozen = await overtaken(pool)
     assert await counts(pool) == {"accepted": 1}
     # Both are recorded together.
     frozen.answer(frozen.only.submitted[0], Outcome(Verdict.UNKNOWN, doubtful=(1,)))
@@ -287,14 +293,7 @@ async def test_a_second_acceptance_whose_commit_seems_to_fail_counts_once(
 ) -> None:
     """It was recorded again, and nothing but acceptances showed that it had been."""
     monkeypatch.setattr(results, "RETRY", 0.0)
-    row = supplier("main")
-    frozen, bench = Bench(pool, row, grace=0.0), Bench(pool, row, grace=0.0)
-    frozen.only.script = lambda one: None
-    await message(pool, await organization(pool))
-    await frozen.round()
-    for _ in range(2):
-        await bench.later(seconds=120)
-        await bench.round()
+    frozen = await overtaken(pool)
     write, tries = frozen.results._write, 0
 
     async def loses_its_answer(*given: Any, **named: Any) -> None:
