@@ -20,7 +20,7 @@ async def contacts(stage: Stage, report: Report, lengths: Lengths) -> None:
     first, again = [], []
     for number in range(lengths.rounds):
         async with stage.connection() as conn:
-            await conn.execute("TRUNCATE contacts CASCADE")
+            await conn.execute("TRUNCATE contacts, contact_tags CASCADE")
         await stage.checkpoint()
         first.append(await _once(stage, file, created=lengths.contacts))
         again.append(await _once(stage, file, created=0))
