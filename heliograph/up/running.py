@@ -23,7 +23,7 @@ import msgspec
 from heliograph.base.crypto import Unsealable
 from heliograph.base.database import url as database_url
 from heliograph.base.database.migrate import migrate
-from heliograph.base.database.pool import is_down, open_pool
+from heliograph.base.database.pool import CLIENT_SETTINGS, is_down, open_pool
 from heliograph.base.database.roles import RoleMissing, owner_needed
 from heliograph.base.embedded import files
 from heliograph.base.embedded.files import Layout
@@ -294,7 +294,7 @@ async def _number(url: str, credentials: Credentials, stop: asyncio.Event) -> st
     is restarted meanwhile is waited for, as the parts do."""
     while not stop.is_set():
         try:
-            conn = await connect(url)
+            conn = await connect(url, server_settings=CLIENT_SETTINGS)
             try:
                 while not stop.is_set():
                     id = await seeding.mirrored(conn, UUID(credentials.organization_id))

@@ -17,6 +17,7 @@ import asyncpg
 import msgspec
 
 from heliograph.base.database import url as database_url
+from heliograph.base.database.pool import CLIENT_SETTINGS
 from heliograph.base.embedded.files import Layout, has_cluster
 from heliograph.base.network.connecting import connect
 from heliograph.base.process import private_files
@@ -103,7 +104,7 @@ def _unwritable(path: Path, error: OSError) -> UpError:
 async def _is_used(url: str) -> bool:
     """True if a database already belongs to an installation. Raises UpError if it cannot be reached."""
     try:
-        conn = await connect(url)
+        conn = await connect(url, server_settings=CLIENT_SETTINGS)
         try:
             return bool(await conn.fetchval(IS_USED))
         finally:

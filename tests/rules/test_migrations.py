@@ -101,6 +101,10 @@ async def test_from_zero_twice_is_the_same_and_a_second_time_is_nothing(
     assert await shape(empty_database_url) == first
 
 
+#: What may end a statement or a session, by the role.
+LIMITS = "statement_timeout", "lock_timeout", "idle_session_timeout"
+
+
 async def test_what_the_role_sets_changes_nothing(empty_database_url: str) -> None:
     conn = await asyncpg.connect(empty_database_url)
     try:
@@ -114,6 +118,8 @@ async def test_what_the_role_sets_changes_nothing(empty_database_url: str) -> No
             "DateStyle = 'German, DMY'",
             "statement_timeout = '1ms'",  # building an index of a large table takes longer than an hour may
             "idle_session_timeout = '1ms'",  # as does a backup, whose command says at the end that it is there
+            "lock_timeout = '1ms'",  # what waits for a lock, and may, would fail
+            "quote_all_identifiers = on",  # partitions are found by their names
         ):
             await conn.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {name} SET {setting}")
         await migrate(empty_database_url)
@@ -128,12 +134,11 @@ async def test_what_the_role_sets_changes_nothing(empty_database_url: str) -> No
             hour = await pool.fetchval("SELECT date_trunc('hour', timestamptz '2027-01-31T11:45:00Z')")
             assert hour == datetime(2027, 1, 31, 11, tzinfo=UTC)
             assert await pool.fetchval("SELECT count(*) FROM organizations") == 0
-            assert await pool.fetchval("SHOW idle_session_timeout") == "0"
+            assert [await pool.fetchval(f"SHOW {limit}") for limit in LIMITS] == ["30s", "0", "0"]
         finally:
             pool.terminate()
-        await conn.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {name} RESET statement_timeout")
         async with connection(empty_database_url) as command:
-            assert await command.fetchval("SHOW idle_session_timeout") == "0"
+            assert [await command.fetchval(f"SHOW {limit}") for limit in LIMITS] == ["0", "0", "0"]
     finally:
         await conn.close()
 

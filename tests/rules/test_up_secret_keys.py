@@ -7,11 +7,14 @@ import errno
 import fcntl
 from pathlib import Path
 
+import asyncpg
 import pytest
 
+from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
 from heliograph.up import secret_keys
 from heliograph.up.errors import UpError
+from tests.rules.factories import organization
 
 
 async def test_starts_at_the_same_time_have_the_same_key(empty_database_url: str, tmp_path: Path) -> None:
@@ -20,6 +23,20 @@ async def test_starts_at_the_same_time_have_the_same_key(empty_database_url: str
     both = await asyncio.gather(*(secret_keys.ensured(settings, tmp_path) for _ in range(2)))
     assert {one.secret_key for one in both} == {(tmp_path / secret_keys.FILE).read_text().strip()}
     assert len(both[0].secret_key) == 64
+
+
+async def test_a_used_database_is_known_whatever_its_role_sets(pool: Pool, database_url: str, tmp_path: Path) -> None:
+    """Its tables were not found, and a new key was created, under which nothing of it can be opened."""
+    await organization(pool)
+    conn = await asyncpg.connect(database_url)
+    try:
+        name = await conn.fetchval("SELECT quote_ident(current_database())")
+        await conn.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {name} SET search_path = 'other'")
+    finally:
+        await conn.close()
+    with pytest.raises(UpError, match=r"is missing or empty, and the database in .* is encrypted"):
+        await secret_keys.ensured(Settings(database_url=database_url), tmp_path)
+    assert not (tmp_path / secret_keys.FILE).exists()
 
 
 async def test_a_data_directory_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,9 +157,9 @@ async def migrate(
     changed, MigrationBlocked after four minutes of such waits, ForeignSchema (and another MigrationError if its
     encoding is not UTF-8) before anything is changed. `root`: the folder with the SQL files.
     """
-    # An index of a large table takes longer than a role may give its statements and transactions.
-    connection = await connect(url, server_settings={**CLIENT_SETTINGS, "statement_timeout": "0"})
+    connection = await connect(url, server_settings=CLIENT_SETTINGS)
     try:
+        # An index of a large table takes longer than a role may give its transactions.
         await connection.execute(NO_TRANSACTION_TIMEOUT)
         await _lock(connection)
         encoding = await connection.fetchval("SHOW server_encoding")

@@ -47,16 +47,20 @@ KEYED_PLANS = {
 QUERY_SEMANTICS = {
     "default_transaction_isolation": "read committed",
     "search_path": "public",
+    "quote_all_identifiers": "off",
     "standard_conforming_strings": "on",
     "TimeZone": "UTC",
     "DateStyle": "ISO, MDY",
 }
 
 #: Settings of every session, also of commands and migrations: one whose client has gone or stopped ends, and its locks
-#: with it. Being idle is no sign of that: a command waits for an answer, or for hours while a backup is copied.
+#: with it. Being idle is no sign of that: a command waits for an answer, or for hours while a backup is copied. How
+#: long a statement may take, and wait for a lock, is up to whoever runs it, not to the role.
 CLIENT_SETTINGS = {
     "client_connection_check_interval": "1000",
     "idle_session_timeout": "0",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
     **DEAD_PEER_TIMEOUTS,
     **QUERY_SEMANTICS,
 }
@@ -215,7 +219,7 @@ async def open_pool(
     """
     # An unnamed statement is parsed and run in one message, which a pooler passes to a single server.
     connector = Connector(url, current=current, **({"statement_cache_size": 0} if pooler == "unprepared" else {}))
-    session = {} if pooler else {"statement_timeout": str(int(statement * 1000)), **SESSION_SETTINGS}
+    session = {} if pooler else {**SESSION_SETTINGS, "statement_timeout": str(int(statement * 1000))}
     deadline = asyncio.get_running_loop().time() + wait
     while True:
         try:
