@@ -335,6 +335,10 @@ def test_no_colour_where_none_is_wanted() -> None:
         ("METRICS_LISTEN", ":9464"),
         ("METRICS_LISTEN", "[]:9464"),
         ("CONSOLE_LISTEN", "8090"),
+        ("CLOCK_SHIFT", "foo"),
+        ("CLOCK_SHIFT", "3600:later"),
+        ("CLOCK_SHIFT", "inf"),
+        ("CRASH_AT", "dispatch.after_commit:x"),
     ],
 )
 def test_a_number_that_makes_no_sense_is_refused_by_name(name: str, value: str) -> None:

@@ -66,6 +66,8 @@ OTHERS = frozenset(
 MOST = {"_seconds": 86_400, "_hours": 876_600, "_days": 36_525, "_months": 1_200, "_percent": 100}
 #: What a value that is not of its setting's type must be.
 WANTED = {bool: "true or false", int: "a whole number", float: "a number"}
+_is_shift = re.compile(r"(-?[0-9]{1,9}(\.[0-9]+)?(:running)?)?").fullmatch
+_is_crash = re.compile(r"([^\s:]+(:[0-9]{1,9})?)?").fullmatch
 _is_url = re.compile(r"https?://[^/?#\s]\S*").fullmatch
 #: Suppliers' secrets other than the password, as named in their modules (`cli/traffic/supplier_kinds.py`).
 _is_suppliers_secret = re.compile(r"HELIOGRAPH_SUPPLIER_[A-Z_]+_(?:KEY|PASSWORD|SECRET|TOKEN)").fullmatch
@@ -281,6 +283,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if self.proxy_says not in PROXIES_SAY:
             raise SettingsError(f"HELIOGRAPH_PROXY_SAYS must be one of {', '.join(PROXIES_SAY)}")
         self._check_mail()
+        if not _is_shift(self.clock_shift):
+            raise SettingsError("HELIOGRAPH_CLOCK_SHIFT must be seconds, such as 3600 or -3600:running")
+        if not _is_crash(self.crash_at):
+            raise SettingsError("HELIOGRAPH_CRASH_AT must be a name, or a name and a number, such as name:3")
         for name, listen in (("METRICS", self.metrics_listen), ("CONSOLE", self.console_listen)):
             host, _, port = listen.rpartition(":")
             # Without an address, it would be every one of this machine's.
