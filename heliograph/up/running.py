@@ -229,7 +229,7 @@ async def _migrate(settings: Settings, say: Callable[[str], None]) -> None:
     """Raises UpError and MigrationError."""
     owner = settings.owner_database_url or settings.database_url
     try:
-        await migrate(owner, application=settings.database_url, on_newer=say)
+        await migrate(owner, application=settings.database_url, on_wait=say, on_newer=say)
     except RoleMissing as error:
         raise UpError(str(error)) from None
     except asyncpg.InsufficientPrivilegeError as error:

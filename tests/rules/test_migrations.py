@@ -283,8 +283,26 @@ async def test_a_migration_that_waits_for_a_reader_lets_others_pass(
                 await pool.fetch("SELECT FROM workers")
         assert not migrating.done()
     assert await migrating == ["0002_later.sql"]
-    assert set(waits) == {"0002_later.sql"}
+    assert set(waits) == {"0002_later.sql is waiting for a table lock; it keeps retrying"}
     assert await pool.fetch("SELECT later FROM workers") == []
+
+
+async def test_who_waits_for_another_migration_says_for_which(pool: Pool, database_url: str) -> None:
+    """As while one is building an index, or its process has stopped: nothing was said, by `heliograph up` either."""
+    said: list[str] = []
+    async with pool.acquire() as other:
+        assert await other.fetchval(migrate_module.LOCK)
+        pid = await other.fetchval("SELECT pg_backend_pid()")
+        migrating = asyncio.create_task(running._migrate(Settings(database_url=database_url), said.append))
+        while not said:
+            assert not migrating.done()
+            await asyncio.sleep(0.01)
+        await other.execute("SELECT pg_advisory_unlock_all()")
+    await migrating
+    assert said == [
+        f"another migration of this database is running from 127.0.0.1 (process {pid} in pg_stat_activity); waiting"
+        " until it ends"
+    ]
 
 
 async def test_a_lock_that_nobody_lets_go_ends_the_migration_with_a_word(

@@ -39,7 +39,16 @@ Result = TypeVar("Result")
 
 #: One lock for all migrations: "helio" in ASCII. Held by the session, so it ends with its holder. It is polled: a
 #: statement that waited for it would be a transaction that a concurrent index build waits for.
-LOCK = "SELECT pg_try_advisory_lock(448378890607)"
+_KEY = 448378890607
+LOCK = f"SELECT pg_try_advisory_lock({_KEY})"
+# `place`: where its holder is; "" over a socket, or if another role's sessions may not be seen.
+HOLDER = f"""
+SELECT l.pid, coalesce(host(client_addr), '') AS place FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+ WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+   AND classid = {_KEY >> 32} AND objid = {_KEY & 0xFFFFFFFF} AND objsubid = 1 AND granted
+"""
+#: Seconds between two tries for it; how many of them until people are told, and until they are reminded.
+POLL, SOON, REMINDED = 0.05, 20, 600
 #: As the role's `statement_timeout`, which servers before PostgreSQL 17 do not have.
 NO_TRANSACTION_TIMEOUT = "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'"
 #: How long to wait for a lock on the product's tables, milliseconds; pause before the next try, seconds; tries.
@@ -144,7 +153,7 @@ async def migrate(
     url: str,
     *,
     application: str | None = None,
-    on_wait: Callable[[str], None] = lambda name: None,
+    on_wait: Callable[[str], None] = lambda line: None,
     on_newer: Callable[[str], None] = lambda line: None,
     root: Traversable = ROOT,
 ) -> list[str]:
@@ -152,16 +161,16 @@ async def migrate(
 
     `application`: the application's URL, if its role differs from that of `url`, which then owns every table; the
     role is created if necessary, and granted what it needs (`roles.py`). None: `url` is the application's.
-    `on_wait` is called now and then with the name of a file that waits for a lock, `on_newer` with a sentence for
-    people if a later version has migrated the database. Raises MigrationChanged if the text of an applied migration has
-    changed, MigrationBlocked after four minutes of such waits, ForeignSchema (and another MigrationError if its
-    encoding is not UTF-8) before anything is changed. `root`: the folder with the SQL files.
+    `on_wait` is called now and then with a sentence for people while another migration is running, or a file waits for
+    a lock, `on_newer` with one if a later version has migrated the database. Raises MigrationChanged if the text of an
+    applied migration has changed, MigrationBlocked after four minutes of waiting for a lock, ForeignSchema (and another
+    MigrationError if its encoding is not UTF-8) before anything is changed. `root`: the folder with the SQL files.
     """
     connection = await connect(url, server_settings=CLIENT_SETTINGS)
     try:
         # An index of a large table takes longer than a role may give its transactions.
         await connection.execute(NO_TRANSACTION_TIMEOUT)
-        await _lock(connection)
+        await _lock(connection, on_wait)
         encoding = await connection.fetchval("SHOW server_encoding")
         if encoding != "UTF8":  # texts may contain any character, and are truncated by characters
             raise MigrationError(f"the database's encoding is {encoding}: create one with ENCODING 'UTF8'")
@@ -312,11 +321,17 @@ async def _is_ours(connection: Connection, root: Traversable) -> bool:
     return True
 
 
-async def _lock(connection: Connection) -> None:
-    while True:
-        if await connection.fetchval(LOCK):
-            return
-        await asyncio.sleep(0.05)
+async def _lock(connection: Connection, on_wait: Callable[[str], None]) -> None:
+    turn = 0
+    while not await connection.fetchval(LOCK):
+        turn += 1
+        if turn % REMINDED == SOON and (holder := await connection.fetchrow(HOLDER)) is not None:
+            place = f" from {holder['place']}" if holder["place"] else ""
+            on_wait(
+                f"another migration of this database is running{place} (process {holder['pid']} in pg_stat_activity);"
+                " waiting until it ends"
+            )
+        await asyncio.sleep(POLL)
 
 
 async def _apply(connection: Connection, script: Script) -> None:
@@ -343,7 +358,7 @@ async def _again(name: str, change: Callable[[], Awaitable[Result]], on_wait: Ca
             return await change()
         except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
             if turn % 10 == 0:
-                on_wait(name)
+                on_wait(f"{name} is waiting for a table lock; it keeps retrying")
         await asyncio.sleep(PAUSE)
     raise MigrationBlocked(
         f"{name} is waiting for a table lock: end the transaction that holds it (see pg_stat_activity), "

@@ -48,7 +48,7 @@ def command(
         raise typer.Exit(FAILED if pending else 0)
     try:
         owner = settings.owner_database_url or settings.database_url
-        applied = asyncio.run(migrate.migrate(owner, application=settings.database_url, on_wait=_waiting, on_newer=say))
+        applied = asyncio.run(migrate.migrate(owner, application=settings.database_url, on_wait=say, on_newer=say))
         if settings.database_direct_url and on_database(set_role, settings):
             say("The role has its settings for PgBouncer now: RECONNECT in PgBouncer's console, or restart it.")
     except RoleMissing as error:
@@ -102,10 +102,6 @@ def _readable(one: Planned) -> dict[str, str]:
 def _warn(newer: list[str]) -> None:
     if newer:
         say(migrate.later(newer))
-
-
-def _waiting(name: str) -> None:
-    say(f"{name} is waiting for a table lock; it keeps retrying")
 
 
 def _show(what: str, names: list[str], json: bool, nothing: str) -> None:

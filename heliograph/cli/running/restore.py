@@ -146,7 +146,7 @@ async def _into_database(found: store.Backup, *, pause: bool, secrets: Secrets |
     except restoring.Unreachable as error:
         raise no_database(owner, error.__cause__ or error) from None
     try:
-        await migrate.migrate(owner, application=settings.database_url, on_newer=say)
+        await migrate.migrate(owner, application=settings.database_url, on_wait=say, on_newer=say)
     except RoleMissing as error:
         raise Problem(str(error)) from None
     except asyncpg.InsufficientPrivilegeError as error:
