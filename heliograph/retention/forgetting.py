@@ -270,44 +270,61 @@ async def _drop_days(conn: Connection, *, table: str, bound: datetime) -> bool:
             continue
         day = datetime(int(named[1]), int(named[2]), int(named[3]), tzinfo=UTC)
         if day + timedelta(days=1) <= bound:
-            async with conn.transaction():
-                await conn.execute("SET LOCAL lock_timeout = '500ms'")
-                await conn.execute(DROP, row["relname"])
+            await _unless_gone(conn, row["relname"], _drop(conn, row["relname"]))
     return True
 
 
 async def _drop_before(conn: Connection, *, table: Table, bound: datetime) -> bool:
-    """Drop monthly partitions that end before `bound`, unless one contains a row that is newer by its own time: its id
-    was created with a wrong clock. If one contains rows for later, such as a message that is still to be sent, only the
-    others are deleted. Only names of our own form are put into the SQL."""
+    """Drop monthly partitions that end before `bound`, as `_drop_month` does. Only names of our own form are put into
+    the SQL."""
     for row in await conn.fetch(PARTITIONS, table.name):
         named = re.fullmatch(rf"{table.name}_((\d{{4}})_(\d{{2}}))", row["relname"])
         if named is None:
             continue
         year, month = int(named[2]), int(named[3])
-        end = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
-        if end > bound:
+        if datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC) > bound:
             continue
-        name = row["relname"]
-        if await _holds_young(conn, name, table.time, bound):
-            log.warning("expired partition contains recent rows", partition=name)
-            continue
-        if table.later is not None and await _holds_later(conn, name, table.later, bound):
-            if not await _delete(conn, sql=_past(table, name), arguments=(bound,)):
-                return False
-            continue
-        first, sums = datetime(year, month, 1, tzinfo=UTC), table.sums
-        if sums is not None:
-            if sums.is_ready is not None and not await sums.is_ready(conn, month=first.date()):
-                continue
-            if not await _sum_up(conn, sums, name, first):
-                return False
-        async with conn.transaction():
-            await conn.execute("SET LOCAL lock_timeout = '500ms'")
-            await conn.execute(DROP, name)
-            if sums is not None:
-                await sums.close(conn, partition=name, month=first.date())
+        name, first = row["relname"], datetime(year, month, 1, tzinfo=UTC)
+        if not await _unless_gone(conn, name, _drop_month(conn, table, name, first, bound)):
+            return False
     return True
+
+
+async def _drop_month(conn: Connection, table: Table, name: str, first: datetime, bound: datetime) -> bool:
+    """Drop a monthly partition, unless it contains a row that is newer by its own time: its id was created with a wrong
+    clock. If it contains rows for later, such as a message that is still to be sent, only the others are deleted."""
+    if await _holds_young(conn, name, table.time, bound):
+        log.warning("expired partition contains recent rows", partition=name)
+        return True
+    if table.later is not None and await _holds_later(conn, name, table.later, bound):
+        return await _delete(conn, sql=_past(table, name), arguments=(bound,))
+    sums = table.sums
+    if sums is not None:
+        if sums.is_ready is not None and not await sums.is_ready(conn, month=first.date()):
+            return True
+        if not await _sum_up(conn, sums, name, first):
+            return False
+    return await _drop(conn, name, partial(sums.close, partition=name, month=first.date()) if sums else None)
+
+
+async def _drop(conn: Connection, partition: str, also: Callable[[Connection], Awaitable[None]] | None = None) -> bool:
+    async with conn.transaction():
+        await conn.execute("SET LOCAL lock_timeout = '500ms'")
+        await conn.execute(DROP, partition)
+        if also is not None:
+            await also(conn)
+    return True
+
+
+async def _unless_gone(conn: Connection, partition: str, step: Awaitable[bool]) -> bool:
+    """The result of a step on a partition; True if another round, such as that of a worker that had been frozen, drops
+    it meanwhile."""
+    try:
+        return await step
+    except asyncpg.PostgresError:
+        if not is_open(conn) or await conn.fetchval("SELECT to_regclass($1) IS NOT NULL", partition):
+            raise
+        return True
 
 
 async def _sum_up(conn: Connection, sums: Sums, partition: str, month: datetime) -> bool:

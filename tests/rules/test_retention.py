@@ -569,6 +569,45 @@ async def test_a_month_that_two_rounds_add_up_at_once_is_counted_once(pool: Pool
     assert await pool.fetchval("SELECT messages FROM usage_months") == 3
 
 
+async def test_a_partition_that_another_round_drops_meanwhile_counts_as_dropped(pool: Pool) -> None:
+    """The later of two rounds logged a traceback, and left what is after that partition for its next one."""
+    days, months = (
+        [NOW - timedelta(days=back) for back in (400, 399)],
+        [NOW - timedelta(days=back) for back in (600, 560)],
+    )
+    async with pool.acquire() as conn:
+        for day in days:
+            await make_days(conn, day.date(), ahead=0)
+        for month in months:
+            await make_partitions(conn, month.date(), ahead=0)
+    gone = {day_name("send_keys", days[0].date()), f"messages_{months[0]:%Y_%m}"}
+    assert gone < set(await partitions(pool))
+
+    class Late:
+        """A connection of a round that has looked which partitions there are when another one drops some."""
+
+        def __init__(self, conn: Connection) -> None:
+            self._conn = conn
+
+        async def fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
+            found = await self._conn.fetch(query, *arguments)
+            for name in gone & {row["relname"] for row in found} if query == forgetting.PARTITIONS else ():
+                await pool.execute("SELECT drop_partition($1)", name)
+            return found
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._conn, name)
+
+    with capture_logs() as said:
+        async with pool.acquire() as conn:
+            late: Any = Late(conn)
+            assert await forgetting.forget(late, SETTINGS)
+    assert [entry for entry in said if entry["log_level"] == "error"] == []
+    left = set(await partitions(pool))
+    assert not left & gone
+    assert not left & {day_name("send_keys", days[1].date()), f"messages_{months[1]:%Y_%m}"}
+
+
 async def test_messages_that_are_gone_are_listed_in_the_month_in_which_they_were_accepted(pool: Pool) -> None:
     """A message's id is generated before it is accepted, so the last one of a month may count in the next."""
     ends = (NOW - timedelta(days=500)).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
