@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from heliograph.base.database import clock
+from heliograph.base.database.batching import Whole
 from heliograph.base.database.pool import Pool
 from heliograph.base.process import measures
 from heliograph.requests import blanking
@@ -90,6 +91,7 @@ class Log:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+        self._writes = Whole()
         self._clear()
 
     def count(self, organization_id: UUID, mode: str, operation: str, status: int, error_code: str = "") -> None:
@@ -124,6 +126,9 @@ class Log:
     async def close(self) -> None:
         """Write the accumulated entries and counts; if the database does not accept them, they are lost, and a log line
         says how many."""
+        await self._writes.run(self._write)
+
+    async def _write(self) -> None:
         entries, counts, left_out, since = self._entries, self._counts, self._left_out, self._since
         self._clear()
         if not counts:

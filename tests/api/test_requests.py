@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from typing import Any
 from uuid import UUID
@@ -14,6 +15,7 @@ from heliograph.base.ids import uuid7
 from heliograph.requests import Entry, Log, blanking, recording
 from heliograph.webhooks.delivery import signing
 from tests.hooks import until
+from tests.rules.factories import blocked
 
 from .conftest import Api, Tenant, make_tenant
 
@@ -242,6 +244,24 @@ async def test_a_flood_of_refusals_is_counted_and_bounded(pool: Pool) -> None:
     await log.close()
     assert await pool.fetchval("SELECT count FROM request_counts WHERE organization_id = $1", other) == 2
     assert await pool.fetchval("SELECT agent FROM requests WHERE organization_id = $1", other) == "shop/1"
+
+
+async def test_what_is_being_written_when_its_process_ends_is_counted_once(pool: Pool) -> None:
+    """Requests of the last second were missing from the log and its counts, and no line said so."""
+    log, one = Log(pool), uuid.uuid4()
+    log.note(entry(one))
+    async with pool.acquire() as other, other.transaction():
+        await other.execute("LOCK TABLE requests")
+        writing = asyncio.create_task(log.close())
+        await blocked(pool)
+        log.note(entry(one))
+        # As `serve` ends.
+        writing.cancel()
+        ending = asyncio.create_task(log.close())
+        await asyncio.gather(writing, return_exceptions=True)
+    await ending
+    assert await pool.fetchval("SELECT count(*) FROM requests") == 2
+    assert await pool.fetchval("SELECT count FROM request_counts") == 2
 
 
 async def test_a_log_that_cannot_be_written_disturbs_nobody(pool: Pool) -> None:

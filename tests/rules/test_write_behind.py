@@ -18,7 +18,7 @@ from tests.rules.factories import until
 class Kept:
     """What was written; the first write fails with `error`."""
 
-    def __init__(self, pool: Pool, error: BaseException) -> None:
+    def __init__(self, pool: Pool, error: Exception) -> None:
         self.errors = [error]
         self.written: dict[str, int] = {}
         self.noted: WriteBehind[str, int] = WriteBehind(
@@ -54,10 +54,25 @@ async def test_a_write_that_fails_does_not_end_the_loop(pool: Pool, error: Excep
     assert [entry["event"] for entry in said] == ["noted values not written"] * ("first" not in kept)
 
 
-async def test_what_is_being_written_when_its_process_ends_is_written_at_the_end(pool: Pool) -> None:
-    one = Kept(pool, asyncio.CancelledError())
-    one.noted.note("first", 1)
-    with pytest.raises(asyncio.CancelledError):
-        await one.noted.write()
-    await one.noted.write()
-    assert one.written == {"first": 1}
+async def test_what_is_being_written_when_its_process_ends_is_written_once(pool: Pool) -> None:
+    """It was lost: the last write, at the end, found nothing noted yet."""
+    began, goes_on = asyncio.Event(), asyncio.Event()
+    written: list[dict[str, int]] = []
+
+    async def write(conn: Connection, values: Mapping[str, int]) -> None:
+        began.set()
+        await goes_on.wait()
+        written.append(dict(values))
+
+    noted: WriteBehind[str, int] = WriteBehind(pool, write, every=0.01, most=10, merged=add, beyond=lambda key: None)
+    noted.note("first", 1)
+    running = asyncio.create_task(noted.run())
+    await began.wait()
+    noted.note("second", 2)
+    # As `serve` ends.
+    running.cancel()
+    ending = asyncio.create_task(noted.write())
+    await asyncio.gather(running, return_exceptions=True)
+    goes_on.set()
+    await ending
+    assert written == [{"first": 1}, {"second": 2}]

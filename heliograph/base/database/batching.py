@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -345,6 +345,7 @@ class WriteBehind(Generic[Key, Value]):
         self._merged = merged
         self._beyond = beyond
         self._noted: dict[Key, Value] = {}
+        self._writes = Whole()
 
     def note(self, key: Key, value: Value) -> None:
         """Keep a value for the next write."""
@@ -356,35 +357,44 @@ class WriteBehind(Generic[Key, Value]):
         self._noted[key] = self._merged(self._noted[key], value) if key in self._noted else value
 
     async def run(self) -> None:
-        """Write periodically until canceled. Values that fail are logged and dropped; later ones are written."""
+        """Write periodically until canceled."""
         while True:
             await asyncio.sleep(self._every)
-            try:
-                await self.write()
-            except Exception:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():  # the error has taken the cancellation's place
-                    raise
-                log.exception("noted values not written")
+            await self.write()
 
     async def write(self) -> None:
-        """Write the noted values. If the database is away, another transaction wins, or it is cancelled, as when its
-        process ends, they are kept for the next time."""
+        """Write the noted values. If the database is away, or another transaction wins, they are kept for the next
+        time; if they fail, that is logged and they are dropped."""
+        await self._writes.run(self._write_noted)
+
+    async def _write_noted(self) -> None:
         noted, self._noted = self._noted, {}
         if not noted:
             return
         try:
             async with self._pool.acquire() as conn:
                 await self._write(conn, noted)
-        except asyncio.CancelledError:
-            self._keep(noted)
-            raise
         except Exception as error:
-            if not (is_down(error) or isinstance(error, asyncpg.DeadlockDetectedError)):
-                raise
-            self._keep(noted)
+            if is_down(error) or isinstance(error, asyncpg.DeadlockDetectedError):
+                later, self._noted = self._noted, noted
+                for key, value in later.items():
+                    self.note(key, value)
+            else:
+                log.exception("noted values not written")
 
-    def _keep(self, noted: dict[Key, Value]) -> None:
-        later, self._noted = self._noted, noted
-        for key, value in later.items():
-            self.note(key, value)
+
+class Whole:
+    """Runs writes one at a time, each to its end: one that is cancelled, as when its process ends, may have been
+    committed, so that it could be neither repeated nor left out."""
+
+    PATIENCE = 5.0  #: Seconds to wait for the last one.
+
+    def __init__(self) -> None:
+        self._running: asyncio.Task[None] | None = None
+
+    async def run(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Run `work`, which handles its errors, after the last one, also if the caller of that was cancelled."""
+        if self._running is not None:
+            await asyncio.wait([self._running], timeout=self.PATIENCE)
+        self._running = asyncio.create_task(work())
+        await asyncio.shield(self._running)
