@@ -90,6 +90,9 @@ async def examine(
     if pending:
         detail, remedy = said("pending: %(names)s", names=", ".join(pending)), said("Run `heliograph migrate`.")
         checks.append(Check(said("migrations"), "failed", detail, remedy))
+    elif later := await migrate.newer(conn):
+        detail = said("none pending; a later version has applied %(names)s", names=", ".join(later))
+        checks.append(Check(said("migrations"), "ok", detail))
     else:
         checks.append(Check(said("migrations"), "ok", said("none pending")))
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -106,6 +107,17 @@ async def test_a_database_that_was_set_read_only_is_told(database_url: str) -> N
         assert await conn.fetchval(query) == "client"
     finally:
         await conn.close()
+
+
+async def test_a_schema_of_a_later_version_is_named(
+    pool: Pool, database_url: str, as_owner: Callable[[str], Awaitable[None]]
+) -> None:
+    """Without it, nothing but `migrate` told that this version is the older one."""
+    settings = Settings(database_url=database_url, secret_key="k" * 40)
+    assert (await named(pool, settings, "migrations")).detail == "none pending"
+    await as_owner("INSERT INTO schema_migrations VALUES ('9999_later.sql', 'x', 1)")
+    found = await named(pool, settings, "migrations")
+    assert (found.state, found.detail) == ("ok", "none pending; a later version has applied 9999_later.sql")
 
 
 async def test_who_waits_for_somebody_elses_transaction_is_told(pool: Pool, database_url: str) -> None:
