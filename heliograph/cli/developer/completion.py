@@ -22,6 +22,9 @@ def command(
 ) -> None:
     """Print a script that completes commands and options. It needs neither the database nor the API.
 
+    The directories must exist (`mkdir -p`). bash needs the package bash-completion, and zsh, in ~/.zshrc and before
+    `compinit`, the line `fpath=(~/.zfunc $fpath)`.
+
     \b
     Examples:
       heliograph completion bash > ~/.local/share/bash-completion/completions/heliograph
