@@ -44,8 +44,10 @@ def place(public_place: Path) -> Path:
     return home
 
 
-def heliograph(*arguments: str, status: int = 0, cwd: Path | None = None, **settings: str) -> Any:
-    """A command's JSON output; or the text of an expected failure."""
+def heliograph(
+    *arguments: str, status: int = 0, cwd: Path | None = None, told: list[str] | None = None, **settings: str
+) -> Any:
+    """A command's JSON output; or the text of an expected failure. `told`: gets its words for people."""
     done = subprocess.run(
         [*standing_for(forks.address()), *arguments, "--json"],
         capture_output=True,
@@ -54,6 +56,8 @@ def heliograph(*arguments: str, status: int = 0, cwd: Path | None = None, **sett
         cwd=cwd,
     )
     assert done.returncode == status, done.stderr
+    if told is not None:
+        told.append(" ".join(done.stderr.split()))
     return json.loads(done.stdout) if status == 0 else done.stderr
 
 
@@ -154,8 +158,15 @@ async def test_a_backup_under_load_holds_what_was_answered_and_sends_nothing_bef
     starting.write_text((place / "data" / "credentials.json").read_text().replace('"hg_live_', '"hg_live_0'))
     assert f"{starting} exists" in heliograph("restore", taken["path"], "--data-dir", str(elsewhere / "data"), status=1)
     starting.unlink()
-    restored = heliograph("restore", taken["path"], "--data-dir", str(elsewhere / "data"))
+    told: list[str] = []
+    restored = heliograph("restore", taken["path"], "--data-dir", str(elsewhere / "data"), told=told)
     assert restored["messages"] >= len(answered)
+    # Without the option, these commands would be about another installation, such as the first one.
+    there = f"--data-dir {elsewhere / 'data'}"
+    assert told[0].endswith(
+        f"Once `heliograph up {there}` runs, inspect it with `heliograph queue list {there}`; then `heliograph hold"
+        f" release --all {there}`."
+    )
     demand_of_a_service(taken["path"], place / "service")
     async with up(elsewhere) as second:
         # The same keys, secrets and accounts: it is the same installation.

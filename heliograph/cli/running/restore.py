@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -126,14 +127,20 @@ def command(
             f" between. Put the one of that moment, which the first backup after the change contains, {where}: without"
             " it, no supplier's password and no token can be decrypted, and `heliograph up` refuses to start."
         )
+    # Without it, these commands would change another installation, such as the one that the backup is from.
+    there = "" if data_dir is None else f" --data-dir {shlex.quote(str(data_dir))}"
     if pause_suppliers:
-        say("All suppliers are paused, until `heliograph supplier resume`.")
+        say(f"All suppliers are paused, until `heliograph supplier resume NAME{there}`.")
     else:
         say(
             "Workers will open sessions with suppliers. If the installation that the backup was taken from is still"
             " running, restore it with --pause-suppliers instead: its receipts could arrive here."
         )
-    say("All outgoing work is held. Inspect it with `heliograph queue list`; then `heliograph hold release --all`.")
+    started = f"Once `heliograph up{there}` runs, inspect" if found.manifest.kind == "cluster" else "Inspect"
+    say(
+        f"All outgoing work is held. {started} it with `heliograph queue list{there}`;"
+        f" then `heliograph hold release --all{there}`."
+    )
 
 
 async def _into_database(found: store.Backup, *, pause: bool, secrets: Secrets | None) -> Restored:
