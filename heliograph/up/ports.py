@@ -1,12 +1,10 @@
-"""Where the parts listen: reserved ports, addresses to connect to, and waiting until something answers there; and that
-one `up` at a time uses a database."""
+"""Where the parts listen: reserved ports, addresses to connect to, and waiting until something answers there."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import errno
-import hashlib
 import ipaddress
 import random
 import socket
@@ -68,22 +66,6 @@ def reserved_if_free(host: str, wanted: int) -> Iterator[int]:
             yield port
         return
     raise UpError(f"no free port between 20000 and 32000 on {host}")
-
-
-@contextlib.contextmanager
-def only_one_on(database: str) -> Iterator[None]:
-    """Keep others on this machine from running on the database with this address. Raises UpError if one does."""
-    # An abstract address belongs to no directory, and the kernel frees it however this process ends.
-    address = b"\0heliograph up on " + hashlib.sha256(database.encode()).hexdigest().encode()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        try:
-            sock.bind(address)
-        except OSError:
-            raise UpError(
-                f"another `heliograph up` is running on the database at {database}, and this one would replace its keys"
-                " and its simulated suppliers: stop it first, or start `heliograph api` and `heliograph worker` here"
-            ) from None
-        yield
 
 
 def _reserve(host: str, port: int, options: tuple[str, str] = OPTIONS) -> socket.socket:

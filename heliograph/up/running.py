@@ -21,7 +21,6 @@ import asyncpg
 import msgspec
 
 from heliograph.base.crypto import Unsealable
-from heliograph.base.database import url as database_url
 from heliograph.base.database.migrate import migrate
 from heliograph.base.database.pool import CLIENT_SETTINGS, is_down, open_pool
 from heliograph.base.database.roles import RoleMissing, owner_needed
@@ -45,6 +44,7 @@ from heliograph.demo.credentials import (
 from heliograph.http.server.server import place_of
 from heliograph.people import links
 from heliograph.up import parts, ports, secret_keys, welcome
+from heliograph.up.claim import claim
 from heliograph.up.errors import UpError, unusable
 from heliograph.up.parts import LONGEST_PAUSE, PAUSE, Part
 from heliograph.up.welcome import Welcome
@@ -119,8 +119,6 @@ async def _run_parts(
         # Like the API's port: its processes share it, and another installation's would, too.
         where = place_of(settings.console_listen)
         held.enter_context(ports.reserved(*where, options=("HELIOGRAPH_CONSOLE_LISTEN", "HELIOGRAPH_CONSOLE_LISTEN")))
-    if settings.database_url:
-        held.enter_context(ports.only_one_on(database_url.shown(settings.database_url)))
     data_dir = files.absolute(options.data_dir or default_data_dir())
     try:
         files.create(data_dir)
@@ -141,8 +139,10 @@ async def _run_parts(
         settings = msgspec.structs.replace(settings, database_url=database.url, owner_database_url=database.owner_url)
     running: list[Part] = []
     watcher: asyncio.Task[None] | None = None
+    claimed: asyncio.Task[None] | None = None
     try:
         await _unless(stop, _migrate(settings, say))
+        claimed = await _unless(stop, claim(settings, say))
         base_url, is_local = f"http://{ports.shown(options.host)}:{port}", ports.is_loopback(options.host)
         credentials, app, are_new, dashboard, console = await _prepare(
             settings, data_dir, base_url, held, is_local=is_local
@@ -190,6 +190,9 @@ async def _run_parts(
             await asyncio.gather(watcher, return_exceptions=True)
         for together in (running[3:], running[2:3], running[:2]):
             await asyncio.gather(*(part.stop(hurry) for part in together))
+        if claimed is not None:
+            claimed.cancel()
+            await asyncio.gather(claimed, return_exceptions=True)
         if database is not None:
             await database.stop()
 

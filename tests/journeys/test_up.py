@@ -308,7 +308,7 @@ async def test_on_a_database_that_is_given_with_two_web_processes(
         assert list(unused.iterdir()) == []
         # A second one would revoke the keys of the first, and move its suppliers to simulators of its own.
         status, text = await refused(place, **given)
-        assert (status, "another `heliograph up` is running on the database at" in text) == (1, True)
+        assert (status, "another `heliograph up` from 127.0.0.1 (process " in text) == (1, True)
         parts = ran.parts()
         assert [len(parts[name]) for name in PARTS] == [2, 1, 1, 1, 0]
         secret = await subscribed(client, receiver)

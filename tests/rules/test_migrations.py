@@ -291,7 +291,7 @@ async def test_who_waits_for_another_migration_says_for_which(pool: Pool, databa
     """As while one is building an index, or its process has stopped: nothing was said, by `heliograph up` either."""
     said: list[str] = []
     async with pool.acquire() as other:
-        assert await other.fetchval(migrate_module.LOCK)
+        assert await other.fetchval(migrate_module.LOCK, migrate_module.KEY)
         pid = await other.fetchval("SELECT pg_backend_pid()")
         migrating = asyncio.create_task(running._migrate(Settings(database_url=database_url), said.append))
         while not said:

@@ -39,13 +39,13 @@ Result = TypeVar("Result")
 
 #: One lock for all migrations: "helio" in ASCII. Held by the session, so it ends with its holder. It is polled: a
 #: statement that waited for it would be a transaction that a concurrent index build waits for.
-_KEY = 448378890607
-LOCK = f"SELECT pg_try_advisory_lock({_KEY})"
-# `place`: where its holder is; "" over a socket, or if another role's sessions may not be seen.
-HOLDER = f"""
+KEY = 448378890607
+LOCK = "SELECT pg_try_advisory_lock($1)"
+# `place`: where it is; "" over a socket, or if another role's sessions may not be seen.
+HOLDER = """
 SELECT l.pid, coalesce(host(client_addr), '') AS place FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
  WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-   AND classid = {_KEY >> 32} AND objid = {_KEY & 0xFFFFFFFF} AND objsubid = 1 AND granted
+   AND classid::bigint = $1::bigint >> 32 AND objid::bigint = $1 & 4294967295 AND objsubid = 1 AND granted
 """
 #: Seconds between two tries for it; how many of them until people are told, and until they are reminded.
 POLL, SOON, REMINDED = 0.05, 20, 600
@@ -222,6 +222,14 @@ def later(names: Sequence[str]) -> str:
     return f"The database was migrated by a later version ({found}): this one leaves alone what that put in place."
 
 
+async def holder(connection: Connection, key: int) -> str | None:
+    """The end of a sentence about who holds an advisory lock, and where; None: nobody does."""
+    row = await connection.fetchrow(HOLDER, key)
+    if row is None:
+        return None
+    return f"{' from ' if row['place'] else ''}{row['place']} (process {row['pid']} in pg_stat_activity)"
+
+
 async def make_partitions(connection: Connection, today: date, *, ahead: int = 2) -> list[str]:
     """Create the monthly partitions of this month, of `ahead` more, and of those that look-ups reach back to; returns
     the names of new ones. Each one is a commit.
@@ -323,14 +331,10 @@ async def _is_ours(connection: Connection, root: Traversable) -> bool:
 
 async def _lock(connection: Connection, on_wait: Callable[[str], None]) -> None:
     turn = 0
-    while not await connection.fetchval(LOCK):
+    while not await connection.fetchval(LOCK, KEY):
         turn += 1
-        if turn % REMINDED == SOON and (holder := await connection.fetchrow(HOLDER)) is not None:
-            place = f" from {holder['place']}" if holder["place"] else ""
-            on_wait(
-                f"another migration of this database is running{place} (process {holder['pid']} in pg_stat_activity);"
-                " waiting until it ends"
-            )
+        if turn % REMINDED == SOON and (other := await holder(connection, KEY)) is not None:
+            on_wait(f"another migration of this database is running{other}; waiting until it ends")
         await asyncio.sleep(POLL)
 
 
