@@ -20,7 +20,7 @@ from heliograph.backup import store
 from heliograph.backup.store import Backup, BackupError, Kind, Secrets
 from heliograph.base.actor import Principal
 from heliograph.base.database import clock
-from heliograph.base.database.pool import CLIENT_SETTINGS, Connection, follow_clock
+from heliograph.base.database.pool import CLIENT_SETTINGS, Connection, follow_clock, lift_transaction_timeout
 from heliograph.base.embedded import archive as archives
 from heliograph.base.embedded import copies, dumps, files, tunnel
 from heliograph.base.embedded.install import PostgresError
@@ -137,6 +137,7 @@ async def into_database(
     _demand(backup, "dump", "a PostgreSQL of your own: set HELIOGRAPH_DATABASE_URL")
     try:
         conn = await connect(owner_url, server_settings=CLIENT_SETTINGS)
+        await lift_transaction_timeout(conn)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
         raise Unreachable(str(error)) from error
     try:

@@ -33,7 +33,7 @@ from heliograph.base.database.migrate import (
     migrate,
     pending,
 )
-from heliograph.base.database.pool import QUERY_SEMANTICS, Connection, Pool, open_pool
+from heliograph.base.database.pool import QUERY_SEMANTICS, Connection, Pool, open_pool, set_role
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.network.connecting import DEAD_PEER_TIMEOUTS
 from heliograph.base.process.settings import Settings
@@ -143,8 +143,8 @@ async def test_what_the_role_sets_changes_nothing(empty_database_url: str) -> No
         await conn.close()
 
 
-async def test_no_transaction_timeout_of_the_role_ends_a_migration(empty_database_url: str, tmp_path: Path) -> None:
-    """PostgreSQL 17 has one, and the transaction that changes a large table may take longer."""
+async def test_no_transaction_timeout_of_the_role_ends_a_session(empty_database_url: str, tmp_path: Path) -> None:
+    """PostgreSQL 17 has one. The transaction that changes a large table takes longer, or that locks a month's bill."""
     shown = "SELECT coalesce(current_setting('transaction_timeout', true), '0') AS value"
     root = with_migration(tmp_path, "0002_later.sql", f"-- Tests.\nCREATE TABLE later AS {shown};\n")
     conn = await asyncpg.connect(empty_database_url)
@@ -154,6 +154,19 @@ async def test_no_transaction_timeout_of_the_role_ends_a_migration(empty_databas
             await conn.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {name} SET {row['name']} = '1h'")
         await migrate(empty_database_url, root=root)
         assert await conn.fetchval("SELECT value FROM later") == "0"
+        pool = await open_pool(empty_database_url, size=1)
+        try:
+            assert await pool.fetchval(shown) == "0"
+        finally:
+            pool.terminate()
+        async with connection(empty_database_url) as command:
+            assert await command.fetchval(shown) == "0"
+        # Behind a pooler, the role brings it.
+        assert await set_role(conn)
+        there = await asyncpg.connect(empty_database_url)
+        assert await there.fetchval(shown) == "0"
+        await there.close()
+        assert not await set_role(conn)
     finally:
         await conn.close()
 

@@ -31,7 +31,7 @@ import asyncpg
 import msgspec
 
 from heliograph.base.database import roles
-from heliograph.base.database.pool import CLIENT_SETTINGS, Connection
+from heliograph.base.database.pool import CLIENT_SETTINGS, Connection, lift_transaction_timeout
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.network.connecting import connect
 
@@ -49,8 +49,6 @@ SELECT l.pid, coalesce(host(client_addr), '') AS place FROM pg_locks l JOIN pg_s
 """
 #: Seconds between two tries for it; how many of them until people are told, and until they are reminded.
 POLL, SOON, REMINDED = 0.05, 20, 600
-#: As the role's `statement_timeout`, which servers before PostgreSQL 17 do not have.
-NO_TRANSACTION_TIMEOUT = "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'"
 #: How long to wait for a lock on the product's tables, milliseconds; pause before the next try, seconds; tries.
 PATIENCE_MS, PAUSE, TRIES = 1000, 1.0, 120
 #: How long to wait for a partition's lock; the next round tries again.
@@ -168,8 +166,7 @@ async def migrate(
     """
     connection = await connect(url, server_settings=CLIENT_SETTINGS)
     try:
-        # An index of a large table takes longer than a role may give its transactions.
-        await connection.execute(NO_TRANSACTION_TIMEOUT)
+        await lift_transaction_timeout(connection)
         await _lock(connection, on_wait)
         encoding = await connection.fetchval("SHOW server_encoding")
         if encoding != "UTF8":  # texts may contain any character, and are truncated by characters

@@ -68,6 +68,8 @@ CLIENT_SETTINGS = {
 #: Settings of a pool's sessions. A pooler in transaction mode accepts none, so behind one they are set on the role.
 SESSION_SETTINGS = {**CLIENT_SETTINGS, **KEYED_PLANS}
 PLANS = "SELECT current_setting('plan_cache_mode')"
+#: The same for transactions. Servers before this version refuse a connection that names it.
+TRANSACTION_SETTINGS, TRANSACTIONS_SINCE = {"transaction_timeout": "0"}, 17
 
 #: For the few statements that read a time range rather than keys: planned for their actual values, with statistics. Run
 #: inside a transaction, to which the settings are limited.
@@ -128,13 +130,22 @@ class _DisposableConnection(_Raw):
 class Pool(_Pool):
     """A pool that does not wait for a hanging database. Created by `open_pool`."""
 
-    def __init__(self, connector: Connector, *, patience: float | None, counted: bool = True, **options: Any) -> None:
-        """`counted`: whether its connections are in the process's metrics."""
+    def __init__(
+        self,
+        connector: Connector,
+        *,
+        patience: float | None,
+        counted: bool = True,
+        pooled: bool = False,
+        **options: Any,
+    ) -> None:
+        """`counted`: whether its connections are in the process's metrics. `pooled`: whether a pooler is in between."""
         connect: Any = self._open
         super().__init__(connect=connect, connection_class=_DisposableConnection, **options)
         self.connector = connector
         self._patience = patience
         self._counted = counted
+        self._pooled = pooled
         self._away = False
         #: The current generation of plans.
         self._plans = 0
@@ -174,6 +185,8 @@ class Pool(_Pool):
             raise DatabaseUnavailable("the database does not answer")
         try:
             opened: Any = await self.connector.connect(**options)
+            if not self._pooled:
+                await lift_transaction_timeout(opened)
         except Exception:
             measures.CONNECTION_FAILURES.add(by=self._counted)
             raise
@@ -227,6 +240,7 @@ async def open_pool(
                 connector,
                 patience=patience,
                 counted=follow,
+                pooled=bool(pooler),
                 init_size=1,
                 min_size=0,
                 max_size=size,
@@ -256,6 +270,17 @@ async def open_pool(
             await asyncio.sleep(0.1)
 
 
+async def lift_transaction_timeout(conn: Connection) -> None:
+    """Let no setting of the role end a transaction of this session, and the session with it. Terminates it if that
+    fails."""
+    try:
+        if conn.get_server_version().major >= TRANSACTIONS_SINCE:
+            await conn.execute("".join(f"SET {name} = {value};" for name, value in TRANSACTION_SETTINGS.items()))
+    except BaseException:
+        conn.terminate()
+        raise
+
+
 async def follow_clock(conn: Connection) -> float:
     """Measure the database's clock in one round trip and follow it; returns by how many seconds ours is ahead."""
     own, asked = clock.reading()
@@ -277,7 +302,9 @@ SELECT format('ALTER ROLE CURRENT_USER IN DATABASE %I SET %I = %L', current_data
 async def set_role(conn: Connection) -> bool:
     """Set SESSION_SETTINGS on the connection's own role in this database; returns whether any were missing."""
     kept = set(await conn.fetchval(STORED_PARAMETERS) or ())
-    missing = {name: value for name, value in SESSION_SETTINGS.items() if f"{name}={value}" not in kept}
+    is_known = conn.get_server_version().major >= TRANSACTIONS_SINCE
+    wanted = SESSION_SETTINGS | (TRANSACTION_SETTINGS if is_known else {})
+    missing = {name: value for name, value in wanted.items() if f"{name}={value}" not in kept}
     for row in await conn.fetch(ALTER_ROLE, list(missing), list(missing.values())):
         await conn.execute(row[0])
     return bool(missing)

@@ -30,7 +30,7 @@ from heliograph.base.actor import Actor, Principal
 from heliograph.base.database import url as database_url
 from heliograph.base.database.clock import ClockDiffers
 from heliograph.base.database.migrate import MigrationError
-from heliograph.base.database.pool import CLIENT_SETTINGS, Connection, follow_clock, is_down
+from heliograph.base.database.pool import CLIENT_SETTINGS, Connection, follow_clock, is_down, lift_transaction_timeout
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import default_data_dir, owner_url_of, url_of
 from heliograph.base.errors import Invalid, Refusal
@@ -180,6 +180,7 @@ async def connection(url: str) -> AsyncIterator[Connection]:
     """A connection to the database. Raises Problem if it cannot be reached."""
     try:
         conn = await connect(url, command_timeout=30, server_settings=CLIENT_SETTINGS)
+        await lift_transaction_timeout(conn)
         await follow_clock(conn)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
         raise no_database(url, error) from None
