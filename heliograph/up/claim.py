@@ -33,7 +33,7 @@ async def claim(settings: Settings, say: Callable[[str], None]) -> asyncio.Task[
     """Claim the database; returns the task that holds the claim, also after the database was restarted, until it is
     cancelled. Raises UpError if another one has it."""
     # The password may be changed in its file while this process runs.
-    connector = Connector(settings.database_url, current=partial(current, settings, "database_url"))
+    connector = Connector(settings.direct_url, current=partial(current, settings, settings.direct_database))
     loop = asyncio.get_running_loop()
     until = loop.time() + PATIENCE
     try:
@@ -43,7 +43,7 @@ async def claim(settings: Settings, say: Callable[[str], None]) -> asyncio.Task[
                 if loop.time() >= until:
                     raise UpError(
                         f"another `heliograph up`{await holder(conn, KEY) or ''} is running on the database at"
-                        f" {shown(settings.database_url)}, and this one would replace its keys and its simulated"
+                        f" {shown(settings.direct_url)}, and this one would replace its keys and its simulated"
                         " suppliers: stop it first, or start `heliograph api` and `heliograph worker` here"
                     )
                 await asyncio.sleep(POLL)

@@ -154,8 +154,9 @@ def graph(credentials: Credentials, app: UUID, config: Path) -> list[str]:
     ]
 
 
-def part_environment(settings: Settings, *, host: str) -> dict[str, str]:
-    """The environment of the API and the worker: what this start determined, and ours, which overrides defaults.
+def part_environment(settings: Settings, *, host: str, is_embedded: bool) -> dict[str, str]:
+    """The environment of the API and the worker: what this start determined, and ours, which overrides defaults. Of a
+    database of one's own they find the URL as this process did, so that they follow a file in which it is changed.
 
     Webhooks may go to loopback only while the API listens there: then anybody who can register one is already on this
     machine. If it listened elsewhere, it would give others access to services on loopback.
@@ -167,7 +168,9 @@ def part_environment(settings: Settings, *, host: str) -> dict[str, str]:
     }
     if ports.is_loopback(host):
         usual |= LOCAL_WEBHOOKS
-    found = {"HELIOGRAPH_DATABASE_URL": settings.database_url, "HELIOGRAPH_SECRET_KEY": settings.secret_key}
+    found = {"HELIOGRAPH_SECRET_KEY": settings.secret_key}
+    if is_embedded:
+        found |= {"HELIOGRAPH_DATABASE_URL": settings.database_url, "HELIOGRAPH_DATABASE_DIRECT_URL": ""}
     if settings.other_secret_key:
         found["HELIOGRAPH_OTHER_SECRET_KEY"] = settings.other_secret_key
     # This process has already reported misspelled ones.

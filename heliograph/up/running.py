@@ -22,8 +22,8 @@ import msgspec
 
 from heliograph.base.crypto import Unsealable
 from heliograph.base.database.migrate import migrate
-from heliograph.base.database.pool import CLIENT_SETTINGS, is_down, open_pool
-from heliograph.base.database.roles import RoleMissing, owner_needed
+from heliograph.base.database.pool import CLIENT_SETTINGS, is_down, open_pool, set_role
+from heliograph.base.database.roles import RECONNECT, RoleMissing, owner_needed
 from heliograph.base.embedded import files
 from heliograph.base.embedded.files import Layout
 from heliograph.base.embedded.install import PostgresError
@@ -136,7 +136,9 @@ async def _run_parts(
             await _unless(stop, database.start())
         finally:
             _leave(data_dir)
-        settings = msgspec.structs.replace(settings, database_url=database.url, owner_database_url=database.owner_url)
+        settings = msgspec.structs.replace(
+            settings, database_url=database.url, owner_database_url=database.owner_url, database_direct_url=""
+        )
     running: list[Part] = []
     watcher: asyncio.Task[None] | None = None
     claimed: asyncio.Task[None] | None = None
@@ -147,7 +149,7 @@ async def _run_parts(
         credentials, app, are_new, dashboard, console = await _prepare(
             settings, data_dir, base_url, held, is_local=is_local
         )
-        environment = parts.part_environment(settings, host=options.host)
+        environment = parts.part_environment(settings, host=options.host, is_embedded=database is not None)
         their = from_environment(environment)
         outside = parts.outside_environment()
         serve = ["api", "--host", options.host, "--port", str(port)]
@@ -169,7 +171,7 @@ async def _run_parts(
         if database is not None:
             watcher = asyncio.create_task(_keep_database(database, say))
         # In this order: the API's health status is up to two seconds old, and without a worker it is degraded.
-        credentials.whatsapp.phone_number_id = await _number(settings.database_url, credentials, stop)
+        credentials.whatsapp.phone_number_id = await _number(settings.direct_url, credentials, stop)
         await ports.answers(options.host, port, stop)
         if not stop.is_set():
             kept = data_dir / CREDENTIALS
@@ -230,15 +232,26 @@ async def _keep_database(database: Embedded, say: Callable[[str], None]) -> None
 
 async def _migrate(settings: Settings, say: Callable[[str], None]) -> None:
     """Raises UpError and MigrationError."""
-    owner = settings.owner_database_url or settings.database_url
+    owner = settings.owner_database_url or settings.direct_url
     try:
-        await migrate(owner, application=settings.database_url, on_wait=say, on_newer=say)
+        await migrate(owner, application=settings.direct_url, on_wait=say, on_newer=say)
+        if settings.database_direct_url and await _set_role(settings.direct_url):
+            say(RECONNECT)
     except RoleMissing as error:
         raise UpError(str(error)) from None
     except asyncpg.InsufficientPrivilegeError as error:
         raise UpError(owner_needed(error, owner_url=settings.owner_database_url)) from None
     except (OSError, asyncpg.PostgresError) as error:
         raise unusable(error) from error
+
+
+async def _set_role(url: str) -> bool:
+    """`set_role` for the role of `url`."""
+    conn = await connect(url, server_settings=CLIENT_SETTINGS)
+    try:
+        return await set_role(conn)
+    finally:
+        await conn.close(timeout=2)
 
 
 async def _prepare(
@@ -253,7 +266,7 @@ async def _prepare(
     # The simulators keep their ports if these are free, so that a worker that is still running finds them again.
     for simulator in (smsc, graph):
         simulator.port = held.enter_context(ports.reserved_if_free(simulator.host, simulator.port))
-    pool = await open_pool(settings.database_url, size=1, wait=10.0)
+    pool = await open_pool(settings.direct_url, size=1, wait=10.0)
     try:
         async with pool.acquire() as conn:
             organization_id, live, test = await seeding.ensure(conn, settings, smsc=smsc, known=known)
@@ -267,7 +280,7 @@ async def _prepare(
         ) from None
     finally:
         await pool.close()
-    credentials = Credentials(base_url, str(organization_id), live, test, settings.database_url, smsc, graph, is_local)
+    credentials = Credentials(base_url, str(organization_id), live, test, settings.direct_url, smsc, graph, is_local)
     write_credentials(data_dir / STARTING, credentials)
     write_simulators(data_dir / "smsc.json", data_dir / "graph.json", credentials)
     are_new = shown is None or (shown.live_key, shown.test_key) != (live, test)

@@ -57,7 +57,7 @@ async def _created(settings: Settings, data_dir: Path) -> Settings:
     if settings.database_url:
         where = database_url.shown(settings.database_url)
         # The application's own role may not exist yet: the first migration creates it.
-        exists = await _is_used(settings.owner_database_url or settings.database_url)
+        exists = await _is_used(settings.owner_database_url or settings.direct_url)
     else:
         layout = Layout(data_dir / "postgres")
         where, exists = str(layout.home), has_cluster(layout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import ssl
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,12 +12,14 @@ import asyncpg
 import pytest
 
 from heliograph.base.database.pool import RoleUnset, open_pool
+from heliograph.base.database.roles import RECONNECT
 from heliograph.base.network.connecting import connect
 from tests import sessions
 from tests.judge import judge, until_settled
-from tests.load import Load
+from tests.load import Client, Load
 from tests.pgbouncer import Bouncer, bouncing, version
 from tests.processes import PRODUCTION_LEASES, Program, installation, until
+from tests.up import up
 
 pytestmark = pytest.mark.lasts(15)
 
@@ -72,6 +75,30 @@ async def test_everything_works_behind_a_pooler(prepared: int, database_url: str
         )
         await conn.close()
         assert len([one for one in names if "LISTEN" not in one["query"]]) <= 4 + 2, names
+
+
+async def test_up_runs_behind_a_pooler(public_place: Path, database_url: str, owner_url: str) -> None:
+    """It ended with `unsupported startup parameter`, as did a restore with one role."""
+    async with bouncing(database_url) as bouncer:
+        given = {
+            "HELIOGRAPH_DATABASE_URL": bouncer.url,
+            "HELIOGRAPH_DATABASE_DIRECT_URL": database_url,
+            "HELIOGRAPH_OWNER_DATABASE_URL": owner_url,
+        }
+        said = public_place / "up-0.err"
+
+        async def operate() -> None:
+            await until(lambda: said.exists() and RECONNECT in said.read_text())
+            await bouncer.reconnect()
+
+        operating = asyncio.create_task(operate())
+        try:
+            async with up(public_place, **given) as ran, Client(ran.url, ran.credentials["live_key"]) as client:
+                await client.send("+258843000000")
+                await ran.stopped(signal.SIGTERM)
+        finally:
+            operating.cancel()
+            await asyncio.gather(operating, return_exceptions=True)
 
 
 async def test_a_role_brings_its_settings_and_names_are_verified(database_url: str) -> None:

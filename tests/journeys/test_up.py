@@ -349,7 +349,9 @@ def test_webhooks_reach_loopback_only_while_the_api_listens_there(
         monkeypatch.delenv(name)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    found = part_environment(Settings(database_url="postgresql://db/x", secret_key=secrets.token_hex(32)), host=host)
+    found = part_environment(
+        Settings(database_url="postgresql://db/x", secret_key=secrets.token_hex(32)), host=host, is_embedded=True
+    )
     rules = endpoints.rules(from_environment(found))
     assert rules.allow_http == http
     assert any(ipaddress.ip_address("127.0.0.1") in network for network in rules.networks) == loopback

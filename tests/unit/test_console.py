@@ -72,7 +72,22 @@ def test_a_process_says_it_at_its_start_and_its_parts_do_not_repeat_it(monkeypat
     told = run("key", "list", "--data-dir", "/nowhere/at/all", HELIOGRAPH_SECRT_KEY="x")
     assert "HELIOGRAPH_SECRT_KEY is not a setting and is ignored; did you mean HELIOGRAPH_SECRET_KEY?" in told.stderr
     monkeypatch.setenv("HELIOGRAPH_SECRT_KEY", "x")
-    assert "HELIOGRAPH_SECRT_KEY" not in part_environment(Settings(), host="127.0.0.1")
+    assert "HELIOGRAPH_SECRT_KEY" not in part_environment(Settings(), host="127.0.0.1", is_embedded=True)
+
+
+def test_the_parts_of_up_read_the_url_of_ones_own_database_where_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They kept the URL of the start, whose password may be changed in its file: until all was restarted, no part
+    reached the database again."""
+    monkeypatch.delenv("HELIOGRAPH_DATABASE_URL", raising=False)
+    monkeypatch.setenv("HELIOGRAPH_DATABASE_URL_FILE", "/run/url")
+    own = part_environment(Settings(database_url="postgresql://db/x"), host="127.0.0.1", is_embedded=False)
+    assert "HELIOGRAPH_DATABASE_URL" not in own
+    assert own["HELIOGRAPH_DATABASE_URL_FILE"] == "/run/url"
+    # That of the embedded one is known to this process alone, and no pooler is in between.
+    monkeypatch.setenv("HELIOGRAPH_DATABASE_DIRECT_URL", "postgresql://elsewhere/x")
+    embedded = part_environment(Settings(database_url="postgresql://db/x"), host="127.0.0.1", is_embedded=True)
+    assert embedded["HELIOGRAPH_DATABASE_URL"] == "postgresql://db/x"
+    assert embedded["HELIOGRAPH_DATABASE_DIRECT_URL"] == ""
 
 
 def test_a_python_that_removes_docstrings_is_refused_and_told() -> None:

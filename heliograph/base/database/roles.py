@@ -21,6 +21,9 @@ READ_ONLY, APPEND_ONLY = "schema_migrations", "audit_log"
 #: not grant it, `heliograph doctor` reports that it is missing.
 STATISTICS_ROLE = "pg_read_all_stats"
 
+#: What people are told once the role has been given what sessions behind a pooler need (`pool.set_role`).
+RECONNECT = "The role has its settings for PgBouncer now: RECONNECT in PgBouncer's console, or restart it."
+
 CURRENT_ROLE = "SELECT current_user::text"
 EXISTS = "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)"
 # PostgreSQL itself quotes names and passwords in the statement.

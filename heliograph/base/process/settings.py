@@ -318,6 +318,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return "database_direct_url" if self.database_direct_url else "database_url"
 
     @property
+    def direct_url(self) -> str:
+        """That URL, as it was when the process started."""
+        return self.database_direct_url or self.database_url
+
+    @property
     def pooler(self) -> str:
         """The pooler in between: "", "unprepared" or "prepared". For `open_pool`."""
         if not self.database_direct_url:

@@ -11,7 +11,7 @@ import typer
 from heliograph import migration_plan
 from heliograph.base.database import migrate
 from heliograph.base.database.pool import Connection, is_down, set_role
-from heliograph.base.database.roles import RoleMissing, owner_needed
+from heliograph.base.database.roles import RECONNECT, RoleMissing, owner_needed
 from heliograph.base.network.failures import reason
 from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.console import FAILED, UNREACHABLE, DataDir, Problem, on_database, settings_of
@@ -50,7 +50,7 @@ def command(
         owner = settings.owner_database_url or settings.database_url
         applied = asyncio.run(migrate.migrate(owner, application=settings.database_url, on_wait=say, on_newer=say))
         if settings.database_direct_url and on_database(set_role, settings):
-            say("The role has its settings for PgBouncer now: RECONNECT in PgBouncer's console, or restart it.")
+            say(RECONNECT)
     except RoleMissing as error:
         raise Problem(str(error)) from None
     except asyncpg.InsufficientPrivilegeError as error:

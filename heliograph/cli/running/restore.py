@@ -147,13 +147,13 @@ async def _into_database(found: store.Backup, *, pause: bool, secrets: Secrets |
     settings = from_environment()
     if not settings.database_url:
         raise Problem("a dump is restored into a database: set HELIOGRAPH_DATABASE_URL")
-    owner = settings.owner_database_url or settings.database_url
+    owner = settings.owner_database_url or settings.direct_url
     try:
         restored = await restoring.into_database(found, owner, by=shell(), pause=pause, secrets=secrets)
     except restoring.Unreachable as error:
         raise no_database(owner, error.__cause__ or error) from None
     try:
-        await migrate.migrate(owner, application=settings.database_url, on_wait=say, on_newer=say)
+        await migrate.migrate(owner, application=settings.direct_url, on_wait=say, on_newer=say)
     except RoleMissing as error:
         raise Problem(str(error)) from None
     except asyncpg.InsufficientPrivilegeError as error:
