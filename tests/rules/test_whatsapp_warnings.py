@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -230,6 +231,48 @@ async def test_a_reply_does_not_wait_behind_templates_that_have_to(pool: Pool, s
     await bench.round()
     allowed = 1 if since == "hold" else 2
     assert [one.message_id for one in bench.only.submitted] == replies[:allowed]
+
+
+async def restricted_with_replies(pool: Pool, replies: int) -> Made:
+    """An organization that may only answer, with so many answers waiting."""
+    who = await made(pool)
+    restriction = {"restriction_type": "RESTRICTED_BIZ_INITIATED_MESSAGING", "expiration": BEGAN + 86_400}
+    restricted = {"event": "ACCOUNT_RESTRICTION", "restriction_info": [restriction]}
+    await say(Meta(pool), who, "account_update", restricted)
+    answered = await conversation(pool, who)
+    for _ in range(replies):
+        await outbound(pool, who, type="text", conversation_id=answered)
+    return who
+
+
+async def test_where_only_replies_wait_no_more_are_taken_than_can_leave(pool: Pool) -> None:
+    """Each round took five hundred, and put back, for a moment in which nothing was sent, all but a few."""
+    await restricted_with_replies(pool, 30)
+    bench = await Bench(pool).start()
+    bench.only.room = 5
+    await bench.round()
+    await bench.later(seconds=1)
+    for sent in range(10, 31, 5):
+        await bench.round()
+        assert len(bench.only.submitted) == sent
+        assert (
+            await pool.fetchval("SELECT count(*) FROM queue WHERE due_at <= now() AND lease_until IS NULL") == 30 - sent
+        )
+
+
+async def test_replies_found_among_messages_that_have_to_wait_follow_one_another(pool: Pool) -> None:
+    """Those that the number had no room for were put back, and waited until the worker next looked at its queue."""
+    who = await restricted_with_replies(pool, 4)
+    for n in range(30):
+        await outbound(pool, who, to=f"+2588411111{n:02}")
+    bench = await Bench(pool, claim_limit=1_000).start()
+    bench.only.room = 2
+    bench.channel.wake.clear()
+    await bench.round()
+    assert len(bench.only.submitted) == 2
+    assert not bench.channel.is_full
+    async with asyncio.timeout(20):
+        await bench.channel.wake.wait()
 
 
 async def test_a_restriction_ends_at_its_time(pool: Pool) -> None:

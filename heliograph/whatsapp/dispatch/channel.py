@@ -38,7 +38,7 @@ from heliograph.whatsapp.callbacks.matching import KIND, NamedUsers
 from heliograph.whatsapp.dispatch import claimed, held, holds, messaging_limits, outcomes, parking, test_mode
 from heliograph.whatsapp.dispatch import lost as lost_answers
 from heliograph.whatsapp.dispatch.claimed import ClaimedMessage, Content, Template, load_templates
-from heliograph.whatsapp.dispatch.messaging_limits import BULK_LIMIT_PAUSE, LIMIT_PAUSE
+from heliograph.whatsapp.dispatch.messaging_limits import BULK_LIMIT_PAUSE, BUSY_PAUSE, LIMIT_PAUSE
 from heliograph.whatsapp.dispatch.number_pool import PooledNumber
 from heliograph.whatsapp.dispatch.outcomes import Context
 from heliograph.whatsapp.money.rates import RateBook
@@ -55,9 +55,9 @@ UNCERTAIN_PAUSE = 30.0
 MOST_UNKNOWN = 3
 #: Seconds until lines that were full are read again; a connector then still has work for a quarter of a second.
 PACE = 0.05
-#: How many rows of a line are examined at once while its portfolio's messaging limit is reached or its account may not
-#: begin conversations, even if the number can send fewer: most go back, and those of users who count already, or whose
-#: window is open, are found among them.
+#: How many rows of a line are examined at once while its portfolio's messaging limit is reached, or its account may not
+#: begin conversations and messages that would are among them, even if the number can send fewer: most go back, and
+#: those of users who count already, or whose window is open, are found among them.
 LOOKED = 500
 #: How many rows of lines without a connector are examined, and how often, in seconds: their numbers may be gone for
 #: good.
@@ -116,9 +116,9 @@ class WhatsAppChannel:
         self._leaves: dict[UUID, float] = {}
         self._after = UNROUTED
         self._look_at = 0.0
-        #: Lines whose messages the last round sent back because of the messaging limit; and how many messages of each
-        #: may leave in this one.
-        self._limited: set[UUID] = set()
+        #: Line → whether the last round sent messages of it back because of the messaging limit, or because its account
+        #: may not begin conversations; and how many messages of such a line may leave in this one.
+        self._limited: dict[UUID, bool] = {}
         self._leaving_of: dict[UUID, int] = {}
         #: Lines that were filled in the last round, or had no room.
         self._paced: set[UUID] = set()
@@ -180,7 +180,7 @@ class WhatsAppChannel:
     def _looks(self, line: UUID) -> bool:
         """Whether most of its messages may have to wait, so that those that may leave have to be found."""
         known = self._now[line].line
-        return line in self._limited or (known is not None and known.replies_only)
+        return self._limited.get(line, known is not None and known.replies_only)
 
     async def _ask_to_try(self) -> None:
         """Get permission to probe for each line whose hold is over: of all messages that a hold stops, one at a time
@@ -237,14 +237,19 @@ class WhatsAppChannel:
         orphans = await self._orphans(conn, [one for one in messages if one.is_unsent and _home(one) not in self._now])
         templates = await load_templates(conn, [one for one in messages if one.is_unsent])
         together: Counter[tuple[UUID, str]] = Counter()
-        steps = [orphans.get(one.lease.id) or self._step(one, templates, together) for one in messages]
+        barred: set[UUID] = set()
+        steps = [orphans.get(one.lease.id) or self._step(one, templates, together, barred) for one in messages]
         outgoing = [(place, one) for place, one in enumerate(steps) if isinstance(one, Attempt)]
         waits = await self._limits.admit(conn, [self._leaving(one) for _, one in outgoing], self._leaving_of)
         for (place, one), wait in zip(outgoing, waits, strict=True):
             if wait:
                 steps[place] = Postponed(one.lease, wait, one.lease.line, counts=False)
-        self._limited -= {one.lease.line for _, one in outgoing}
-        self._limited |= {one.lease.line for (_, one), wait in zip(outgoing, waits, strict=True) if wait >= LIMIT_PAUSE}
+        self._limited |= dict.fromkeys((one.lease.line for _, one in outgoing), False) | dict.fromkeys(barred, True)
+        for (_, one), wait in zip(outgoing, waits, strict=True):
+            self._limited[one.lease.line] |= wait >= LIMIT_PAUSE
+        if BUSY_PAUSE in waits:
+            # The watch looks for what is due only once a second.
+            asyncio.get_running_loop().call_later(BUSY_PAUSE, self.wake.set)
         return steps
 
     def _leaving(self, one: Attempt[ClaimedMessage]) -> messaging_limits.Leaving:
@@ -302,9 +307,14 @@ class WhatsAppChannel:
         return {due.lease.id: decide(due) for due in dues}
 
     def _step(
-        self, due: ClaimedMessage, templates: Mapping[UUID, Template], together: Counter[tuple[UUID, str]]
+        self,
+        due: ClaimedMessage,
+        templates: Mapping[UUID, Template],
+        together: Counter[tuple[UUID, str]],
+        barred: set[UUID],
     ) -> Step:
-        """Decide about one message whose earlier attempts, if any, are known to have ended."""
+        """Decide about one message whose earlier attempts, if any, are known to have ended. `barred` gets its line if
+        it may not begin a conversation."""
         lease = due.lease
         if not due.is_unsent or due.attempt_state == "accepted":
             return Finish()
@@ -328,6 +338,7 @@ class WhatsAppChannel:
         slot = self._now[home]
         if slot.line is not None and slot.line.replies_only and due.template_id is not None and not due.window_open:
             # Meta would refuse it, and the hold would stop replies as well.
+            barred.add(lease.line)
             pause = LIMIT_PAUSE if lease.lane == SINGLE else BULK_LIMIT_PAUSE
             return Postponed(lease, pause, lease.line, counts=False)
         ahead = together[lease.line, due.recipient]
