@@ -649,6 +649,26 @@ async def test_what_users_write_counts_under_the_other_id_of_a_number_that_was_a
     assert len(await dead_letters(pool)) == 2
 
 
+@pytest.mark.parametrize("what", ["message", "call", "status"])
+async def test_an_account_is_read_whose_number_is_named_by_another_id(
+    pool: Pool, acme: Made, meta: Meta, what: str
+) -> None:
+    """After a call or a status, it was read only when its turn came, and its number sent under the id that was gone."""
+    id, removed, _ = await new_number(pool, acme.organization_id, acme.account_id)
+    await pool.execute("UPDATE whatsapp_numbers SET state = 'removed' WHERE id = $1", id)
+    for graph_id in (acme.graph_id, "554", *([removed] if what == "status" else [])):
+        await pool.execute("UPDATE whatsapp_accounts SET numbers_at = now() + interval '10 minutes'")
+        said = {
+            "message": message(acme, graph_id=graph_id, digits=acme.digits),
+            "call": call(acme, ago(hours=2)),
+            "status": status(acme, "wamid.1", "sent", graph_id=graph_id),
+        }[what]
+        said[2]["metadata"]["phone_number_id"] = graph_id
+        await meta.say(acme, said)
+        is_soon = await pool.fetchval("SELECT numbers_at < now() + interval '2 minutes' FROM whatsapp_accounts")
+        assert is_soon == (graph_id == "554")
+
+
 async def test_what_does_not_name_its_number_is_not_for_one_whose_digits_meta_has_not_told(
     pool: Pool, acme: Made, meta: Meta
 ) -> None:

@@ -46,7 +46,7 @@ from heliograph.whatsapp.callbacks import intake, matching, received
 from heliograph.whatsapp.callbacks.dead_letters import UNKNOWN_NUMBER, DeadLetter, Readable, raw_of, store
 from heliograph.whatsapp.callbacks.matching import NamedUsers
 from heliograph.whatsapp.callbacks.processing.applying import TRANSIENT, apply, blames_item
-from heliograph.whatsapp.callbacks.processing.routing import Work, moved, route
+from heliograph.whatsapp.callbacks.processing.routing import Work, moved, names_newly, route
 from heliograph.whatsapp.callbacks.received import ReceivedItem
 from heliograph.whatsapp.mirror import accounts, numbers
 from heliograph.whatsapp.money.rates import RateBook
@@ -239,8 +239,8 @@ class Inbox:
         for item, at in found:
             work = route(item, app, at, routes)
             if isinstance(work, Work):
-                if isinstance(item, MessageItem) and item.phone_number_id not in routes[item.waba_id].numbers:
-                    growing.add((work.organization_id, work.account_id))  # it may be the id that it has now
+                if names_newly(item, routes[item.waba_id]):
+                    growing.add((work.organization_id, work.account_id))
                 is_locked = isinstance(item, MessageItem) and self._sealing.is_locked(work.organization_id)
                 (locked if is_locked else works).append(work)
             elif work == UNKNOWN_NUMBER and isinstance(item, (MessageItem, CallItem)):

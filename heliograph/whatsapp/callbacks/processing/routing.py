@@ -61,6 +61,14 @@ def route(item: Readable, app: UUID, at: datetime, routes: Mapping[str, Route]) 
     return Work(item, app, at, found.organization_id, found.account_id, number_id, found.trying)
 
 
+def names_newly(item: Readable, found: Route) -> bool:
+    """Whether an item that has an owner names its number by an id that is not known here, which it may have now. What a
+    removed number has sent is reported under the id that it had."""
+    if not isinstance(item, NUMBERED) or item.phone_number_id in found.numbers:
+        return False
+    return not isinstance(item, StatusItem) or item.phone_number_id not in found.former
+
+
 # One with the same id before others with the same digits, since a number may get another id when it moves.
 MOVED = """
 SELECT item.n, known.id
