@@ -288,6 +288,40 @@ async def test_whoever_changes_to_a_number_that_somebody_left_is_not_joined_to_t
     assert await out(pool, acme, TO, NEW, old) == [False, True, False]
 
 
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("told", [{"user_id": "MZ.3"}, {}])
+async def test_who_changes_to_a_number_that_somebody_left_from_one_that_is_not_told_is_not_joined_to_them(
+    pool: Pool, acme: Made, meta: Meta, together: bool, told: dict[str, str]
+) -> None:
+    """They were taken for who had left it, and got their conversation."""
+    first, moved, last = ago(hours=60), ago(hours=50), ago(hours=20)
+    system = {"type": "user_changed_number", "body": "changed", "wa_id": TO[1:], **told}
+    said = [message(acme, "STOP", first, user_id="MZ.1"), changed_number(acme, moved),
+            message(acme, at=ago(hours=40), by=None, user_id="MZ.2"),
+            message(acme, type="system", by=None, user_id="MZ.2", at=ago(hours=30), system=system),
+            message(acme, at=last, user_id="MZ.3")]  # fmt: skip
+    for some in [said] if together else [[one] for one in said]:
+        await meta.say(acme, *some)
+    assert await places(pool) == {NEW: (first, 1), TO: (last, 2)}
+    async with pool.acquire() as conn:
+        assert sorted(await people.names(conn, acme.organization_id, NEW)) == [NEW, "MZ.1"]
+        assert sorted(await people.names(conn, acme.organization_id, TO)) == [TO, "MZ.2", "MZ.3"]
+    await meta.say(acme, message(acme, "START", by=TO))
+    assert await out(pool, acme, TO, NEW) == [False, True]
+
+
+async def test_who_comes_back_to_their_number_from_one_that_is_not_told_is_known_by_the_user_id(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    last = ago(hours=30)
+    await meta.say(acme, message(acme, at=ago(hours=60), user_id="MZ.1"))
+    await meta.say(acme, changed_user_id(acme, ago(hours=50)))
+    system = {"type": "user_changed_number", "body": "changed", "wa_id": TO[1:], "user_id": "MZ.3"}
+    await meta.say(acme, message(acme, type="system", by=None, user_id="MZ.2", at=ago(hours=40), system=system))
+    await meta.say(acme, message(acme, at=last, user_id="MZ.3"))
+    assert await places(pool) == {TO: (last, 2)}
+
+
 @pytest.mark.parametrize(("stopped", "wrote", "silent"), [(55, TO, True), (55, "MZ.1", True), (45, NEW, False)])
 async def test_an_opt_out_goes_along_and_the_number_keeps_what_was_said_before_the_move(
     pool: Pool, acme: Made, meta: Meta, stopped: int, wrote: str, silent: bool

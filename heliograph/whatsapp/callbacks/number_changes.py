@@ -77,7 +77,10 @@ async def authors(conn: Connection, written: Sequence[UserEvent]) -> tuple[list[
             users[n] = _under(one.moved_to, one.user)
             continue
         moved[n] = to = await _today(conn, one.user.organization_id, one.moved_to, one.at)
-        if one.user.digits is not None:
+        if one.user.digits is None:
+            # Whichever number they left, somebody else may have left the new one.
+            handovers += await _take_over(conn, _under(to, one.user), one.at)
+        else:
             made = await _change(conn, one.user, to, one.at)
             handovers += made
             if made and made[-1].is_separate:
