@@ -604,6 +604,28 @@ async def test_who_is_back_under_a_former_user_id_uses_it_though_both_notices_co
     assert await out(pool, acme, TO, "MZ.1", f"+{third}" if third else TO) == [True, True, True]
 
 
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_a_number_that_somebody_got_and_left_again_is_the_next_owner_s_though_both_notices_come_together(
+    pool: Pool, acme: Made, meta: Meta, together: bool, is_told: bool
+) -> None:
+    """Its next owner got the conversation of who had had it in between."""
+    got = {"type": "user_changed_number", "body": "changed", "wa_id": NEW[1:], "user_id": "MZ.2"}
+    back = {"type": "user_changed_number", "body": "changed", "wa_id": TO[1:], "user_id": "MZ.3"}
+    notices = [
+        message(acme, type="system", by=None, user_id="MZ.1", at=ago(hours=50), system=got),
+        message(acme, type="system", by=None, user_id="MZ.2", at=ago(hours=40), system=back)
+        if is_told
+        else changed_user_id(acme, ago(hours=40), old="MZ.2", new="MZ.3"),
+    ]
+    wrote, last = ago(hours=60), ago(hours=30)
+    await meta.say(acme, message(acme, by=None, user_id="MZ.1", at=wrote))
+    for said in [notices] if together else [[one] for one in notices]:
+        await meta.say(acme, *said)
+    await meta.say(acme, message(acme, by=NEW, user_id="MZ.4", at=last))
+    assert await places(pool) == {TO if is_told else "MZ.3": (wrote, 1), NEW: (last, 1)}
+
+
 async def test_a_number_that_is_known_since_a_late_notice_of_a_user_id_is_not_kept_as_a_user_id(
     pool: Pool, acme: Made, meta: Meta
 ) -> None:

@@ -34,6 +34,8 @@ from heliograph.whatsapp.callbacks.opt_out_words import Said
 
 #: Maximum characters kept of a user's profile name.
 LONGEST_NAME = 200
+#: Maximum parts into which a batch is divided: each takes about as long as a batch of its own, with the same locks.
+MOST_PARTS = 20
 
 
 class ReceivedItem(msgspec.Struct, frozen=True, gc=False):
@@ -63,6 +65,9 @@ class _Message(msgspec.Struct, gc=False):
     keyword: str | None = None
     word: str = ""
 
+
+#: A new message's id, and the message.
+_Fresh = tuple[UUID, ReceivedItem]
 
 # Waits if another transaction is storing the same wamid.
 NEW = """
@@ -120,8 +125,43 @@ async def receive(conn: Connection, received: Sequence[ReceivedItem], *, sealing
     )
     new = {row["message_id"] for row in rows}
     fresh = [(id, one) for id, one in zip(ids, ordered, strict=True) if id in new]
-    if not fresh:
-        return 0, 0
+    return len(fresh), sum([await _take_in(conn, some, sealing) for some in _apart(fresh)])
+
+
+def _apart(fresh: list[_Fresh]) -> list[list[_Fresh]]:
+    """The messages, divided so that no notice of new names is among others of its user: what came before it counts
+    first, and then the notice, as if each had come alone."""
+    if not any(_is_notice(one.item) for _, one in fresh):
+        return [fresh] if fresh else []
+    parts: list[list[_Fresh]] = [[]]
+    named: set[tuple[UUID, str]] = set()
+    changed: set[tuple[UUID, str]] = set()
+    for one in fresh:
+        names, is_notice = _names(one[1]), _is_notice(one[1].item)
+        if len(parts) < MOST_PARTS and not names.isdisjoint(named if is_notice else changed):
+            parts.append([])
+            named, changed = set(), set()
+        parts[-1].append(one)
+        named |= names
+        if is_notice:
+            changed |= names
+    return parts
+
+
+def _is_notice(item: MessageItem) -> bool:
+    return item.new_sender is not None or item.new_user_id is not None
+
+
+def _names(one: ReceivedItem) -> set[tuple[UUID, str]]:
+    """All names of the user in a message, as keys."""
+    item = one.item
+    numbers = {phones.person(f"+{digits}") for digits in (item.sender, item.new_sender) if digits}
+    names = numbers | {id for id in (item.user_id, item.new_user_id) if id}
+    return {(one.organization_id, name) for name in names}
+
+
+async def _take_in(conn: Connection, fresh: Sequence[_Fresh], sealing: Sealing) -> int:
+    """Record new messages, given in chronological order; returns the number of webhook deliveries queued."""
     authors, handovers = await number_changes.authors(conn, [_written(one) for _, one in fresh])
     await conversations.link(conn, [link for author, (_, one) in zip(authors, fresh, strict=True)
                                     for link in _changed(author, one.item)])  # fmt: skip
@@ -149,7 +189,7 @@ async def receive(conn: Connection, received: Sequence[ReceivedItem], *, sealing
     numbers = {one.received.number_id: one.received.organization_id for one in messages}
     digits = {row["id"]: row["digits"] for row in await conn.fetch(DIGITS, list(numbers.values()), list(numbers))}
     deliveries += await events.record(conn, [_event(one, digits[one.received.number_id]) for one in messages])
-    return len(messages), deliveries
+    return deliveries
 
 
 def _written(one: ReceivedItem) -> UserEvent:
