@@ -641,6 +641,20 @@ async def test_a_number_that_is_known_since_a_late_notice_of_a_user_id_is_not_ke
     assert [tuple(row) for row in rows] == [(NEW, "MZ.1")]
 
 
+async def test_a_user_id_that_is_known_since_a_late_notice_of_a_number_is_not_kept_as_a_number(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    """The conversation and the inbox showed "+MZ.3", to which no reply can be sent."""
+    await meta.say(acme, message(acme, at=ago(hours=60), user_id="MZ.1"))
+    await meta.say(acme, message(acme, at=ago(hours=45), by=NEW, user_id="MZ.2"))
+    await meta.say(acme, changed_user_id(acme, ago(hours=40), old="MZ.2", new="MZ.3"))
+    system = {"type": "user_changed_number", "body": "changed", "wa_id": NEW[1:], "user_id": "MZ.2"}
+    await meta.say(acme, message(acme, type="system", user_id="MZ.1", at=ago(hours=50), system=system))
+    rows = await pool.fetch("SELECT recipient, user_id FROM whatsapp_conversations WHERE merged_into IS NULL")
+    assert [tuple(row) for row in rows] == [("MZ.3", "MZ.3")]
+    assert {row[0] for row in await pool.fetch("SELECT peer FROM inbox_threads")} == {"MZ.3"}
+
+
 @pytest.mark.parametrize("by", [TO, None])
 @pytest.mark.parametrize("order", [*itertools.permutations(("stop", "change", "another"))])
 async def test_a_stop_holds_for_a_user_whose_id_changed_twice_in_whatever_order_it_is_told(

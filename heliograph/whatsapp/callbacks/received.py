@@ -284,11 +284,16 @@ def _renamed(messages: Sequence[_Message]) -> list[Renamed]:
     """The notices among them that a user's names have changed, in order."""
     found = []
     for one in messages:
-        moved_to, new_user_id, user = one.moved_to, one.hidden_as or one.received.item.new_user_id, one.user
-        if one.hidden_as and one.hidden_as.startswith("+"):  # since then their number has been told
-            moved_to, new_user_id = one.hidden_as, None
-        if moved_to or new_user_id:
-            digits = moved_to.removeprefix("+") if moved_to else user.digits
+        told, new_user_id, digits, user = one.moved_to or one.hidden_as, one.received.item.new_user_id, None, one.user
+        if told is None:
+            digits = user.digits
+        elif not told.startswith("+"):  # they hide their number, or have left the one that was told
+            new_user_id = told
+        else:
+            digits = told.removeprefix("+")
+            if one.hidden_as:  # since then their number has been told
+                new_user_id = None
+        if told or new_user_id:
             names = User(user.organization_id, user.number_id, digits, new_user_id)
             found.append(Renamed(one.conversation_id, names, one.at))
     return found
