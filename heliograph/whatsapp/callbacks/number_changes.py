@@ -66,6 +66,7 @@ async def authors(conn: Connection, written: Sequence[UserEvent]) -> tuple[list[
     """
     written = await _hidden_today(conn, written)
     handovers, late = await _leave_hidden(conn, written)
+    handovers += await _leave_told(conn, written)
     written = await _numbered(conn, written)
     users = [_under(one.hidden_as or "", one.user) if _hidden(one) in late else one.user for one in written]
     moved = [one.moved_to for one in written]
@@ -227,6 +228,20 @@ async def _leave_with_ids(
             await people.leave(conn, [Departure(*place, to, known.left_at)])
         left.update(await people.left(conn, [place]))
     return handovers
+
+
+async def _leave_told(conn: Connection, written: Sequence[UserEvent]) -> list[Handover]:
+    """The same for new numbers that are told with user ids which their users are known to have left since."""
+    told = [
+        UserEvent(msgspec.structs.replace(_under(one.moved_to, one.user), user_id=one.new_user_id), one.at)
+        for one in written
+        if one.moved_to is not None and one.new_user_id is not None
+    ]
+    names = {
+        (one.user.organization_id, name) for one in told for name in (one.user.recipient, one.user.user_id) if name
+    }
+    left = await people.left(conn, names) if names else {}
+    return await _leave_with_ids(conn, told, [one.user for one in told], left) if left else []
 
 
 async def _numbered(conn: Connection, written: Sequence[UserEvent]) -> Sequence[UserEvent]:
