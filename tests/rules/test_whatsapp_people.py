@@ -641,22 +641,22 @@ async def test_a_number_that_is_known_since_a_late_notice_of_a_user_id_is_not_ke
     assert [tuple(row) for row in rows] == [(NEW, "MZ.1")]
 
 
-@pytest.mark.parametrize("by", [TO, None])
+@pytest.mark.parametrize(("wrote", "by"), [(TO, TO), (TO, None), (None, TO), (None, None)])
 @pytest.mark.parametrize("order", [*itertools.permutations(("stop", "change", "hidden"))])
 async def test_a_stop_holds_for_a_user_who_got_and_left_a_number_in_whatever_order_it_is_told(
-    pool: Pool, acme: Made, meta: Meta, order: tuple[str, ...], by: str | None
+    pool: Pool, acme: Made, meta: Meta, order: tuple[str, ...], wrote: str | None, by: str | None
 ) -> None:
     """If they left it before they were known to have got it, their user id got messages, and the number's next owner
     the conversation."""
     system = {"type": "user_changed_number", "body": "changed", "wa_id": NEW[1:], "user_id": "MZ.2"}
     told = {
-        "stop": message(acme, "STOP", ago(hours=60), user_id="MZ.1"),
+        "stop": message(acme, "STOP", ago(hours=60), by=wrote, user_id="MZ.1"),
         "change": message(acme, type="system", by=by, user_id="MZ.1", at=ago(hours=50), system=system),
         "hidden": changed_user_id(acme, ago(hours=40), old="MZ.2", new="MZ.3"),
     }
     for one in order:
         await meta.say(acme, told[one])
-    assert await out(pool, acme, TO, NEW, "MZ.2", "MZ.3") == [True, True, True, True]
+    assert await out(pool, acme, wrote or by or NEW, NEW, "MZ.2", "MZ.3") == [True, True, True, True]
     await meta.say(acme, message(acme, by=NEW, user_id="MZ.9", at=ago(hours=30)))
     rows = await pool.fetch("SELECT recipient, user_id FROM whatsapp_conversations WHERE merged_into IS NULL")
     assert {tuple(row) for row in rows} == {("MZ.3", "MZ.3"), (NEW, "MZ.9")}

@@ -320,7 +320,9 @@ async def _change(conn: Connection, user: User, to: str, at: datetime) -> list[H
             # The notice is late, and the number already belongs to somebody else.
             return taken + await _separate(conn, user, to, at)
         taken += await _take_over(conn, _under(to, user), at)
-    await conversations.link(conn, [(organization_id, number, to)])
+    # The old user id would be linked with a new number, but another user id takes its place (`_under`).
+    old = [user.user_id] if user.user_id is not None and not to.startswith("+") else []
+    await conversations.link(conn, [(organization_id, name, to) for name in (number, *old)])
     await people.leave(conn, [Departure(organization_id, number, to, at)])
     return taken
 
