@@ -662,6 +662,27 @@ async def test_a_stop_holds_for_a_user_who_got_and_left_a_number_in_whatever_ord
     assert {tuple(row) for row in rows} == {("MZ.3", "MZ.3"), (NEW, "MZ.9")}
 
 
+async def test_a_stop_holds_for_a_user_who_had_a_number_twice_and_of_whose_first_time_is_told_last(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    """The last notice was taken for one that repeats the second departure, and the old user id in it was lost."""
+    last = "+258847777777"
+
+    def changed(hours: int, to: str, user_id: str, old: str, by: str | None = None) -> Change:
+        system = {"type": "user_changed_number", "body": "changed", "wa_id": to[1:], "user_id": user_id}
+        return message(acme, type="system", by=by, user_id=old, at=ago(hours=hours), system=system)
+
+    for one in (
+        changed_user_id(acme, ago(hours=20), old="MZ.4", new="MZ.5"),
+        changed_user_id(acme, ago(hours=50), old="MZ.1", new="MZ.2"),
+        message(acme, "STOP", ago(hours=60), user_id="MZ.1"),
+        changed(30, NEW, "MZ.4", "MZ.3"),
+        changed(40, last, "MZ.3", "MZ.2", by=NEW),
+    ):
+        await meta.say(acme, one)
+    assert await out(pool, acme, TO, "MZ.5") == [True, True]
+
+
 async def test_a_user_id_that_is_known_since_a_late_notice_of_a_number_is_not_kept_as_a_number(
     pool: Pool, acme: Made, meta: Meta
 ) -> None:

@@ -86,6 +86,9 @@ async def authors(conn: Connection, written: Sequence[UserEvent]) -> tuple[list[
             handovers += made
             if made and made[-1].is_separate:
                 users[n] = _under(to, one.user)
+            elif one.user.user_id is not None and not to.startswith("+"):
+                # With a new number it would be linked below, but another user id takes its place (`_under`).
+                await conversations.link(conn, [(one.user.organization_id, one.user.user_id, to)])
     await _leave_ids(conn, written, moved)
     numbered = [user for user in users if user.digits is not None]
     names = {(user.organization_id, name) for user in numbered for name in (user.recipient, user.user_id) if name}
@@ -320,9 +323,7 @@ async def _change(conn: Connection, user: User, to: str, at: datetime) -> list[H
             # The notice is late, and the number already belongs to somebody else.
             return taken + await _separate(conn, user, to, at)
         taken += await _take_over(conn, _under(to, user), at)
-    # The old user id would be linked with a new number, but another user id takes its place (`_under`).
-    old = [user.user_id] if user.user_id is not None and not to.startswith("+") else []
-    await conversations.link(conn, [(organization_id, name, to) for name in (number, *old)])
+    await conversations.link(conn, [(organization_id, number, to)])
     await people.leave(conn, [Departure(organization_id, number, to, at)])
     return taken
 
