@@ -1474,7 +1474,7 @@ CREATE TABLE number_lookups (
 CREATE INDEX number_lookups_open ON number_lookups (supplier_id, asked_at) WHERE state = 'asked';
 CREATE TABLE number_lookups_rest PARTITION OF number_lookups DEFAULT;
 COMMENT ON TABLE number_lookups IS 'control: look-ups of single numbers and their cost, kept for 90 days; those in state asked are a queue';
-COMMENT ON COLUMN number_lookups.number IS 'digits of the number; negative and random in rows that keep only what was paid: of an erased person, of an earlier supplier or currency';
+COMMENT ON COLUMN number_lookups.number IS 'digits of the number; negative and random in rows that keep only what was paid: of an erased person, of an earlier supplier or currency, of a second answer';
 COMMENT ON COLUMN number_lookups.asked_on IS 'the first of the month of asked_at, in UTC';
 COMMENT ON COLUMN number_lookups.supplier_id IS 'an id of lookup_suppliers';
 COMMENT ON COLUMN number_lookups.times IS 'how often it was answered, and therefore charged';

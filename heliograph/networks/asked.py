@@ -20,8 +20,9 @@ from heliograph.networks.learned import KEPT
 
 #: When to retry a look-up that failed, and one that found nothing.
 FAILED, UNKNOWN = timedelta(hours=1), timedelta(days=7)
-#: How long a worker has for the numbers that it took; then another worker looks them up.
-TAKEN = timedelta(minutes=2)
+#: How long a worker has for the numbers that it took; then another worker looks them up, and they are paid for again.
+#: It is longer than asking, the answer and storing it may take (`sms/lookups/asking.py`).
+TAKEN = timedelta(minutes=7)
 #: A look-up that is still waiting after this has failed: the supplier was paused or removed, or is too slow.
 NOBODY = timedelta(minutes=10)
 #: How many numbers may wait to be looked up; beyond that, messages are routed by the number's range.
@@ -125,11 +126,12 @@ async def take(conn: Connection, supplier_id: UUID, *, limit: int) -> list[int]:
     return [row["number"] for row in await conn.fetch(TAKE, supplier_id, limit, TAKEN, again)]
 
 
-# Otherwise a paused supplier's numbers would take up the room of other suppliers'.
+# Otherwise a paused supplier's numbers would take up the room of other suppliers'. Those that a worker has taken get an
+# answer.
 GIVE_UP = """
 UPDATE number_lookups l SET state = 'failed', detail = 'nobody asked', taken_until = NULL
   FROM (SELECT number, asked_on FROM number_lookups WHERE state = 'asked' AND asked_at < now() - $1::interval
-         ORDER BY number LIMIT 1000 FOR UPDATE SKIP LOCKED) AS old
+           AND coalesce(taken_until <= now(), true) ORDER BY number LIMIT 1000 FOR UPDATE SKIP LOCKED) AS old
  WHERE l.number = old.number AND l.asked_on = old.asked_on
 """
 
@@ -142,19 +144,27 @@ async def give_up(conn: Connection) -> None:
         await conn.execute(GIVE_UP, NOBODY)
 
 
+# What was paid for a number that nobody waits for any more, because the person was erased or another worker has looked
+# it up too, is kept in the same way, unless ($9) it may be what an earlier try has stored.
 ANSWERED = f"""
-WITH held AS MATERIALIZED (
-    SELECT * FROM number_lookups WHERE number = ANY ($1) AND state = 'asked' ORDER BY number FOR UPDATE
+WITH item AS MATERIALIZED (
+    SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $7::int[]) AS given (number, state, network, times)
+), held AS MATERIALIZED (
+    SELECT * FROM number_lookups WHERE number = ANY ($1) AND state = 'asked' AND supplier_id = $8
+     ORDER BY number FOR UPDATE
 ), moved AS MATERIALIZED (
-    SELECT * FROM held WHERE currency <> $6
+    SELECT number, asked_on, supplier_id, state, times, price, currency FROM held WHERE currency <> $6
+     UNION ALL
+    SELECT number, date_trunc('month', now() AT TIME ZONE 'UTC')::date, $8::uuid, state, times, times * $5::bigint, $6
+      FROM item WHERE NOT $9 AND number NOT IN (SELECT number FROM held)
 ), paid AS ({_KEEP_PAID.format(rows="moved")})
 UPDATE number_lookups l
    SET state = item.state, network = item.network, detail = $4, answered_at = now(), taken_until = NULL,
        times = CASE l.currency WHEN $6 THEN l.times ELSE 0 END + item.times,
        price = CASE l.currency WHEN $6 THEN l.price ELSE 0 END + item.times * $5, currency = $6
-  FROM held JOIN unnest($1::bigint[], $2::text[], $3::text[], $7::int[]) AS item (number, state, network, times)
-       USING (number)
+  FROM held JOIN item USING (number)
  WHERE l.number = held.number AND l.asked_on = held.asked_on
+RETURNING l.number
 """
 
 
@@ -163,17 +173,22 @@ async def answered(
     numbers: Sequence[int],
     told: Mapping[int, str],
     *,
+    supplier_id: UUID,
     error: str,
     price: int,
     currency: str,
-) -> None:
+    again: bool = False,
+) -> set[int]:
     """Store the answers: networks by number ("643-04"), empty where the supplier knows none. A number without an answer
-    has failed, and costs nothing. `price`: per number, in millionths."""
+    has failed, and costs nothing. Returns the numbers that were still waiting: no other may be stored. `price`: per
+    number, in millionths. `again`: an earlier try may have been committed."""
     ordered = sorted(numbers)
     states = ["failed" if one not in told else "found" if told[one] else "unknown" for one in ordered]
     networks = [told.get(one, "") for one in ordered]
     paid = [int(one in told) for one in ordered]
-    await conn.execute(ANSWERED, ordered, states, networks, storable(error, 200), price, currency, paid)
+    detail = storable(error, 200)
+    rows = await conn.fetch(ANSWERED, ordered, states, networks, detail, price, currency, paid, supplier_id, again)
+    return {row["number"] for row in rows}
 
 
 # By the month of the request, so that nothing is counted in two months.

@@ -137,7 +137,7 @@ async def test_what_was_asked_stands_beside_its_cost(pool: Pool, root: Browser) 
         await asked.ask(conn, dict.fromkeys((258841230001, 258841230002, 258841230003), one.id))
         told = {258841230001: "643-03", 258841230002: ""}
         numbers = [258841230001, 258841230002, 258841230003]
-        await asked.answered(conn, numbers, told, error="late", price=3000, currency="EUR")
+        await asked.answered(conn, numbers, told, supplier_id=one.id, error="late", price=3000, currency="EUR")
     for path in ("/console/lookups", f"/console/lookups/{one.id}"):
         page = await root.get(path)
         assert "€0.006" in page.words, page.words

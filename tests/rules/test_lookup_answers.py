@@ -12,6 +12,7 @@ import pytest
 from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.ids import uuid7
+from heliograph.base.process.settings import SettingsError
 from heliograph.networks import asked
 from heliograph.networks.directory import Directory
 from heliograph.routes.lookup import Choice, Route
@@ -19,6 +20,7 @@ from heliograph.simulators.aggregators.simulator import Aggregator, Options
 from heliograph.sms.lookups import accounts, asking
 from heliograph.sms.lookups.asking import Lookups
 from heliograph.suppliers.http.kind import SECRET
+from heliograph.suppliers.lookups import kinds
 from heliograph.suppliers.lookups.kind import LookupAnswer
 from heliograph.suppliers.lookups.kinds import LookupClient
 from tests.wire import wire
@@ -27,6 +29,7 @@ KEY = derive_key(("a secret key of thirty-two characters",), "suppliers")
 API_KEY = "an API key"
 NUMBER = 258841230002
 ROUTES = [Route(id=uuid7(), name="network", network="643-03", choices=(Choice(uuid7()),))]
+PRICED: dict[str, Any] = {"base_url": "https://x1y2z3.api.infobip.com", "price": "0.003", "currency": "EUR"}
 #: Longer than anything here takes.
 LONG = 60.0
 
@@ -41,7 +44,7 @@ async def aggregator() -> AsyncIterator[Aggregator]:
 
 async def ready(pool: Pool, aggregator: Aggregator, **values: Any) -> Lookups:
     """A worker's look-ups, with one number waiting."""
-    priced = {"base_url": aggregator.base_url, "price": "0.003", "currency": "EUR"} | values
+    priced = PRICED | {"base_url": aggregator.base_url} | values
     async with pool.acquire() as conn:
         id = await accounts.add(conn, KEY, name="mnp", kind="infobip", values=priced, secrets={SECRET: API_KEY})
         assert await asked.ask(conn, {NUMBER: id})
@@ -104,6 +107,25 @@ async def test_an_answer_is_stored_once_the_database_is_back(
     assert aggregator.looked_up == [str(NUMBER)]
 
 
+async def test_an_answer_of_which_the_commit_was_not_heard_is_counted_once(
+    pool: Pool, database_url: str, aggregator: Aggregator
+) -> None:
+    async with wire(database_url) as (line, through):
+        weak = await open_pool(through, size=2)
+        try:
+            lookups = await ready(weak, aggregator)
+            (account,) = lookups._accounts
+            line.lose_answer(b"COMMIT")
+            async with asyncio.timeout(LONG):
+                assert await lookups._store(account, [NUMBER], {NUMBER: "643-03"}, error="") == []
+            await lookups.close()
+        finally:
+            weak.terminate()
+    async with pool.acquire() as conn:
+        (spent,) = await asked.spent(conn)
+    assert (spent.charged, spent.price) == (1, 3_000)
+
+
 async def test_nothing_is_asked_after_a_stop(pool: Pool, aggregator: Aggregator) -> None:
     lookups = await ready(pool, aggregator)
     await lookups.stop(grace=LONG)
@@ -160,3 +182,65 @@ async def test_an_answer_whose_row_is_locked_holds_up_no_other(
         hasty.terminate()
     assert await pool.fetchval(states) == ["found", "unknown"]
     assert len(aggregator.looked_up) == 2
+
+
+def test_a_worker_is_done_with_its_numbers_before_another_may_ask_for_them() -> None:
+    """After a minute or two without a database, another worker asked again while the first one still had the answer."""
+    longest = 60
+    with pytest.raises(SettingsError, match="response_seconds"):
+        kinds.settings_from("infobip", PRICED | {"response_seconds": longest + 1})
+    assert asking.BEGIN + longest + 2 * asking.STORE < asked.TAKEN.total_seconds()
+
+
+async def test_a_number_that_is_being_looked_up_is_not_given_up(pool: Pool, aggregator: Aggregator) -> None:
+    """After a queue of ten minutes, its answer was paid but not counted, and it was asked for again an hour later."""
+    lookups = await ready(pool, aggregator)
+    (account,) = lookups._accounts
+    async with pool.acquire() as conn:
+        assert await asked.take(conn, account.id, limit=1) == [NUMBER]
+        await conn.execute("UPDATE number_lookups SET asked_at = asked_at - $1::interval", asked.NOBODY)
+        await asked.give_up(conn)
+        assert (await row(pool))[0] == "asked"
+        await conn.execute("UPDATE number_lookups SET taken_until = now()")
+        await asked.give_up(conn)
+        assert (await row(pool))[0] == "failed"
+    await lookups.close()
+
+
+async def test_an_answer_about_somebody_who_was_erased_meanwhile_is_paid_and_nothing_of_it_is_kept(
+    pool: Pool, aggregator: Aggregator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number and its network were stored again, for 90 days, and its price was not counted."""
+    lookups = await ready(pool, aggregator)
+    asks = LookupClient.ask
+
+    async def ask(self: LookupClient, *given: Any, **also: Any) -> LookupAnswer:
+        async with pool.acquire() as conn:
+            await asked.forget(conn, [f"+{NUMBER}"])
+        return await asks(self, *given, **also)
+
+    monkeypatch.setattr(LookupClient, "ask", ask)
+    assert await lookups.round() == 1
+    await lookups.close()
+    assert await pool.fetchval("SELECT count(*) FROM number_networks") == 0
+    assert await pool.fetchval("SELECT max(number) < 0 FROM number_lookups")
+    async with pool.acquire() as conn:
+        (spent,) = await asked.spent(conn)
+    assert (spent.charged, spent.price, spent.currency) == (1, 3_000, "EUR")
+
+
+async def test_what_two_workers_were_told_is_paid_twice_and_counted_twice(pool: Pool, aggregator: Aggregator) -> None:
+    """One of them was presumed dead. Only the first answer was counted."""
+    lookups = await ready(pool, aggregator)
+    (account,) = lookups._accounts
+    async with pool.acquire() as conn:
+        for _ in range(2):
+            assert await asked.take(conn, account.id, limit=1) == [NUMBER]
+            await conn.execute("UPDATE number_lookups SET taken_until = now()")
+        for told in ("643-03", "643-04"):
+            await lookups._store(account, [NUMBER], {NUMBER: told}, error="")
+        (spent,) = await asked.spent(conn)
+        known = await conn.fetch("SELECT number, network FROM number_networks")
+    await lookups.close()
+    assert (spent.charged, spent.price) == (2, 6_000)
+    assert [tuple(one) for one in known] == [(NUMBER, "643-03")]

@@ -285,8 +285,10 @@ async def test_a_supplier_that_is_slow_to_answer_delays_no_other(looking: Lookin
 async def test_words_of_a_supplier_that_cannot_be_stored_as_they_are_end_a_look_up_all_the_same(pool: Pool) -> None:
     number = int(PORTED[1:])
     async with pool.acquire() as conn:
-        await asked.ask(conn, {number: uuid7()})
-        await asked.answered(conn, [number], {}, error="HTTP 500 \0oops", price=0, currency="EUR")
+        supplier_id = uuid7()
+        await asked.ask(conn, {number: supplier_id})
+        words = "HTTP 500 \0oops"
+        await asked.answered(conn, [number], {}, supplier_id=supplier_id, error=words, price=0, currency="EUR")
         assert (await asked.states(conn, [number]))[number].state == "failed"
 
 
@@ -298,7 +300,7 @@ async def test_what_was_paid_stays_with_whom_it_was_paid_to(pool: Pool) -> None:
 
         async def look_up(of: UUID, told: dict[int, str], price: int, currency: str) -> None:
             await asked.ask(conn, {number: of})
-            await asked.answered(conn, [number], told, error="", price=price, currency=currency)
+            await asked.answered(conn, [number], told, supplier_id=of, error="", price=price, currency=currency)
 
         async def paid() -> set[tuple[UUID, str, int, int]]:
             return {(one.supplier_id, one.currency, one.charged, one.price) for one in await asked.spent(conn)}
@@ -308,7 +310,7 @@ async def test_what_was_paid_stays_with_whom_it_was_paid_to(pool: Pool) -> None:
         assert await paid() == {(first, "EUR", 2, 6_500)}
         await asked.ask(conn, {number: second})
         assert await paid() == {(first, "EUR", 2, 6_500), (second, "", 0, 0)}
-        await asked.answered(conn, [number], {number: ""}, error="", price=4_000, currency="EUR")
+        await asked.answered(conn, [number], {number: ""}, supplier_id=second, error="", price=4_000, currency="EUR")
         assert await paid() == {(first, "EUR", 2, 6_500), (second, "EUR", 1, 4_000)}
         # It charges in another currency from now on; a look-up without an answer costs nothing.
         await look_up(second, {}, 5_000, "USD")
@@ -324,13 +326,15 @@ async def test_what_is_answered_while_another_supplier_is_asked_stays_paid_to_th
     other, number, first, second = 258841000001, 258841000002, uuid7(), uuid7()
     async with pool.acquire() as one, pool.acquire() as two:
         await asked.ask(one, {other: first, number: first})
-        await asked.answered(one, [other], {}, error="", price=3_000, currency="EUR")
+        await asked.answered(one, [other], {}, supplier_id=first, error="", price=3_000, currency="EUR")
         async with one.transaction():
             await asked.ask(one, {other: first})
             waiting = asyncio.create_task(asked.ask(two, {other: second, number: second}))
             await blocked(pool)
             async with pool.acquire() as three:
-                await asked.answered(three, [number], {number: ""}, error="", price=3_000, currency="EUR")
+                await asked.answered(
+                    three, [number], {number: ""}, supplier_id=first, error="", price=3_000, currency="EUR"
+                )
         await waiting
         assert [(row.supplier_id, row.numbers, row.price) for row in await asked.spent(one)] == [(first, 2, 3_000)]
 

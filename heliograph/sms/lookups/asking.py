@@ -35,6 +35,10 @@ log = structlog.get_logger()
 STEP = 0.25
 #: Seconds between two tries to store an answer whose row is locked.
 LOCKED_PAUSE = 2.0
+#: Seconds within which a request begins once its numbers were taken, and for which its answers are tried to be stored
+#: while the database is unavailable, and then while rows are locked. With the longest time for an answer, a minute, all
+#: of this ends before another worker may ask for the numbers again (`asked.TAKEN`).
+BEGIN, STORE = 60.0, 120.0
 
 
 def countries(routes: Collection[Route]) -> set[str]:
@@ -144,13 +148,13 @@ class Lookups:
         settings = account.settings
         if self._stopping.is_set():
             return 0
-        began, lasts = monotonic(), asked.TAKEN.total_seconds()
+        began = monotonic()
         async with self._pool.acquire() as conn:
             numbers = await asked.take(conn, account.id, limit=asker.most)
         if not numbers:
             return 0
-        answer = await asker.ask([str(one) for one in numbers], wanted=lambda: monotonic() - began < lasts / 2)
-        if not answer.told and monotonic() - began > lasts:
+        answer = await asker.ask([str(one) for one in numbers], wanted=lambda: monotonic() - began < BEGIN)
+        if not answer.told and monotonic() - began > asked.TAKEN.total_seconds():
             return len(numbers)  # this process stood still, and another worker may be asking
         told = {int(number): network_of(network) for number, network in answer.told.items()}
         if locked := await self._store(account, numbers, told, error=answer.error):
@@ -170,23 +174,33 @@ class Lookups:
         self, account: Account, numbers: Sequence[int], told: Mapping[int, str], *, error: str
     ) -> Sequence[int]:
         """Store answers, which are paid for and exist only in this process: while the database is unavailable, for as
-        long as no other worker may ask for these numbers again. Returns those whose rows somebody keeps locked."""
+        long as no other worker may ask for these numbers again. Returns those whose rows somebody keeps locked. Nothing
+        is learned about somebody who was erased meanwhile."""
         settings = account.settings
-        left = numbers
+        left, is_again = numbers, False
 
         async def store() -> None:
-            nonlocal left
+            nonlocal left, is_again
+            again, is_again = is_again, True
             async with self._pool.acquire() as conn:
 
                 async def answered(some: Sequence[int]) -> None:
-                    price, currency = settings.cost, settings.currency
-                    await asked.answered(conn, some, told, error=error, price=price, currency=currency)
-                    found = [LearnedNetwork(one, network, LOOKUP) for one in some if (network := told.get(one))]
+                    waited = await asked.answered(
+                        conn,
+                        some,
+                        told,
+                        supplier_id=account.id,
+                        error=error,
+                        price=settings.cost,
+                        currency=settings.currency,
+                        again=again,
+                    )
+                    found = [LearnedNetwork(one, network, LOOKUP) for one in waited if (network := told.get(one))]
                     await learned.learn(conn, found)
 
                 _, left = await timers.around_locks(conn, left, answered)
 
-        async with asyncio.timeout(asked.TAKEN.total_seconds()):
+        async with asyncio.timeout(STORE):
             await once("store look-ups", store, stopping=asyncio.Event())
         return left
 
@@ -195,7 +209,7 @@ class Lookups:
     ) -> None:
         """Store them as soon as they are not, as long as no other worker may ask for these numbers again."""
         try:
-            async with asyncio.timeout(asked.TAKEN.total_seconds()):
+            async with asyncio.timeout(STORE):
                 while numbers:
                     await asyncio.sleep(LOCKED_PAUSE)
                     numbers = await self._store(account, numbers, told, error=error)
