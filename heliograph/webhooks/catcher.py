@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Actor
+from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
@@ -165,17 +165,5 @@ async def end_past(conn: Connection) -> int:
         for organization_id, id in past:
             await conn.execute(END, organization_id, id, ENDED)
             await conn.execute(FORGET_CAUGHT, organization_id, id)
-        if past:
-            await stopping.stop(conn, [(organization_id, id) for organization_id, id in past])
-            told = [
-                audit.Entry(
-                    action="webhook.disabled",
-                    object_id=str(id),
-                    organization_id=organization_id,
-                    before={"status": "active"},
-                    after={"status": "disabled", "disabled_reason": ENDED},
-                )
-                for organization_id, id in past
-            ]
-            await audit.record_many(conn, SYSTEM, told)
+        await stopping.stop_disabled(conn, dict.fromkeys([tuple(row) for row in past], ENDED))
     return len(past)

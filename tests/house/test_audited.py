@@ -141,6 +141,14 @@ UNRECORDED = {
 }
 
 
+#: What records a change.
+RECORD = {
+    "heliograph.audit.recording.record",
+    "heliograph.audit.recording.record_many",
+    "heliograph.webhooks.recording.stopping.stop_disabled",
+}
+
+
 @cache
 def writers() -> dict[str, list[str]]:
     """Functions and classes that name a statement which writes an audited table."""
@@ -171,7 +179,7 @@ def records(name: str) -> bool:
             continue
         seen.add(one)
         refers = calls.references(one)
-        if refers & {"heliograph.audit.recording.record", "heliograph.audit.recording.record_many"}:
+        if refers & RECORD:
             return True
         waiting += [other for other in refers if other.rpartition(".")[0] == module]
     return False

@@ -14,8 +14,6 @@ import asyncpg
 import msgspec
 
 from heliograph import notices
-from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM
 from heliograph.base.database.pool import Connection
 from heliograph.notices import Notice
 from heliograph.notices.conditions import FAILURES
@@ -98,20 +96,7 @@ async def judge(
     await notices.record_many(conn, [one for one in noticed if one.kind != "webhook.disabled"])
     # Somebody has enabled them since the last time.
     await notices.record_many(conn, [one for one in noticed if one.kind == "webhook.disabled"], quiet=None)
-    if disabled:
-        await stopping.stop(conn, [key for key in keys if key[1] in disabled])
-        told = [
-            audit.Entry(
-                action="webhook.disabled",
-                object_id=str(id),
-                organization_id=organization_id,
-                before={"status": "active"},
-                after={"status": "disabled", "disabled_reason": reason},
-            )
-            for id, reason, organization_id, *_ in rows
-            if reason is not None
-        ]
-        await audit.record_many(conn, SYSTEM, told)
+    await stopping.stop_disabled(conn, {key: disabled[key[1]] for key in keys if key[1] in disabled})
     return disabled
 
 

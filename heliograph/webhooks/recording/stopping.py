@@ -7,10 +7,12 @@ Events recorded from then on are not queued for it, so a single moment identifie
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
 
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of
 
@@ -60,3 +62,22 @@ async def stop(conn: Connection, keys: Sequence[tuple[UUID, UUID]]) -> dict[UUID
         MARGIN,
     )
     return {id: row["replayed"] for id, row in found.items() if row["replayed"] is not None}
+
+
+async def stop_disabled(conn: Connection, reasons: Mapping[tuple[UUID, UUID], str]) -> None:
+    """The same for endpoints that a worker has just disabled, given by (organization, id) with the reason, and record
+    that in the audit log."""
+    keys = sorted(reasons)
+    if keys:
+        await stop(conn, keys)
+        told = [
+            audit.Entry(
+                action="webhook.disabled",
+                object_id=str(key[1]),
+                organization_id=key[0],
+                before={"status": "active"},
+                after={"status": "disabled", "disabled_reason": reasons[key]},
+            )
+            for key in keys
+        ]
+        await audit.record_many(conn, SYSTEM, told)
