@@ -10,7 +10,7 @@ one commit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 from time import monotonic
@@ -28,6 +28,8 @@ from heliograph.queue import leases, timers
 #: this many seconds. Thousands of small campaigns have thousands of chunks.
 CHUNKS = 50
 MOST, SECONDS = 20, 0.8
+#: For how many seconds no run waits for a lock after one has waited in vain: others' campaigns are locked meanwhile.
+LOCKS_FOR = 60.0
 #: Pause between two counts of a chunk: half the time since the last change, within these bounds.
 SOONEST, LATEST_QUEUED, LATEST_SENT = timedelta(seconds=1), timedelta(seconds=10), timedelta(seconds=60)
 #: How often to recheck final statuses that late receipts can still improve, and for how long.
@@ -80,11 +82,13 @@ UPDATE campaign_chunks c SET count_at = now() + $4::interval
 """
 
 
-async def count_all_due(conn: Connection, *, most: int = MOST) -> int:
+async def count_all_due(
+    conn: Connection, *, most: int = MOST, waits: bool = True, locked: Callable[[], object] = lambda: None
+) -> int:
     """Count the chunks that are due, as many as a run may; each transaction is a commit. Returns how many, with those
-    put off. A campaign of which somebody keeps a row locked, as in an open session, is waited for once, and then
-    counted later than others."""
-    counted, deadline, waits = 0, monotonic() + SECONDS, True
+    put off. A campaign of which somebody keeps a row locked, as in an open session, is waited for once, if `waits`, and
+    then counted later than others; `locked` is called after that."""
+    counted, deadline = 0, monotonic() + SECONDS
     for _ in range(most):
         if waits:
             try:
@@ -92,6 +96,7 @@ async def count_all_due(conn: Connection, *, most: int = MOST) -> int:
                     done = await count_due(conn)
             except ROW_LOCKED:
                 waits, deadline = False, monotonic() + SECONDS
+                locked()
                 continue
         else:
             done = await _count_around_locks(conn)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
 
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.campaigns import counting
@@ -19,6 +20,8 @@ class CampaignWork(Work):
         """`wakes`: functions by channel, called after each commit that put messages into the queue."""
         self._stager = Stager(pool, on_staged=lambda channel: wakes[channel]())
         self._wake = asyncio.Event()
+        #: Until then, counting waits for no lock; monotonic seconds. A locked chunk stays due.
+        self._locks_until = 0.0
 
     def loops(self) -> Sequence[Loop]:
         return (Loop("campaigns", self._stager.round, self._wake, when=ANY_STEP),)
@@ -33,6 +36,9 @@ class CampaignWork(Work):
         """Count, and then look for steps: the stager passes over a campaign that is being counted, and would look again
         only with the watch, up to a second later."""
         try:
-            await counting.count_all_due(conn)
+            await counting.count_all_due(conn, waits=monotonic() >= self._locks_until, locked=self._locked)
         finally:
             self._wake.set()
+
+    def _locked(self) -> None:
+        self._locks_until = monotonic() + counting.LOCKS_FOR

@@ -18,7 +18,9 @@ from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool, open_pool
 from heliograph.campaigns import counting, plan
+from heliograph.campaigns.channels.table import CHANNELS
 from heliograph.campaigns.staging import Stager
+from heliograph.campaigns.work import CampaignWork
 from heliograph.queue import timers
 from heliograph.sending import dispatch, results
 from heliograph.sending.dispatch import LOCKED_PAUSE
@@ -572,6 +574,38 @@ async def test_campaigns_of_others_are_counted(pool: Pool, monkeypatch: pytest.M
     async with pool.acquire() as conn:
         await counting.count_all_due(conn)
     assert await pool.fetchval(delivered) == [1, 1]
+
+
+async def test_a_locked_chunk_is_waited_for_once_and_not_each_second(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others' campaigns could not be paused, nor staged, for two of every three seconds."""
+    locked, other = [await create(pool, await organization(pool), recipients=[to]) for to in ("+258841110001", TO)]
+    await run(pool)
+    await end(pool, "delivered")
+    await pool.execute("UPDATE campaign_chunks SET count_at = now()")
+    waited = 0
+
+    async def count_due(conn: Connection) -> int:
+        nonlocal waited
+        waited += 1
+        return await count_due_once(conn)
+
+    count_due_once = counting.count_due
+    monkeypatch.setattr(counting, "count_due", count_due)
+    work = CampaignWork(pool, dict.fromkeys(CHANNELS, lambda: None))
+    count = next(one for one in work.timers() if one.name == "campaigns")
+    async with locking(pool) as open_session, pool.acquire() as conn:
+        await open_session.execute("SELECT FROM campaign_chunks WHERE campaign_id = $1 FOR UPDATE", locked.id)
+        for _ in range(3):
+            await pool.execute("UPDATE campaign_chunks SET count_at = now() WHERE campaign_id = $1", other.id)
+            await count.step(conn)
+    assert waited == 1
+    assert await pool.fetchval("SELECT array_agg(delivered ORDER BY id) FROM campaigns") == [0, 1]
+    work = CampaignWork(pool, dict.fromkeys(CHANNELS, lambda: None))
+    async with pool.acquire() as conn:
+        await next(one for one in work.timers() if one.name == "campaigns").step(conn)
+    assert await pool.fetchval("SELECT array_agg(delivered ORDER BY id) FROM campaigns") == [1, 1]
 
 
 async def test_a_campaign_whose_balance_is_locked_is_not_tried_at_each_turn(pool: Pool) -> None:
