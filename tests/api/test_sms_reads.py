@@ -8,13 +8,15 @@ import re
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
+from uuid import UUID
 
 import asyncpg
 import pytest
 
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
-from heliograph.base.database.pool import Pool
+from heliograph.base.database.pool import DEADLOCK_RETRIES, Pool
+from heliograph.sms.accepting import withdrawal
 from tests.rules.factories import blocked
 
 from .conftest import Api, Tenant, make_tenant
@@ -287,6 +289,26 @@ async def test_a_change_that_is_the_victim_of_a_deadlock_is_made(
     status, body = await canceling
     assert (status, body["message"]["status"]) == (200, "canceled")
     assert await pool.fetchval("SELECT total - used FROM quotas") == 1000
+
+
+async def test_a_change_that_loses_to_deadlocks_each_time_is_to_be_tried_again(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As is a send. It was answered as a fault of ours, which few programs try again."""
+    id = await client.send()
+    tries = 0
+
+    async def withdraw(*given: Any, **also: Any) -> set[UUID]:
+        nonlocal tries
+        tries += 1
+        raise asyncpg.DeadlockDetectedError("deadlock detected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(withdrawal, "withdraw", withdraw)
+        status, body = await client.ask("DELETE", f"/sms/messages/{id}")
+    assert (status, body["error"]["code"], tries) == (503, "service_unavailable", 1 + DEADLOCK_RETRIES)
+    status, body = await client.ask("DELETE", f"/sms/messages/{id}")
+    assert (status, body["message"]["status"]) == (200, "canceled")
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
