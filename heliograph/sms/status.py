@@ -343,14 +343,14 @@ def _left_segments(one: Arrival, move: Move) -> bool:
 
 async def _with_suppliers(conn: Connection, arrived: list[Arrival], moves: Sequence[Move]) -> list[Arrival]:
     """These arrivals; those that had ended without a supplier, and were delivered, with the supplier that had them and
-    its charge. That attempt was counted as unanswered, or as accepted in addition: its message now counts it."""
+    its charge. That attempt was counted as unanswered, or as accepted in addition: its message now counts it. If its
+    answer is recorded together with this, it was not counted yet."""
     lost = [one for one in arrived if is_found(one)]
     if not lost:
         return arrived
-    named = {move.message_id: move.supplier_id for move in moves}
-    rows = await conn.fetch(
-        TURNED_OUT, [one.organization_id for one in lost], [one.id for one in lost], [named[one.id] for one in lost]
-    )
+    by = {move.message_id: move for move in moves}
+    suppliers = [by[one.id].supplier_id for one in lost]
+    rows = await conn.fetch(TURNED_OUT, [one.organization_id for one in lost], [one.id for one in lost], suppliers)
     found = {row["id"]: row for row in rows}
     sums: reconciliation.Sums = {}
     for n, one in enumerate(arrived):
@@ -371,7 +371,7 @@ async def _with_suppliers(conn: Connection, arrived: list[Arrival], moves: Seque
         if row["state"] == "unknown" and row["was_counted"]:
             key = reconciliation.Counted(place[0], reconciliation.hour_of(one.at), place[1], Verdict.UNKNOWN.value)
             reconciliation.add(sums, key, -1)
-        elif row["state"] == "accepted":
+        elif row["state"] == "accepted" and by[one.id].taken is None:
             hour = reconciliation.hour_of(row["ended_at"])
             currency = "" if charge is None else charge.currency
             key = reconciliation.Counted(place[0], hour, place[1], "doubled", one.network or "", currency)

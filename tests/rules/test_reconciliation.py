@@ -329,6 +329,29 @@ async def test_what_an_operator_says_about_an_answer_that_died_with_its_worker_t
     assert await counts(pool) == {"accepted": 1, "delivered": 1}
 
 
+@pytest.mark.parametrize("was_counted", [True, False], ids=["after a timeout", "of a worker that stood still"])
+async def test_a_late_answer_to_what_had_ended_counts_once_although_its_receipt_was_there_before(
+    pool: Pool, was_counted: bool
+) -> None:
+    """They are recorded together. One, with its charge, was taken from the messages that the supplier accepted in
+    addition, although none had been counted there."""
+    row = supplier("main")
+    slow, bench = Bench(pool, row, grace=0.0), Bench(pool, row)
+    slow.only.script = lambda one: Outcome(Verdict.UNKNOWN, doubtful=(1,)) if was_counted else None
+    await message(pool, await organization(pool), guarantee="at_most_once")
+    await slow.round()
+    for _ in range(2):
+        await bench.later(seconds=61)
+        await bench.round()
+    assert await pool.fetchval("SELECT status FROM messages") == "unknown"
+    await bench.receive(bench.only_id, receipt("a"))
+    assert await pool.fetchval("SELECT status FROM messages") == "unknown"
+    slow.answer(slow.only.submitted[0], accepted("a"))
+    await slow.settle()
+    assert await pool.fetchval("SELECT status FROM messages") == "delivered"
+    assert await counts(pool) == {"accepted": 1, "delivered": 1}
+
+
 async def test_an_answer_that_is_being_recorded_while_its_receipt_is_adopted_counts_once(pool: Pool) -> None:
     """It takes the lost answer from the count; so did the worker that adopted the receipt meanwhile."""
     bench = Bench(pool, supplier("main"), grace=0.0)
