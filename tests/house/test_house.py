@@ -317,6 +317,35 @@ def test_no_browser_test_has_the_page_evaluate_a_text() -> None:
     assert [path.name for path in tests if ".wait_for_function(" in path.read_text()] == []
 
 
+#: A cell: what its tag says, and what is in it.
+CELL = re.compile(r"<td((?:\"(?:\{\{.*?\}\}|[^\"])*\"|[^\">])*)>(.*?)</td>", re.S)
+#: Cells that break by themselves (`wrap`), or hold what machines are called (`mono`).
+OTHERS = re.compile(r"\bclass=\"(?:[^\"]* )?(?:wrap|mono)\b")
+#: What breaks by itself, is not seen, or is no text: attributes and statements.
+APART = re.compile(
+    r"<bdi>.*?</bdi>|<code.*?</code>|<span class=\"(?:unseen|[^\"]*mono)\">.*?</span>"
+    r"|\w+=\"(?:\{\{.*?\}\}|\{%.*?%\}|[^\"])*\"|\{%.*?%\}",
+    re.S,
+)
+#: Values that people name as they like, or write.
+NAMED = re.compile(r"\{\{ ((?:\w+\.)*(?:name|organization|supplier|note|reason)|names\[.*?\])(?: or .*?)? \}\}")
+#: Names of ours: fields of an audit log's change, and steps of a supplier's test.
+OURS = frozenset({"change.name", "names[step.name]"})
+
+
+def test_a_name_in_a_list_breaks_and_keeps_its_direction() -> None:
+    """One without a space pushed the other columns out of sight; one in Arabic moved what stood next to it."""
+    found = [
+        f"{name_of(path)}: {value}"
+        for path in sorted((ROOT / "heliograph").rglob("templates/**/*.html"))
+        for tag, cell in CELL.findall(path.read_text())
+        if not OTHERS.search(tag)
+        for value in NAMED.findall(APART.sub("", cell))
+        if value not in OURS
+    ]
+    assert found == []
+
+
 @reads_trees
 def test_our_own_texts_are_read_as_utf_8() -> None:
     """In a locale of another encoding, the guide was garbled, or no web process started. What `base` reads without an

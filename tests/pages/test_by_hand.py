@@ -29,7 +29,7 @@ async def save(browser: Browser, name: str, body: str) -> str:
     """Save a text; returns its address."""
     page = await browser.submit(await browser.get("/texts/new"), "/texts", name=name, body=body)
     assert (page.status, page.path) == (200, "/texts"), page.words
-    found = re.search(rf'href="(/texts/[0-9a-f-]+)">{name}<', page.text)
+    found = re.search(rf'href="(/texts/[0-9a-f-]+)"><bdi>{name}<', page.text)
     assert found is not None
     return found[1]
 
