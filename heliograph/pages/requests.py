@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from heliograph import requests
@@ -18,7 +19,7 @@ from heliograph.audit.failures import Failures
 from heliograph.base.actor import Actor, Principal
 from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection, Pool, despite_deadlocks
-from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.errors import Invalid, NotFound, Refusal, Unavailable
 from heliograph.base.ids import uuid7_text
 from heliograph.base.process.settings import Settings
 from heliograph.base.process.spans import Context, Span
@@ -96,6 +97,7 @@ class Request:
         "began",
         "cookies",
         "form",
+        "has_written",
         "headers",
         "host",
         "is_compact",
@@ -133,6 +135,8 @@ class Request:
     cookies: Mapping[str, str]
     query: dict[str, str]
     form: dict[str, str]
+    #: True once something may have been changed that is not made again with the rest.
+    has_written: bool
     parameters: Mapping[str, str]
     #: The path of its route, with `{name}` for parameters, if the route belongs to the organization; otherwise "".
     route: str
@@ -286,9 +290,11 @@ class Request:
 
     @contextlib.asynccontextmanager
     async def writing(self) -> AsyncIterator[Connection]:
-        """A connection for writes."""
+        """A connection for writes. What a deadlock rolls back is made again with the rest of the handler, unless an
+        earlier connection for writes was returned after all went well."""
         async with self.services.places.one(), self.services.pool.acquire() as conn:
             yield conn
+            self.has_written = True
 
     async def once(
         self, run: Callable[[Connection], Awaitable[Any]], *, has_secret: bool = False, actor: Actor | None = None
@@ -324,7 +330,10 @@ class Request:
                 )
                 return outcome.body
 
-        return msgspec.json.decode(await despite_deadlocks(attempt))
+        try:
+            return msgspec.json.decode(await despite_deadlocks(attempt))
+        except asyncpg.DeadlockDetectedError as error:
+            raise Unavailable from error
 
 
 def new_once() -> str:

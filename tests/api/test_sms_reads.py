@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
-from uuid import UUID
 
 import asyncpg
 import pytest
 
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
-from heliograph.base.database.pool import DEADLOCK_RETRIES, Pool
-from heliograph.sms.accepting import withdrawal
-from tests.rules.factories import blocked
+from heliograph.base.database.pool import Pool
+from tests.rules.factories import blocked, losing_deadlocks
 
 from .conftest import Api, Tenant, make_tenant
 
@@ -291,23 +290,16 @@ async def test_a_change_that_is_the_victim_of_a_deadlock_is_made(
     assert await pool.fetchval("SELECT total - used FROM quotas") == 1000
 
 
-async def test_a_change_that_loses_to_deadlocks_each_time_is_to_be_tried_again(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "c"}])
+async def test_a_change_that_is_rolled_back_for_others_again_and_again_can_be_made_later(
+    client: Client, api: Api, tenant: Tenant, as_owner: Callable[[str], Awaitable[None]], headers: dict[str, str]
 ) -> None:
-    """As is a send. It was answered as a fault of ours, which few programs try again."""
+    """The answer was "unexpected failure", which may be repeated with a key only."""
     id = await client.send()
-    tries = 0
-
-    async def withdraw(*given: Any, **also: Any) -> set[UUID]:
-        nonlocal tries
-        tries += 1
-        raise asyncpg.DeadlockDetectedError("deadlock detected")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(withdrawal, "withdraw", withdraw)
-        status, body = await client.ask("DELETE", f"/sms/messages/{id}")
-    assert (status, body["error"]["code"], tries) == (503, "service_unavailable", 1 + DEADLOCK_RETRIES)
-    status, body = await client.ask("DELETE", f"/sms/messages/{id}")
+    await as_owner(losing_deadlocks("messages", times=4))
+    status, told, body = await api.ask("DELETE", f"/sms/messages/{id}", headers=tenant.headers | headers)
+    assert (status, told["retry-after"], body["error"]["code"]) == (503, "1", "service_unavailable")
+    status, body = await client.ask("DELETE", f"/sms/messages/{id}", headers=headers)
     assert (status, body["message"]["status"]) == (200, "canceled")
 
 

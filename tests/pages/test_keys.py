@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import Awaitable, Callable
 from html import unescape
 
 import msgspec
@@ -16,7 +17,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.people import policy
 from heliograph.people.roles import RoleRequired
-from tests.rules.factories import blocked
+from tests.rules.factories import blocked, losing_deadlocks
 
 from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
 
@@ -108,6 +109,29 @@ async def test_a_key_is_rotated_once_although_a_transaction_is_the_victim_of_a_d
         await transaction.rollback()
     assert secret_in(await rotating)
     assert await pool.fetchval("SELECT count(*) FROM api_keys") == 2
+
+
+@pytest.mark.parametrize(("times", "status"), [(3, 200), (100, 503)])
+@pytest.mark.parametrize(("act", "action"), [("revoke", "api_key.revoked"), ("rotate", "api_key.rotated")])
+async def test_a_change_that_was_rolled_back_for_others_is_made_or_can_be_made_later(
+    act: str,
+    action: str,
+    times: int,
+    status: int,
+    pool: Pool,
+    tenant: Tenant,
+    owner: Browser,
+    as_owner: Callable[[str], Awaitable[None]],
+) -> None:
+    """Whether or not a form remembers that it was sent: both said "The fault is ours"."""
+    page = await owner.get(f"/keys/{tenant.key_id}/{act}")
+    await as_owner(losing_deadlocks("api_keys", times=times))
+    answer = await owner.submit(page, f"/keys/{tenant.key_id}/{act}", overlap="1")
+    assert (answer.status, answer.headers.get("retry-after")) == (status, None if status == 200 else "1"), answer.words
+    assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = $1", action) == (status == 200)
+    assert await pool.fetchval("SELECT last_value FROM lost") >= 4
+    # A form tries four times; those that remember were not tried sixteen times.
+    assert status == 200 or await pool.fetchval("SELECT last_value FROM lost") == 4
 
 
 async def test_a_key_is_rotated_without_a_gap(api: Api, pool: Pool, owner: Browser) -> None:

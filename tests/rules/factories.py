@@ -373,6 +373,19 @@ async def blocked(pool: Pool, *, kill: bool = False) -> None:
     raise AssertionError("nobody waits for a lock")
 
 
+def losing_deadlocks(table: str, *, times: int) -> str:
+    """For the owner: the next changes of a table's rows are rolled back like those of the victim of a deadlock."""
+    return f"""
+        CREATE SEQUENCE lost;
+        CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN
+            IF nextval('lost') <= {times} THEN RAISE 'deadlock detected' USING ERRCODE = 'deadlock_detected'; END IF;
+            RETURN coalesce(new, old);
+        END$$;
+        CREATE TRIGGER lose BEFORE INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION lose();
+        GRANT SELECT, USAGE ON SEQUENCE lost TO PUBLIC
+    """
+
+
 async def check_ledger(pool: Pool, organizations: Iterable[UUID], *, gone: Mapping[UUID, int] | None = None) -> None:
     """The ledger's sum is the remaining quota, it was never negative, and each live message is in it once; `gone`:
     messages that have become part of a sum."""

@@ -98,16 +98,19 @@ def has_waited(error: Exception) -> bool:
 
 
 def refusal_of(error: Exception, *, request_id: str, operation: str, trace: Context | None = None) -> Refusal:
-    """The refusal for `error`: the error itself if it is one, 503 if the database is unavailable, or a transaction has
-    lost to others in deadlocks as often as it is tried, otherwise 500 and a log line with the request's id and, if it
-    is traced, its trace id. While the database is unavailable, lines are sparse."""
+    """The refusal for `error`: the error itself if it is one, 503 if the database is unavailable or rolled the request
+    back for others', again and again, otherwise 500 and a log line with the request's id and, if it is traced, its
+    trace id. While the database is unavailable, lines are sparse."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, HttpError):
         return refusals.of_http(error)
-    if is_down(error) or isinstance(error, asyncpg.DeadlockDetectedError):
+    if is_down(error):
         kind = type(error).__name__
         _unavailable.warn(log, kind, request_id=request_id, operation=operation, error=kind, **_traced(trace))
+        return Unavailable()
+    if isinstance(error, asyncpg.DeadlockDetectedError):
+        log.warning("deadlock", request_id=request_id, operation=operation, **_traced(trace))
         return Unavailable()
     log.error(
         "request failed",

@@ -7,7 +7,6 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts import idempotency
-from heliograph.base.database.pool import despite_deadlocks
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.ids import time_of
 from heliograph.dashboard import exporting, visibility
@@ -168,11 +167,8 @@ async def _show_cancel(request: Request, ids: list[UUID]) -> Answer:
 
 
 async def _cancel(request: Request, ids: list[UUID]) -> Answer:
-    async def attempt() -> dict[UUID, bool]:
-        async with request.writing() as conn:
-            return await sms.cancel_many(conn, request.actor, ids=ids)
-
-    ended = await despite_deadlocks(attempt)
+    async with request.writing() as conn:
+        ended = await sms.cancel_many(conn, request.actor, ids=ids)
     done = sum(ended.values())
     late = len(ids) - done
     count = request.locale.count

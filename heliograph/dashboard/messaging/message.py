@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.database.pool import Connection, despite_deadlocks
+from heliograph.base.database.pool import Connection
 from heliograph.campaigns import pausing
 from heliograph.consent import optouts
 from heliograph.consent.optouts import OptOut
@@ -98,13 +98,9 @@ async def _may_cancel(conn: Connection, request: Request, message: Message) -> b
 async def cancel(request: Request) -> Answer:
     """Cancel an SMS that has not been handed over."""
     id = request.id()
-
-    async def attempt() -> None:
+    try:
         async with request.writing() as conn:
             await sms.cancel(conn, request.actor, id=id)
-
-    try:
-        await despite_deadlocks(attempt)
     except MessageNotCancelable as refusal:
         return Redirect(location=request.to(f"/messages/{id}"), notice=request.text(refusal.message), is_refusal=True)
     return Redirect(

@@ -21,7 +21,8 @@ import asyncpg
 from heliograph.accounts.api_keys.scopes import ScopeRequired
 from heliograph.accounts.organizations import STOPPED, OrganizationSuspended
 from heliograph.base.database import clock
-from heliograph.base.errors import NotFound, Refusal
+from heliograph.base.database.pool import despite_deadlocks
+from heliograph.base.errors import NotFound, Refusal, Unavailable
 from heliograph.base.ids import uuid7_text
 from heliograph.base.process import spans
 from heliograph.http.static import ASKED, Headers
@@ -142,7 +143,7 @@ class Pages:
         public = self.services.settings.public_url
         request.is_secure = public.startswith("https://") or not forgery.is_loopback(request.host)
         request.is_fragment = b"hx-request" in headers
-        request.query, request.form, request.parameters = {}, {}, {}
+        request.query, request.form, request.parameters, request.has_written = {}, {}, {}, False
         request.session, request.mode, request.route, request.scope = None, "live", "", None
         # Only forms cause further work.
         request.span = spans.incoming(headers.get(b"traceparent")) if request.method == "POST" else None
@@ -250,7 +251,16 @@ class Pages:
         if person is None or route.takes_file:  # a file may take minutes to arrive
             return await route.handler(request)
         async with self._turns.of(request.organization_id or person.user_id):
+            return await despite_deadlocks(partial(self._handle_once, request, route))
+
+    async def _handle_once(self, request: Request, route: Route) -> Answer:
+        # As when a form is sent a second time: what must not be done twice is done by Request.once.
+        try:
             return await route.handler(request)
+        except asyncpg.DeadlockDetectedError as error:
+            if request.has_written:
+                raise Unavailable from error
+            raise
 
     async def _identify(self, request: Request, route: Route | None) -> None:
         if request.token:
