@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from heliograph.base.sentences import Sentence, said
+
 #: Millionths of one unit of currency.
 UNIT = 1_000_000
 #: The largest amount, in millionths: a billion units. Sums of nine thousand of them fit a bigint.
@@ -31,12 +33,14 @@ def micros(text: str) -> int | None:
     return -amount if match[1] else amount
 
 
-def price_in(text: str, *, given: str = "") -> int | str:
+def price_in(text: str, *, given: str = "") -> int | Sentence:
     """A price in millionths, or what is wrong with it. `given`: its spelling in the file, if that is another one."""
     price = micros(text)
     if price is None or price < 0:
-        return f"price {given or text!r} is not a number with at most six decimal places"
-    return f"price {given or text!r} is more than a million" if price > MOST_PRICE else price
+        return said("price %(value)s is not a number with at most six decimal places", value=repr(given or text))
+    if price > MOST_PRICE:
+        return said("price %(value)s is more than a million", value=repr(given or text))
+    return price
 
 
 def decimal(amount: int) -> str:

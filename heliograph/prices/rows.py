@@ -17,6 +17,7 @@ from heliograph.base import csv_files, phones
 from heliograph.base.database.clock import iso, moment_in
 from heliograph.base.errors import Refusal
 from heliograph.base.money import decimal, is_currency, price_in
+from heliograph.base.sentences import Sentence, said
 from heliograph.networks.plan import meant
 from heliograph.prices.tariff import BILLED, CLASSES, SENDER_TYPES, UNITS, Rate
 
@@ -53,7 +54,9 @@ def read(lines: Iterable[str], *, decimal_comma: bool = False, declared: str = "
     try:
         return _read(lines, decimal_comma, declared)
     except csv.Error as error:
-        raise TariffInvalid(errors=[{"line": 1, "message": f"this is not a CSV file: {error}"}]) from None
+        raise TariffInvalid(
+            errors=[{"line": 1, "message": said("this is not a CSV file: %(error)s", error=str(error))}]
+        ) from None
 
 
 def write(rates: Iterable[Rate], file: TextIO) -> None:
@@ -71,12 +74,20 @@ def _read(lines: Iterable[str], decimal_comma: bool, declared: str) -> list[tupl
     delimiter = max(",;\t", key=header.count)
     names = [name.strip().lower().lstrip("\ufeff") for name in next(csv.reader([header], delimiter=delimiter), [])]
     if absent := [name for name in REQUIRED if name not in names]:
-        raise TariffInvalid(errors=[{"line": at, "message": f"the header row lacks {', '.join(absent)}"}])
+        raise TariffInvalid(
+            errors=[{"line": at, "message": said("the header row lacks %(columns)s", columns=", ".join(absent))}]
+        )
     if foreign := [name for name in names if name not in COLUMNS]:
-        known = f"columns are {', '.join(COLUMNS)}"
-        raise TariffInvalid(errors=[{"line": at, "message": f"the column {foreign[0]!r} is not known; {known}"}])
+        told = said(
+            "the column %(column)s is not known; columns are %(columns)s",
+            column=repr(foreign[0]),
+            columns=", ".join(COLUMNS),
+        )
+        raise TariffInvalid(errors=[{"line": at, "message": told}])
     if twice := [name for name in COLUMNS if names.count(name) > 1]:
-        raise TariffInvalid(errors=[{"line": at, "message": f"the column {twice[0]!r} appears twice"}])
+        raise TariffInvalid(
+            errors=[{"line": at, "message": said("the column %(column)s appears twice", column=repr(twice[0]))}]
+        )
     found: list[tuple[int, Rate]] = []
     errors: list[dict[str, object]] = []
     rows = csv.reader((line for _, line in numbered), delimiter=delimiter, strict=True)
@@ -86,27 +97,32 @@ def _read(lines: Iterable[str], decimal_comma: bool, declared: str) -> list[tupl
         if not any(cells):
             continue
         if len(found) == MOST_ROWS or len(errors) == MOST_ERRORS:
-            errors.append({"line": number, "message": "the remaining lines were not checked"})
+            errors.append({"line": number, "message": said("the remaining lines were not checked")})
             break
         if len(cells) != len(names):
-            errors.append({"line": number, "message": f"has {len(cells)} cells, not {len(names)}"})
+            errors.append(
+                {
+                    "line": number,
+                    "message": said("has %(cells)s cells, not %(columns)s", cells=len(cells), columns=len(names)),
+                }
+            )
             continue
         rate = _rate(dict.fromkeys(COLUMNS, "") | dict(zip(names, cells, strict=True)), decimal_comma, declared)
-        if isinstance(rate, str):
+        if isinstance(rate, Sentence):
             errors.append({"line": number, "message": rate})
         else:
             found.append((number, rate))
     if not errors and not found:
-        errors.append({"line": at, "message": "there are no rates"})
+        errors.append({"line": at, "message": said("there are no rates")})
     if errors:
         raise TariffInvalid(errors=errors)
     return found
 
 
-def _rate(cells: Mapping[str, str], decimal_comma: bool, declared: str) -> Rate | str:
+def _rate(cells: Mapping[str, str], decimal_comma: bool, declared: str) -> Rate | Sentence:
     """A row's rate, or its problem."""
     place = _place(cells)
-    if isinstance(place, str):
+    if isinstance(place, Sentence):
         return place
     message_class, sender = _word(cells, "class"), _word(cells, "sender_type")
     for name, value, known in (
@@ -116,29 +132,38 @@ def _rate(cells: Mapping[str, str], decimal_comma: bool, declared: str) -> Rate 
         ("bill_on", _word(cells, "bill_on"), BILLED),
     ):
         if value and value not in known:
-            return f"{name} {cells[name]!r} is not one of {', '.join(known)}"
+            return said(
+                "%(column)s %(value)s is not one of %(known)s",
+                column=name,
+                value=repr(cells[name]),
+                known=", ".join(known),
+            )
     currency = cells["currency"].upper()
     if not is_currency(currency):
-        return f"currency {cells['currency']!r} is not an ISO 4217 code, such as EUR"
+        return said("currency %(value)s is not an ISO 4217 code, such as EUR", value=repr(cells["currency"]))
     reject = cells["reject"].lower()
     if reject not in (*_YES, *_NO):
-        return f"reject {cells['reject']!r} is neither yes nor no"
+        return said("reject %(value)s is neither yes nor no", value=repr(cells["reject"]))
     price = _price(cells["price"], decimal_comma, declared)
     if reject in _YES and cells["price"] == "":
         price = 0
-    if isinstance(price, str):
+    if isinstance(price, Sentence):
         return price
     times: list[datetime | None] = []
     for name in ("effective_from", "effective_to"):
         moment = moment_in(cells[name])
         if moment is None and cells[name]:
-            return f"{name} {cells[name]!r} is neither a date nor a time with a time zone"
+            return said(
+                "%(column)s %(value)s is neither a date nor a time with a time zone",
+                column=name,
+                value=repr(cells[name]),
+            )
         times.append(moment)
     begins, ends = times
     if begins is not None and ends is not None and begins >= ends:
-        return "effective_to is not after effective_from"
+        return said("effective_to is not after effective_from")
     if len(cells["notes"]) > MOST_NOTES:
-        return f"notes are longer than {MOST_NOTES} characters"
+        return said("notes are longer than %(most)s characters", most=MOST_NOTES)
     country, mcc, mnc, prefix = place
     return Rate(
         country=country,
@@ -158,31 +183,43 @@ def _rate(cells: Mapping[str, str], decimal_comma: bool, declared: str) -> Rate 
     )
 
 
-def _place(cells: Mapping[str, str]) -> tuple[str, str, str, str] | str:
+def _place(cells: Mapping[str, str]) -> tuple[str, str, str, str] | Sentence:
     country, mcc, mnc = _word(cells, "country").upper(), _word(cells, "mcc"), _word(cells, "mnc")
     prefix = _word(cells, "prefix").removeprefix("+")
     if country and not _country(country):
-        return f"country {cells['country']!r} is not a code of two letters, such as MZ"
+        return said("country %(value)s is not a code of two letters, such as MZ", value=repr(cells["country"]))
     if mcc and not _mcc(mcc):
-        return f"mcc {cells['mcc']!r} is not three digits"
+        return said("mcc %(value)s is not three digits", value=repr(cells["mcc"]))
     if known := meant(f"{mcc}-{mnc}"):
-        said = f"there is no network {mcc}-{mnc}; did you mean {known}? A spreadsheet may have changed its zeros"
-        return f"mnc {cells['mnc']!r}: {said}"
+        return said(
+            "mnc %(value)s: there is no network %(network)s; did you mean %(known)s? A spreadsheet may have changed "
+            "its zeros",
+            value=repr(cells["mnc"]),
+            network=f"{mcc}-{mnc}",
+            known=known,
+        )
     if mnc and not _mnc(mnc):
-        return f"mnc {cells['mnc']!r} is not two or three digits; a spreadsheet may have dropped a leading zero"
+        return said(
+            "mnc %(value)s is not two or three digits; a spreadsheet may have dropped a leading zero",
+            value=repr(cells["mnc"]),
+        )
     if mnc and not mcc:
-        return "mnc is given without mcc"
+        return said("mnc is given without mcc")
     if mnc and prefix:
-        return "a rate is for a network or for a prefix, not for both"
+        return said("a rate is for a network or for a prefix, not for both")
     if prefix and (not _prefix(prefix) or not _is_dialable(prefix[:3])):
-        return f"prefix {cells['prefix']!r} is not the first digits of numbers with their country code, such as 25887"
+        return said(
+            "prefix %(value)s is not the first digits of numbers with their country code, such as 25887",
+            value=repr(cells["prefix"]),
+        )
     if country and not mnc and not prefix and not phones.is_told_apart(country):
-        return (
-            f"no number can be recognized as one of country {cells['country']!r}: name the country of its calling "
-            "code, or a prefix"
+        return said(
+            "no number can be recognized as one of country %(value)s: name the country of its calling "
+            "code, or a prefix",
+            value=repr(cells["country"]),
         )
     if mcc and not mnc and not country and not prefix:
-        return "mcc is given without mnc: name the country, too"
+        return said("mcc is given without mnc: name the country, too")
     return country, mcc, mnc, prefix
 
 
@@ -197,16 +234,23 @@ def _word(cells: Mapping[str, str], name: str) -> str:
     return "" if word in _ANY else word
 
 
-def _price(text: str, decimal_comma: bool, declared: str) -> int | str:
+def _price(text: str, decimal_comma: bool, declared: str) -> int | Sentence:
     """The price in millionths, or what is wrong with it."""
     if text == "":
-        return "price is empty; a free message has the price 0"
+        return said("price is empty; a free message has the price 0")
     written = text
     if decimal_comma:
         if "." in text:
-            return f"price {text!r} has a point, but the file was declared to have decimal commas"
+            return said(
+                "price %(value)s has a point, but the file was declared to have decimal commas", value=repr(text)
+            )
         written = text.replace(",", ".")
     elif "," in text:
-        how = f" ({declared})" if declared else ""
-        return f"price {text!r} has a comma: say that prices in the file are written 0,0380{how}"
+        if not declared:
+            return said("price %(value)s has a comma: say that prices in the file are written 0,0380", value=repr(text))
+        return said(
+            "price %(value)s has a comma: say that prices in the file are written 0,0380 (%(how)s)",
+            value=repr(text),
+            how=declared,
+        )
     return price_in(written, given=text)

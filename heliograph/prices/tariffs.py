@@ -23,6 +23,7 @@ from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
+from heliograph.base.sentences import Sentence, said
 from heliograph.prices.rows import MOST_ERRORS, TariffInvalid
 from heliograph.prices.tariff import Rate
 
@@ -120,7 +121,7 @@ async def import_rates(
     if kind == "price":
         name = naming.checked(name, "name", longest=LONGEST_NAME)
     if not given:
-        raise _invalid([(1, "there are no rates")])
+        raise _invalid([(1, said("there are no rates"))])
     async with conn.transaction():
         known = await conn.fetchrow(LOCK, kind, supplier_id, name)
         currency = _currency(given, None if known is None else known["currency"])
@@ -128,7 +129,18 @@ async def import_rates(
             await conn.execute(MAKE, uuid7(), kind, name, supplier_id, currency)
             known = await conn.fetchrow(LOCK, kind, supplier_id, name)
         if known is not None and known["currency"] != currency:
-            raise _invalid([(given[0][0], f"the currency is {known['currency']}; the file has {currency}")])
+            raise _invalid(
+                [
+                    (
+                        given[0][0],
+                        said(
+                            "the currency is %(stored)s; the file has %(given)s",
+                            stored=known["currency"],
+                            given=currency,
+                        ),
+                    )
+                ]
+            )
         old = [] if known is None else [Rate(**row) for row in await conn.fetch(RATES, known["id"], known["currency"])]
         # In a thread, so that a web process answers other requests meanwhile.
         done, new, gone = await asyncio.to_thread(_compare, old, given, whole=whole)
@@ -148,10 +160,23 @@ def _currency(given: Sequence[tuple[int, Rate]], stored: str | None) -> str:
     differ from it, or from most of the file."""
     counts = Counter(rate.currency for _, rate in given)
     usual = stored if stored is not None and stored in counts else counts.most_common(1)[0][0]
-    like = f"this one has {usual}" if usual == stored else f"most of the file has {usual}"
     odd = [(line, rate.currency) for line, rate in given if rate.currency != usual]
     if odd:
-        raise _invalid([(line, f"a tariff has one currency: {like}, this line has {its}") for line, its in odd])
+        if usual == stored:
+            told = [
+                said("a tariff has one currency: this one has %(usual)s, this line has %(its)s", usual=usual, its=its)
+                for _, its in odd
+            ]
+        else:
+            told = [
+                said(
+                    "a tariff has one currency: most of the file has %(usual)s, this line has %(its)s",
+                    usual=usual,
+                    its=its,
+                )
+                for _, its in odd
+            ]
+        raise _invalid([(line, words) for (line, _), words in zip(odd, told, strict=True)])
     return usual
 
 
@@ -258,11 +283,11 @@ def _compare(
     known = {(one.destination, one.begins): one for one in old}
     lines: dict[tuple[tuple[str, ...], datetime], int] = {}
     new: dict[tuple[tuple[str, ...], datetime], Rate] = {}
-    errors: list[tuple[int, str]] = []
+    errors: list[tuple[int, Sentence]] = []
     for line, rate in given:
         key = (rate.destination, rate.begins)
         if key in lines:
-            errors.append((line, f"line {lines[key]} is for the same destination from the same time"))
+            errors.append((line, said("line %(line)s is for the same destination from the same time", line=lines[key])))
         lines[key], new[key] = line, rate
     kept = {} if whole else {key: one for key, one in known.items() if key not in new}
     after = kept | new
@@ -309,20 +334,24 @@ def _before(rate: Rate, known: dict[tuple[str, ...], list[Rate]], *, strictly: b
 
 def _overlaps(
     rates: dict[tuple[tuple[str, ...], datetime], Rate], lines: dict[tuple[tuple[str, ...], datetime], int]
-) -> list[tuple[int, str]]:
+) -> list[tuple[int, Sentence]]:
     errors = []
     for destination, some in _by_destination(rates.values()).items():
         for one, other in pairwise(some):
             if one.ends > other.begins and other.effective_from is not None:  # which the later one has
                 first, second = lines.get((destination, one.begins)), lines.get((destination, other.begins))
-                where = f"line {first}" if first and second else "a stored rate"
-                ends = "has no end" if one.effective_to is None else f"ends at {iso(one.effective_to)}"
-                begins = iso(other.effective_from)
-                text = f"overlaps {where}: the earlier one {ends}, the later one begins at {begins}"
-                text += f"; to end the earlier one then, give it effective_to {begins}"
+                text = said(
+                    "overlaps %(where)s: the earlier one %(ends)s, the later one begins at %(begins)s; to end the "
+                    "earlier one then, give it effective_to %(begins)s",
+                    where=said("line %(line)s", line=first) if first and second else said("a stored rate"),
+                    ends=said("has no end")
+                    if one.effective_to is None
+                    else said("ends at %(time)s", time=iso(one.effective_to)),
+                    begins=iso(other.effective_from),
+                )
                 errors.append((second or first or 1, text))
     return errors
 
 
-def _invalid(errors: Sequence[tuple[int, str]]) -> TariffInvalid:
+def _invalid(errors: Sequence[tuple[int, Sentence]]) -> TariffInvalid:
     return TariffInvalid(errors=[{"line": line, "message": text} for line, text in sorted(errors)[:MOST_ERRORS]])

@@ -60,6 +60,19 @@ async def listed(pool: Pool, kind: Any) -> list[tuple[str, int]]:
         return [(one.name, one.rates) for one in await tariffs.list_tariffs(conn, kind)]
 
 
+async def test_what_is_wrong_with_a_file_is_said_in_the_readers_language(pool: Pool, root: Browser) -> None:
+    """Of each line: it was in English for everybody."""
+    await pool.execute("UPDATE users SET language = 'pt'")
+    page = await sent(
+        root, CARD.replace("0.0450", "0,0450").replace(",,,0,0450", ',,,"0,0450"').replace("USD,2036", "X,2036")
+    )
+    assert page.status == 422
+    assert "Linha 2: price '0,0450' tem uma vírgula: diga que os preços no ficheiro se escrevem 0,0380" in page.words
+    assert "Linha 4: currency 'X' não é um código ISO 4217, como EUR" in page.words
+    page = await sent(root, CARD.replace(",2036-07-01\n", ",\n", 1))
+    assert "Linha 4: sobrepõe-se à linha 3: a anterior não tem fim, a posterior começa em 2036-07-01" in page.words
+
+
 async def test_a_file_is_read_and_compared_beside_the_event_loop(
     root: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:

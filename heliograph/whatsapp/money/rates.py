@@ -26,6 +26,7 @@ from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.errors import Refusal
 from heliograph.base.loading_cache import LoadingCache
 from heliograph.base.money import is_currency, price_in
+from heliograph.base.sentences import Sentence, said
 from heliograph.prices.calendar import Row, Span
 from heliograph.prices.tariff import NEVER
 
@@ -86,7 +87,9 @@ def read_rates(lines: Iterable[str]) -> list[Rate]:
     try:
         return _read(csv.reader(chain(start, rest), delimiter=delimiter, strict=True))
     except csv.Error as error:
-        raise RatesInvalid(errors=[{"line": 1, "message": f"this is not a CSV file: {error}"}]) from None
+        raise RatesInvalid(
+            errors=[{"line": 1, "message": said("this is not a CSV file: %(error)s", error=str(error))}]
+        ) from None
 
 
 # An existing rate with the same price is left alone, so a second import of a file changes nothing.
@@ -315,32 +318,45 @@ def _read(rows: Iterable[list[str]]) -> list[Rate]:
                 names.pop()
             places, width = {name: place for place, name in enumerate(names)}, len(names)
             if twice := [name for name in COLUMNS if names.count(name) > 1]:
-                raise RatesInvalid(errors=[{"line": line, "message": f"the column {twice[0]} appears twice"}])
+                raise RatesInvalid(
+                    errors=[{"line": line, "message": said("the column %(column)s appears twice", column=twice[0])}]
+                )
             if absent := [name for name in COLUMNS if name not in places]:
-                raise RatesInvalid(errors=[{"line": line, "message": f"the header row lacks {', '.join(absent)}"}])
+                raise RatesInvalid(
+                    errors=[
+                        {"line": line, "message": said("the header row lacks %(columns)s", columns=", ".join(absent))}
+                    ]
+                )
             continue
         if line > MOST_ROWS or len(errors) == MOST_ERRORS:
-            errors.append({"line": line, "message": "the remaining lines were not checked"})
+            errors.append({"line": line, "message": said("the remaining lines were not checked")})
             break
         # A price written as 0,01 without quotation marks is two cells, and would be 0.
         if len(cells) < width or any(cells[width:]):
-            errors.append({"line": line, "message": f"has {len(cells)} cells, not {width}"})
+            errors.append(
+                {"line": line, "message": said("has %(cells)s cells, not %(columns)s", cells=len(cells), columns=width)}
+            )
             continue
         rate = _rate({name: cells[places[name]] for name in COLUMNS})
-        if isinstance(rate, str):
+        if isinstance(rate, Sentence):
             errors.append({"line": line, "message": rate})
             continue
         known = found.setdefault((rate.currency, rate.category, rate.country, rate.valid_from), rate)
         if known.price != rate.price:
-            errors.append({"line": line, "message": "an earlier line has a different price for the same rate"})
+            errors.append({"line": line, "message": said("an earlier line has a different price for the same rate")})
     if not places:
-        errors.append({"line": 1, "message": f"the header row must contain the columns {', '.join(COLUMNS)}"})
+        errors.append(
+            {
+                "line": 1,
+                "message": said("the header row must contain the columns %(columns)s", columns=", ".join(COLUMNS)),
+            }
+        )
     if errors:
         raise RatesInvalid(errors=errors)
     return list(found.values())
 
 
-def _rate(cells: dict[str, str]) -> Rate | str:
+def _rate(cells: dict[str, str]) -> Rate | Sentence:
     """A row's rate, or its problem."""
     currency, category, country = (
         cells["currency"].upper(),
@@ -348,15 +364,27 @@ def _rate(cells: dict[str, str]) -> Rate | str:
         cells["country"].upper(),
     )
     if not is_currency(currency):
-        return f"currency {cells['currency']!r} is not an ISO 4217 code, such as EUR"
+        return said("currency %(value)s is not an ISO 4217 code, such as EUR", value=repr(cells["currency"]))
     if category not in PRICED:
-        return f"category {cells['category']!r} is not one of {', '.join(PRICED)}"
+        return said(
+            "%(column)s %(value)s is not one of %(known)s",
+            column="category",
+            value=repr(cells["category"]),
+            known=", ".join(PRICED),
+        )
     if country != ELSEWHERE and country not in _REGIONS:
-        return f"country {cells['country']!r} is neither a country with a calling code, such as MZ, nor *"
+        return said(
+            "country %(value)s is neither a country with a calling code, such as MZ, nor *",
+            value=repr(cells["country"]),
+        )
     valid_from = moment_in(cells["valid_from"])
     if valid_from is None:
-        return f"valid_from {cells['valid_from']!r} is neither a date nor a time with a time zone"
+        return said(
+            "%(column)s %(value)s is neither a date nor a time with a time zone",
+            column="valid_from",
+            value=repr(cells["valid_from"]),
+        )
     price = price_in(cells["price"])
-    if isinstance(price, str):
+    if isinstance(price, Sentence):
         return price
     return Rate(currency, category, country, valid_from, price)
