@@ -74,6 +74,13 @@ def test_one_thing_has_one_word_in_portuguese(english: str, never: str) -> None:
             assert not re.search(never, twin if isinstance(twin, str) else " ".join(twin), re.I), text
 
 
+def test_a_number_without_a_plural_has_no_participle_that_depends_on_it_in_portuguese() -> None:
+    """ "1 sent, 1 delivered." was "1 enviadas, 1 entregues.": "Enviadas: 1; entregues: 1." fits every number."""
+    depends = re.compile(r"%\((?!share)\w+\)s (?:\w+(?:[adv]as|dos)|entregues|aceites)(?:[,.;]| ou |$)")
+    found = [twin for twin in catalogue("pt").values() if isinstance(twin, str) and depends.search(twin)]
+    assert found == []
+
+
 def test_a_browser_gets_the_language_it_likes_best() -> None:
     for header, language in (
         ("pt-MZ,pt;q=0.9,en;q=0.8", "pt"),

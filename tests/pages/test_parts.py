@@ -141,7 +141,7 @@ async def test_parts_of_a_person_fail_alone(owner: Browser, as_owner: Owner) -> 
     await as_owner("ALTER TABLE inbox_threads RENAME TO elsewhere")
     page = await owner.get(made.path)
     assert (page.status, fallen(page)) == (200, ["Conversations"])
-    for said in ("What is known", "Can be messaged", "Notes", "Latest messages"):
+    for said in ("What is known", "May be messaged", "Notes", "Latest messages"):
         assert said in page.words, said
     # So it is beside the list.
     beside = await owner.get(f"/contacts?open={made.path.rpartition('/')[2]}")

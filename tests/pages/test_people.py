@@ -53,7 +53,7 @@ async def test_somebody_is_made_changed_and_found(pool: Pool, tenant: Tenant, ow
     typed = form | {"first_name": "Ana", "last_name": "Silva", "phone": "84 123 4567", "tags": "VIP, Maputo"}
     page = await owner.post("/contacts", typed)
     assert "The contact is created." in page.words
-    assert all(said in page.words for said in ("Ana Silva", "+258841234567", "vip", "maputo", "Can be messaged"))
+    assert all(said in page.words for said in ("Ana Silva", "+258841234567", "vip", "maputo", "May be messaged"))
     # The same form again creates nobody twice; a different one says whose number it is.
     assert (await owner.post("/contacts", typed)).path == page.path
     again = await owner.post("/contacts", typed | {"_once": "other"})
@@ -234,7 +234,7 @@ async def test_opt_outs_are_added_found_lifted_and_exported(pool: Pool, tenant: 
     assert msgspec.json.decode(line)["source"] == "organization"
     assert "Give a reason" in (await owner.submit(person, "/contacts/opt-outs/lift")).words
     page = await owner.submit(person, "/contacts/opt-outs/lift", reason="Asked for them again")
-    assert ("They can be messaged again." in page.words, "Can be messaged" in page.words) == (True, True)
+    assert ("They can be messaged again." in page.words, "May be messaged" in page.words) == (True, True)
     reasons = await pool.fetch("SELECT reason FROM audit_log WHERE action LIKE 'opt_out.%' ORDER BY id")
     assert [row["reason"] for row in reasons] == ["By telephone", "Asked for them again"]
 

@@ -116,6 +116,7 @@ def texts() -> set[str]:
         found |= set(_of_module(path))
     for kind in kinds.SETTINGS:
         found |= {one.meaning for one in forms.fields(kind)} | {*changing.secrets(kind).values()}
+    found.add(kinds.HTTP[kinds.GENERIC].title)  # the others' are names
     found |= {*wizard.QUESTIONS.values(), *wizard.PROBED.values()} | {label for _, label in wizard.STEPS}
     found |= {*sections.HEADINGS, *sections.NOTES.values()} | {
         label for _, label, _ in (*charts.ANSWERS, *charts.REPORTS)

@@ -239,7 +239,7 @@ def _path(id: UUID, step: str) -> str:
 
 def _kinds(request: Request) -> dict[str, Any]:
     named = [(kinds.SMPP, "SMPP 3.4", request.text("A supplier's SMSC: the usual way to networks."))]
-    named += [(name, kind.title, request.text("Over HTTP.")) for name, kind in kinds.HTTP.items()]
+    named += [(name, request.text(kind.title), request.text("Over HTTP.")) for name, kind in kinds.HTTP.items()]
     return {"kinds": named, "kind": request.form.get("kind", kinds.SMPP), "name": request.form.get("name", "")}
 
 
