@@ -126,7 +126,7 @@ async def test_floods_and_keywords(pool: Pool, root: Browser, monkeypatch: pytes
     page = await root.get(HERE)
     assert f"…{TO[-4:]} {NUMBER} {unassigned.OFTEN}" in page.words, page.words
     assert "STOP 1 1" in page.words
-    assert f"none {unassigned.OFTEN + 1} 1" in page.words
+    assert f"no keyword {unassigned.OFTEN + 1} 1" in page.words
     assert "…4321" not in page.words.partition("Keywords of the last day")[0], "who wrote once is no flood"
     assert "there were more" not in page.words
     monkeypatch.setattr(unassigned, "KEYWORDS", 3)

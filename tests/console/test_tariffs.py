@@ -196,20 +196,20 @@ async def test_a_rate_that_ends_is_told_before_it_does(pool: Pool, root: Browser
     follows = "country,price,currency,effective_from\nMZ,0.04,USD,2036-06-01\n"
     assert "Imported: 1 added" in (await sent(root, follows, target=main, do="import")).words
     line = (await root.get("/console/rates")).words.partition("Suppliers' rate cards")[2]
-    assert "main USD 2 1 1 Jun 2036, 00:00 ● none" in line, line
+    assert "main USD 2 1 1 Jun 2036, 00:00 ● no gaps" in line, line
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("MZ,,,,otp,0.04,,2026-01-01\nMZ,,,,,0.05,,", "none"),
-        ("MZ,,,,otp,0.04,,2036-06-01\nMZ,,,,,0.05,,", "none"),
+        ("MZ,,,,otp,0.04,,2026-01-01\nMZ,,,,,0.05,,", "no gaps"),
+        ("MZ,,,,otp,0.04,,2036-06-01\nMZ,,,,,0.05,,", "no gaps"),
         ("MZ,,,,,0.05,,2026-01-01\nMZ,,,,otp,0.04,,", "? no rate applies to MZ"),
-        ("MZ,643,04,,,0.04,,2026-01-01\n,643,04,,,0.05,2026-01-01,", "none"),
-        (",643,04,,,0.04,,2026-01-01\nMZ,,,,,0.05,,", "none"),
+        ("MZ,643,04,,,0.04,,2026-01-01\n,643,04,,,0.05,2026-01-01,", "no gaps"),
+        (",643,04,,,0.04,,2026-01-01\nMZ,,,,,0.05,,", "no gaps"),
         (",643,04,,,0.04,,2036-06-01\nMZ,,,,,0.05,,2036-01-01", "? the rate for 64304, MZ ends, and none follows"),
         (",,,25887,,0.04,,2026-01-01\n,,,2588,,0.05,2036-01-01,", "? no rate applies to 2588, 25887"),
-        (",,,25887,,0.04,,2026-01-01\n,,,,,0.05,,", "none"),
+        (",,,25887,,0.04,,2026-01-01\n,,,,,0.05,,", "no gaps"),
     ],
 )
 async def test_only_destinations_that_have_no_broader_rate_either_are_gaps(

@@ -432,6 +432,8 @@ async def test_a_failure_is_laid_open_and_recovered(pool: Pool, tenant: Tenant, 
     assert sorted(taken) == sorted(events)
     assert "Completed" in (await owner.get(f"/webhooks/{id}/replay")).words
     assert "Delivered HTTP 200" in (await owner.get(here)).words
+    page = await owner.get(here, accept_language="pt")
+    assert ("primeiro byte" in page.words, "first byte" in page.words) == (True, False)
 
 
 async def test_an_example_of_any_kind_goes_to_nobody_else(pool: Pool, tenant: Tenant, owner: Browser) -> None:
