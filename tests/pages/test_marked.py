@@ -122,6 +122,9 @@ async def test_what_suppliers_put_off_is_canceled_on_pages_as_by_the_api(
     await ExportWork(pool).round()
     rows = {str(row["id"]): row["status"] for row in await pool.fetch("SELECT id, status FROM messages")}
     assert rows == {put_off: "canceled", marked_one: "canceled", listed: "canceled", lost: "accepted"}
+    page = await owner.get("/messages/all?q=batch")
+    assert "0 SMS of these filters have not left yet." in page.words
+    assert 'action="/messages/all' not in page.text, "a button that cancels nothing"
 
 
 async def test_one_that_is_canceled_already_stays_so_in_a_batch(pool: Pool, api: Api, tenant: Tenant) -> None:
