@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
@@ -12,6 +13,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.sms.by_hand import own_numbers, saved_texts
 from heliograph.sms.by_hand.saved_texts import TooManySavedTexts
 from tests.api.conftest import Api
+from tests.rules.factories import losing_deadlocks
 
 from .conftest import Browser, Tenant, make_person, make_tenant
 from .test_sending import value
@@ -23,6 +25,19 @@ OWN, OTHER = "+258840000001", "+258841234567"
 async def country(pool: Pool, tenant: Tenant) -> None:
     async with pool.acquire() as conn:
         await organizations.configure(conn, id=tenant.actor.organization_id, country="MZ")
+
+
+async def test_a_form_of_which_a_part_was_stored_is_not_made_again(
+    pool: Pool, owner: Browser, as_owner: Callable[[str], Awaitable[None]]
+) -> None:
+    """It asks for a code, which counts, and takes it back if it cannot be sent: that is the victim of a deadlock."""
+    await pool.execute("UPDATE quotas SET used = total")
+    page = await owner.get("/account/number")
+    await as_owner(losing_deadlocks("own_numbers", times=1, on="UPDATE"))
+    answer = await owner.submit(page, "/account/number", phone="84 000 0001")
+    assert (answer.status, answer.headers.get("retry-after")) == (503, "1"), answer.words
+    assert await pool.fetchval("SELECT last_value FROM lost") == 1
+    assert await pool.fetchval("SELECT codes FROM own_numbers") == 1
 
 
 async def save(browser: Browser, name: str, body: str) -> str:

@@ -373,7 +373,7 @@ async def blocked(pool: Pool, *, kill: bool = False) -> None:
     raise AssertionError("nobody waits for a lock")
 
 
-def losing_deadlocks(table: str, *, times: int) -> str:
+def losing_deadlocks(table: str, *, times: int, on: str = "INSERT OR UPDATE OR DELETE") -> str:
     """For the owner: the next changes of a table's rows are rolled back like those of the victim of a deadlock."""
     return f"""
         CREATE SEQUENCE lost;
@@ -381,7 +381,7 @@ def losing_deadlocks(table: str, *, times: int) -> str:
             IF nextval('lost') <= {times} THEN RAISE 'deadlock detected' USING ERRCODE = 'deadlock_detected'; END IF;
             RETURN coalesce(new, old);
         END$$;
-        CREATE TRIGGER lose BEFORE INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION lose();
+        CREATE TRIGGER lose BEFORE {on} ON {table} FOR EACH ROW EXECUTE FUNCTION lose();
         GRANT SELECT, USAGE ON SEQUENCE lost TO PUBLIC
     """
 
