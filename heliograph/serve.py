@@ -248,9 +248,8 @@ async def serve(
             await one.services.sessions.close()
         for task in background:
             task.cancel()
-        await services.failures.noted.write()
-        await shared.guesses.noted.write()
-        await services.log.close()
+        # At once: each may have to wait for the write before.
+        await asyncio.gather(services.failures.noted.write(), shared.guesses.noted.write(), services.log.close())
         reads.terminate()
         for standbys in (readers, page_readers):
             await standbys.close()

@@ -8,6 +8,7 @@ before.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from functools import partial
 
@@ -27,13 +28,17 @@ TAKE = "SELECT pg_try_advisory_lock($1)"
 PATIENCE, POLL = 3.0, 0.1
 #: Seconds between two tries after the connection was lost, and for a statement.
 PAUSE, ANSWERS = 1.0, 10.0
+#: Seconds until PostgreSQL ends a session whose machine or network is gone (DEAD_PEER_TIMEOUTS), rounded up.
+GONE = 20.0
 
 
 async def claim(settings: Settings, say: Callable[[str], None]) -> asyncio.Task[None]:
     """Claim the database; returns the task that holds the claim, also after the database was restarted, until it is
     cancelled. Raises UpError if another one has it."""
+    # The application's own role may not exist yet: the first migration creates it.
+    name = "owner_database_url" if settings.owner_database_url else settings.direct_database
     # The password may be changed in its file while this process runs.
-    connector = Connector(settings.direct_url, current=partial(current, settings, settings.direct_database))
+    connector = Connector(getattr(settings, name), current=partial(current, settings, name))
     loop = asyncio.get_running_loop()
     until = loop.time() + PATIENCE
     try:
@@ -44,13 +49,14 @@ async def claim(settings: Settings, say: Callable[[str], None]) -> asyncio.Task[
                     raise UpError(
                         f"another `heliograph up`{await holder(conn, KEY) or ''} is running on the database at"
                         f" {shown(settings.direct_url)}, and this one would replace its keys and its simulated"
-                        " suppliers: stop it first, or start `heliograph api` and `heliograph worker` here"
+                        " suppliers: stop it first, or start `heliograph api` and `heliograph worker` here. If its"
+                        f" machine is gone, the database notices within {GONE:.0f} s"
                     )
                 await asyncio.sleep(POLL)
         except BaseException:
             conn.terminate()
             raise
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         raise unusable(error) from error
     return asyncio.create_task(_hold(conn, connector, say))
 
@@ -69,20 +75,22 @@ async def _hold(conn: Raw, connector: Connector, say: Callable[[str], None]) -> 
 
 async def _taken_again(connector: Connector, say: Callable[[str], None]) -> Raw:
     """A connection that holds the claim again. If another one has taken it meanwhile, that is said once."""
-    is_said = False
+    is_said, since = False, asyncio.get_running_loop().time()
     while True:
         await asyncio.sleep(PAUSE)
         conn: Raw | None = None
         try:
-            conn = await _connected(connector)
-            if await conn.fetchval(TAKE, KEY):
-                taken, conn = conn, None
-                return taken
-            if not is_said and (other := await holder(conn, KEY)) is not None:
-                is_said = True
-                say(f"Another `heliograph up`{other} is running on this database as well: stop one of the two.")
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-            pass  # the database is still away, which its users say
+            # That the database is away, or that of several hosts none is a primary yet, its users say.
+            with contextlib.suppress(Exception):
+                conn = await _connected(connector)
+                if await conn.fetchval(TAKE, KEY):
+                    taken, conn = conn, None
+                    return taken
+                # Until then it may be our own session, if only the connection to it was lost.
+                is_ours = asyncio.get_running_loop().time() - since < GONE
+                if not is_said and not is_ours and (other := await holder(conn, KEY)) is not None:
+                    is_said = True
+                    say(f"Another `heliograph up`{other} is running on this database as well: stop one of the two.")
         finally:
             if conn is not None:
                 conn.terminate()

@@ -143,8 +143,8 @@ async def _run_parts(
     watcher: asyncio.Task[None] | None = None
     claimed: asyncio.Task[None] | None = None
     try:
-        await _unless(stop, _migrate(settings, say))
         claimed = await _unless(stop, claim(settings, say))
+        await _unless(stop, _migrate(settings, say))
         base_url, is_local = f"http://{ports.shown(options.host)}:{port}", ports.is_loopback(options.host)
         credentials, app, are_new, dashboard, console = await _prepare(
             settings, data_dir, base_url, held, is_local=is_local
@@ -241,7 +241,7 @@ async def _migrate(settings: Settings, say: Callable[[str], None]) -> None:
         raise UpError(str(error)) from None
     except asyncpg.InsufficientPrivilegeError as error:
         raise UpError(owner_needed(error, owner_url=settings.owner_database_url)) from None
-    except (OSError, asyncpg.PostgresError) as error:
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         raise unusable(error) from error
 
 

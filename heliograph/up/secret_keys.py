@@ -55,7 +55,7 @@ async def ensured(settings: Settings, data_dir: Path) -> Settings:
 async def _created(settings: Settings, data_dir: Path) -> Settings:
     path = data_dir / FILE
     if settings.database_url:
-        where = database_url.shown(settings.database_url)
+        where = database_url.shown(settings.direct_url)
         # The application's own role may not exist yet: the first migration creates it.
         exists = await _is_used(settings.owner_database_url or settings.direct_url)
     else:

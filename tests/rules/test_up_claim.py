@@ -45,10 +45,15 @@ async def test_it_is_taken_again_after_the_database_was_away_and_another_one_is_
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claiming, "PAUSE", 0.01)
+    monkeypatch.setattr(claiming, "GONE", 0.0)
     connected, may = claiming._connected, asyncio.Event()
+    # As while no host of several is a primary yet.
+    failing = [asyncpg.TargetServerAttributeNotMatched("no host is a primary")]
 
     async def connects(connector: Connector) -> Raw:
         await may.wait()
+        if failing:
+            raise failing.pop()
         return await connected(connector)
 
     said: list[str] = []
