@@ -21,8 +21,7 @@ STUCK = 30.0
 
 async def backlog(stage: Stage, report: Report, lengths: Lengths) -> None:
     """Messages per second, first with receipts only, then with a signed webhook each."""
-    if "api" not in stage.parts:
-        await stage.start_api(lengths.api_processes)
+    await stage.start_api(lengths.api_processes)
     plain, webhooks = [], []
     for number in range(lengths.rounds):
         plain.append(await _drain(stage, report, lengths.backlog, webhooks=False))

@@ -95,8 +95,7 @@ async def growth(stage: Stage, report: Report, lengths: Lengths) -> None:
     wanted = lengths.growth * KB_EACH / 2**20
     if machine.free_gb(stage.place) < wanted + 5:
         raise BenchError(f"growth needs {wanted + 5:.0f} GB in {stage.place}; choose a smaller --growth")
-    if "api" not in stage.parts:
-        await stage.start_api(lengths.api_processes)
+    await stage.start_api(lengths.api_processes)
     none = [(await once(stage, connections=64, seconds=lengths.window)).rate for _ in range(lengths.rounds)]
     apis = [name for name in stage.parts if name.startswith("api")]
     for name in apis:

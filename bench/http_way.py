@@ -24,8 +24,7 @@ async def http_way(stage: Stage, report: Report, lengths: Lengths) -> None:
     await stage.empty()
     supplier, base_url = await stage.start_aggregator(KIND, secret)
     receiver = await stage.start_receiver()
-    if "api" not in stage.parts:
-        await stage.start_api(lengths.api_processes)
+    await stage.start_api(lengths.api_processes)
     sealed = msgspec.json.encode({"secret": secret}).decode()
     values = {"base_url": base_url, "window": WINDOW}
     async with stage.connection() as conn:

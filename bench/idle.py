@@ -16,8 +16,7 @@ CALM, WINDOW = 15.0, 60.0
 async def idle(stage: Stage, report: Report, lengths: Lengths) -> None:
     """Commits, WAL and processor time per second."""
     smsc = await stage.start_smsc()
-    if "api" not in stage.parts:
-        await stage.start_api(lengths.api_processes)
+    await stage.start_api(lengths.api_processes)
     await stage.start_worker()
     await asyncio.sleep(CALM)
     names = [name for name in stage.parts if name != "smsc"]

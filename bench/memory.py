@@ -22,8 +22,7 @@ async def memory(stage: Stage, report: Report, lengths: Lengths) -> None:
     await stage.empty()
     smsc = await stage.start_smsc()
     receiver = await stage.start_receiver()
-    if "api" not in stage.parts:
-        await stage.start_api(lengths.api_processes)
+    await stage.start_api(lengths.api_processes)
     await stage.start_worker()
     began = time.monotonic()
     while True:

@@ -174,7 +174,10 @@ class Stage:
         await self.server.start()
 
     async def start_api(self, processes: int) -> None:
-        """Start the web processes; returns when they answer."""
+        """Start the web processes unless they run; returns when they answer. A second one would share their port, and
+        would be neither counted nor stopped."""
+        if "api" in self.parts:
+            return
         for number in range(processes):
             name = "api" if number == 0 else f"api {number + 1}"
             await self._run(name, "heliograph", ["api", "--host", "127.0.0.1", "--port", str(self.api_port)])
@@ -368,6 +371,8 @@ class Stage:
         await self._start(name, sys.executable, [*self.profiled.get(name, ()), "-m", module, *arguments])
 
     async def _start(self, name: str, program: str, arguments: list[str]) -> None:
+        if name in self.parts:
+            raise BenchError(f"{name} is running already, and would be neither counted nor stopped")
         log = self.place / f"{name.replace(' ', '-')}.log"
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(

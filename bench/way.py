@@ -49,8 +49,7 @@ async def way(stage: Stage, report: Report, lengths: Lengths) -> None:
     await stage.empty()
     smsc = await stage.start_smsc()
     receiver = await stage.start_receiver()
-    if "api" not in stage.parts:
-        await stage.start_api(lengths.api_processes)
+    await stage.start_api(lengths.api_processes)
     await stage.start_worker()
     for number in range(lengths.rounds):
         await stage.checkpoint()

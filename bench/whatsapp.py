@@ -39,8 +39,7 @@ PATIENCE = 120.0
 async def whatsapp(stage: Stage, report: Report, lengths: Lengths) -> None:
     """Sends from accept to the webhook for the delivery, then callbacks alone."""
     await stage.empty()
-    if "api" not in stage.parts:
-        await stage.start_api(lengths.api_processes)
+    await stage.start_api(lengths.api_processes)
     graph = await stage.start_graph(numbers=NUMBERS)
     await stage.start_worker(bound=False)
     numbers = await stage.whatsapp_numbers(count=NUMBERS)
