@@ -393,8 +393,7 @@ class Whole:
         self._running: asyncio.Task[None] | None = None
 
     async def run(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Run `work`, which handles its errors, after the last one, also if the caller of that was cancelled; beside
-        it, if that takes longer than PATIENCE."""
+        """Run `work`, which handles its errors, after the last one, for whose end it waits no longer than PATIENCE."""
         if self._running is not None:
             await asyncio.wait([self._running], timeout=self.PATIENCE)
         self._running = asyncio.create_task(work())
