@@ -319,8 +319,9 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> ErasureRecei
     erased["parts_as_delivered"], erased["texts_in_events"] = received["parts"], received["told"]
     erased["conversations"] = await conn.fetchval(THREADS, organization_id, names)
     numbers = [one for one in names if one.startswith("+")]
-    erased["networks"] = await learned.forget(conn, numbers)
+    # In this order: the answer to a look-up that is being stored meanwhile is then forgotten, too.
     await asked.forget(conn, numbers)
+    erased["networks"] = await learned.forget(conn, numbers)
     withdrawn = {
         "sms": sent["withdrawn"],
         "whatsapp_messages": await withdrawing.whatsapp_of(conn, actor, periods),

@@ -46,6 +46,7 @@ async def withdraw(request: Request) -> Answer:
         confirming.check(request, request.text("withdraw"))
         async with request.writing() as conn:
             which = await selecting.selection(conn, form)
+            request.has_written = True  # each batch is a commit
             done = await queued_work.withdraw(
                 conn, which, tried=form.get("tried") == "yes", by=request.principal, most=BATCHES
             )

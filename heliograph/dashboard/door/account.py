@@ -48,6 +48,7 @@ async def change_password(request: Request) -> Answer:
             password=request.form.get("password", ""),
             keep_session=person.id,
         )
+        request.has_written = True
         async with request.writing() as conn:
             await sessions.prove(conn, id=person.id, user_id=person.user_id)
             stay = await keeping.known(conn, user_id=person.user_id)
