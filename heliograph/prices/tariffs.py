@@ -162,22 +162,16 @@ def _currency(given: Sequence[tuple[int, Rate]], stored: str | None) -> str:
     usual = stored if stored is not None and stored in counts else counts.most_common(1)[0][0]
     odd = [(line, rate.currency) for line, rate in given if rate.currency != usual]
     if odd:
-        if usual == stored:
-            told = [
-                said("a tariff has one currency: this one has %(usual)s, this line has %(its)s", usual=usual, its=its)
-                for _, its in odd
-            ]
-        else:
-            told = [
-                said(
-                    "a tariff has one currency: most of the file has %(usual)s, this line has %(its)s",
-                    usual=usual,
-                    its=its,
-                )
-                for _, its in odd
-            ]
-        raise _invalid([(line, words) for (line, _), words in zip(odd, told, strict=True)])
+        raise _invalid([(line, _differs(its, usual, is_stored=usual == stored)) for line, its in odd])
     return usual
+
+
+def _differs(its: str, usual: str, *, is_stored: bool) -> Sentence:
+    if is_stored:
+        return said("a tariff has one currency: this one has %(usual)s, this line has %(its)s", usual=usual, its=its)
+    return said(
+        "a tariff has one currency: most of the file has %(usual)s, this line has %(its)s", usual=usual, its=its
+    )
 
 
 async def _insert(conn: Connection, tariff_id: UUID, rates: Sequence[Rate]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from heliograph.base.actor import Actor
-from heliograph.base.database.pool import Pool, is_down, open_pool
+from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.process import measures
 from heliograph.consent.importing import OptOutImports
 from heliograph.contacts import records, tags
@@ -19,7 +19,7 @@ from heliograph.contacts.imports.running import Runner
 from heliograph.contacts.records import Entry
 from tests.rules.factories import organization
 from tests.rules.test_locked_rows import locking
-from tests.wire import wire
+from tests.wire import wired_pool
 
 CONTENT = b"phone,name\n" + b"".join(b"+25884123%04d,Ana %d\n" % (n, n) for n in range(6))
 
@@ -37,8 +37,7 @@ async def being_checked(pool: Pool, actor: Actor, kind: str = "contacts") -> UUI
 async def test_an_outage_during_a_check_loses_no_rows(pool: Pool, database_url: str) -> None:
     actor = await organization(pool)
     id = await being_checked(pool, actor)
-    async with wire(database_url) as (line, through):
-        weak = await open_pool(through, size=2)
+    async with wired_pool(database_url) as (line, weak):
         runner = Runner(weak, {}, rows=2)
         try:
             line.end_at(b"AS opted_out")
@@ -49,7 +48,6 @@ async def test_an_outage_during_a_check_loses_no_rows(pool: Pool, database_url: 
                 pass
         finally:
             await runner.close()
-            weak.terminate()
     async with pool.acquire() as conn:
         checked = await drafts.get(conn, actor, id=id)
     assert checked.survey is not None

@@ -23,7 +23,7 @@ from heliograph.suppliers.http.kind import SECRET
 from heliograph.suppliers.lookups import kinds
 from heliograph.suppliers.lookups.kind import LookupAnswer
 from heliograph.suppliers.lookups.kinds import LookupClient
-from tests.wire import wire
+from tests.wire import COMMIT, wired_pool
 
 KEY = derive_key(("a secret key of thirty-two characters",), "suppliers")
 API_KEY = "an API key"
@@ -93,16 +93,12 @@ async def test_an_answer_that_comes_during_a_stop_is_stored(
 async def test_an_answer_is_stored_once_the_database_is_back(
     pool: Pool, database_url: str, aggregator: Aggregator
 ) -> None:
-    async with wire(database_url) as (line, through):
-        weak = await open_pool(through, size=2)
-        try:
-            lookups = await ready(weak, aggregator)
-            line.end_at(b"answered_at = now()")
-            async with asyncio.timeout(LONG):
-                assert await lookups.round() == 1
-            await lookups.close()
-        finally:
-            weak.terminate()
+    async with wired_pool(database_url) as (line, weak):
+        lookups = await ready(weak, aggregator)
+        line.end_at(b"answered_at = now()")
+        async with asyncio.timeout(LONG):
+            assert await lookups.round() == 1
+        await lookups.close()
     assert await row(pool) == ("found", "643-03", 1, 3_000)
     assert aggregator.looked_up == [str(NUMBER)]
 
@@ -110,17 +106,13 @@ async def test_an_answer_is_stored_once_the_database_is_back(
 async def test_an_answer_of_which_the_commit_was_not_heard_is_counted_once(
     pool: Pool, database_url: str, aggregator: Aggregator
 ) -> None:
-    async with wire(database_url) as (line, through):
-        weak = await open_pool(through, size=2)
-        try:
-            lookups = await ready(weak, aggregator)
-            (account,) = lookups._accounts
-            line.lose_answer(b"COMMIT")
-            async with asyncio.timeout(LONG):
-                assert await lookups._store(account, [NUMBER], {NUMBER: "643-03"}, error="") == []
-            await lookups.close()
-        finally:
-            weak.terminate()
+    async with wired_pool(database_url) as (line, weak):
+        lookups = await ready(weak, aggregator)
+        (account,) = lookups._accounts
+        line.lose_answer(COMMIT)
+        async with asyncio.timeout(LONG):
+            assert await lookups._store(account, [NUMBER], {NUMBER: "643-03"}, error="") == []
+        await lookups.close()
     async with pool.acquire() as conn:
         (spent,) = await asked.spent(conn)
     assert (spent.charged, spent.price) == (1, 3_000)

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from heliograph.base.database import clock
-from heliograph.base.database.pool import Connection, Pool, open_pool
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.network.smtp import Mail
 from heliograph.base.process.settings import Settings
@@ -18,7 +18,7 @@ from heliograph.mail.outbox import ClaimedMail
 from heliograph.mail.work import MailWork
 from tests.mailbox import Mailbox, listening
 from tests.rules.factories import organization
-from tests.wire import wire
+from tests.wire import wired_pool
 
 #: Longer than anything here takes.
 LONG = 60.0
@@ -46,10 +46,9 @@ async def queue(pool: Pool, configured: Settings) -> None:
 
 async def test_a_mail_that_was_taken_is_recorded_once_the_database_is_back(pool: Pool, database_url: str) -> None:
     """Otherwise it would be sent again."""
-    async with listening(Mailbox()) as mailbox, wire(database_url) as (line, through):
+    async with listening(Mailbox()) as mailbox, wired_pool(database_url) as (line, weak):
         configured = settings(mailbox.port)
         await queue(pool, configured)
-        weak = await open_pool(through, size=2)
         work = MailWork(weak, configured, {})
         try:
             line.end_at(b"SET state = 'sent'")
@@ -60,7 +59,6 @@ async def test_a_mail_that_was_taken_is_recorded_once_the_database_is_back(pool:
             assert len(mailbox.mails) == 1
         finally:
             await work.close()
-            weak.terminate()
 
 
 async def test_a_stop_waits_for_mails_that_were_just_taken(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
